@@ -41,9 +41,8 @@ class Search:
         self.measurements: dict[Key, Measurement | None] = {}
         self.refused: dict[str, str] = {}
         self._runs: Counter[Key] = Counter()
-        self._seconds_to_measure = (
-            math.inf
-        )  # the shortest run so far, with the start of its trainer
+        # of the shortest run so far, with the start of its trainer
+        self._seconds_to_measure = math.inf
 
     def run(self) -> Iterator[tuple[Settings, Measurement | None]]:
         """Yield settings, each with its measurement, or `None` if they could not run.

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+BESIDE = ("evaluation", "checkpoint")  # phases that are not part of a step
+
 
 @dataclass(frozen=True)
 class RunTime:

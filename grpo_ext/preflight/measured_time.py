@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_ext.common.run_time import RunTime
+from grpo_ext.common.run_time import BESIDE, RunTime
 from grpo_ext.observe.jsonl import read
 from grpo_ext.observe.run_log import METRICS
 from grpo_ext.recipe.difference import LENGTHS, SAVED, differences
@@ -12,7 +12,6 @@ from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.run_plan import Plan
 
 PHASE = "time/"  # beginning of the names of the seconds per step
-BESIDE = ("time/evaluation", "time/checkpoint")  # phases that are not part of a step
 
 
 @dataclass
@@ -42,7 +41,7 @@ class LoggedTime:
         if self.last_step:
             self.steps += count
             for name in row:
-                if name.startswith(PHASE) and name not in BESIDE:
+                if name.startswith(PHASE) and name.removeprefix(PHASE) not in BESIDE:
                     self.step_seconds += count * number(row[name])
         save_seconds = count * number(row.get("time/checkpoint"))
         self.saves += save_seconds > 0

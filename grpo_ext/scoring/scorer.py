@@ -77,11 +77,11 @@ class Scorer:
         passes: _Passes,
     ) -> None:
         """Score a block, which holds the given rows (b,) of the table, and add its passes."""
-        packed = self._packs(block)
+        packed_rows = self._packed_rows(block)
         prompts = None
-        if not packed:
+        if packed_rows is None:
             prompts = self._read_prompts(model, block)
-        for chunk in self._chunks(model, block, packed, prompts):
+        for chunk in self._chunks(model, block, packed_rows, prompts):
             part = block.take(chunk)
             ids = part.input_ids
             mask = part.attention_mask
@@ -89,7 +89,7 @@ class Scorer:
             called = passes.outermost(model)
             if prompts is not None:
                 output = prompts.run(self.run, called, head, ids, mask, part.width, chunk)
-            elif packed:
+            elif packed_rows is not None:
                 in_row = self.layout.in_row
                 output = run_packed(self.run, called, head, ids, mask, part.width, in_row)
             else:
@@ -130,15 +130,28 @@ class Scorer:
         """Whether the pass recomputes activations, and so keeps no keys and values of prompts."""
         return torch.is_grad_enabled() and self.layout.recomputes
 
-    def _packs(self, table: Scored) -> bool:
-        """Return whether to run the completions in packed rows rather than in chunks.
+    def _packed_rows(self, table: Scored) -> list[Tensor] | None:
+        """Return the rows of the table in each packed row; `None` if they run in chunks.
 
-        With a layout `by_cost`, the one that runs fewer tokens is chosen.
+        With a layout `by_cost`, packed rows or chunks are chosen, whichever run fewer tokens.
         """
         if self.layout.kind != "packed":
-            return False
-        if not self.layout.by_cost:
-            return True
+            return None
+        prompt_of_row = None
+        if self.layout.in_row:
+            _, prompt_of_row = equal_prompts(table.prompt_ids, table.prompt_mask)  # (B,)
+        packed_rows = packs(
+            prompt_lengths=table.prompt_mask.sum(1),
+            lengths=table.completion_mask.sum(1),
+            max_tokens=self.layout.row_tokens,
+            prompts=prompt_of_row,
+        )
+        if self.layout.by_cost and not self._cost_less(packed_rows, table):
+            return None
+        return packed_rows
+
+    def _cost_less(self, packed_rows: list[Tensor], table: Scored) -> bool:
+        """Return whether packed rows run at most as many tokens as chunks."""
         first, _ = equal_prompts(table.prompt_ids, table.prompt_mask)
         lengths = table.completion_mask.sum(1)  # (B,)
         prompt_width = table.prompt_ids.size(1)
@@ -153,7 +166,7 @@ class Scorer:
             row_tokens = int(lengths[rows].max()) + per_row
             chunks_cost += len(rows) * row_tokens + call
         packed_cost = 0
-        for rows in self._packed_rows(table):
+        for rows in packed_rows:
             packed_cost += int(lengths[rows].sum()) + call
             distinct, _ = equal_prompts(table.prompt_ids[rows], table.prompt_mask[rows])
             copies = distinct if self.layout.in_row else torch.arange(len(rows))
@@ -164,30 +177,18 @@ class Scorer:
         self,
         model: torch.nn.Module,
         table: Scored,
-        packed: bool,
+        packed_rows: list[Tensor] | None,
         prompts: ReadPrompts | None,
     ) -> list[Tensor]:
         """Return the rows of each chunk, or of each packed row."""
         lengths = table.completion_mask.sum(1)  # (B,)
-        if not packed:
+        if packed_rows is None:
             per_row = 1 if prompts else table.prompt_ids.size(1)
             return length_chunks(lengths, per_row, max_tokens=self.layout.max_tokens)
         if self.check_packed is not None:
             self.check_packed(model)
             self.check_packed = None
-        return self._packed_rows(table)
-
-    def _packed_rows(self, table: Scored) -> list[Tensor]:
-        """Return the rows of the table in each packed row."""
-        prompt_of_row = None
-        if self.layout.in_row:
-            _, prompt_of_row = equal_prompts(table.prompt_ids, table.prompt_mask)  # (B,)
-        return packs(
-            prompt_lengths=table.prompt_mask.sum(1),
-            lengths=table.completion_mask.sum(1),
-            max_tokens=self.layout.row_tokens,
-            prompts=prompt_of_row,
-        )
+        return packed_rows
 
     def _read_prompts(self, model: torch.nn.Module, table: Scored) -> ReadPrompts | None:
         """Read the prompts and return their cache; `None` if that does not save computation.

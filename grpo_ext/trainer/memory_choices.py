@@ -1,6 +1,5 @@
 """Choose by memory what nobody has set: gradient checkpointing, and the size of evaluations."""
 
-from contextlib import suppress
 from statistics import mean
 
 from datasets import Dataset
@@ -10,7 +9,7 @@ from transformers import ProcessorMixin
 from grpo_ext.preflight.checkpointing import Checkpointing
 from grpo_ext.preflight.forecast import MEASURED_PROMPTS, size_of
 from grpo_ext.recipe.batch import batch_of
-from grpo_ext.recipe.memory import eval_batch_size
+from grpo_ext.recipe.memory import ModelSize, eval_batch_size
 from grpo_ext.recipe.rules import argument_values
 from grpo_ext.seams import trl as seam
 from grpo_ext.trainer.port import Trainer
@@ -23,11 +22,8 @@ def choose_eval_batch_size(trainer: Trainer) -> None:
     if "per_device_eval_batch_size" not in args.left_to_trainer:
         return
     v = argument_values(args, set())
-    size = None
-    with suppress(AttributeError):  # a model without attention layers
-        size = size_of(trainer.accelerator.unwrap_model(trainer.model).config, 0, 0)
     batch = batch_of(v, trainer.accelerator.num_processes)
-    args.per_device_eval_batch_size = eval_batch_size(v, batch, size)
+    args.per_device_eval_batch_size = eval_batch_size(v, batch, model_size_of(trainer))
 
 
 def choose_checkpointing(trainer: Trainer) -> Checkpointing | None:
@@ -44,16 +40,10 @@ def choose_checkpointing(trainer: Trainer) -> Checkpointing | None:
 
 def checkpointing_of(trainer: Trainer) -> Checkpointing:
     """Return whether a run needs gradient checkpointing, and why."""
-    model = trainer.model
-    parameters = 0
-    trainable = 0
-    for weight in model.parameters():
-        parameters += weight.numel()
-        trainable += weight.numel() * weight.requires_grad
-    try:
-        size = size_of(model.config, parameters, trainable)
-    except AttributeError:  # a model without attention
+    size = model_size_of(trainer)
+    if size is None:
         return Checkpointing(True, "as in TRL, because the sizes of the layers are not known")
+    model = trainer.model
     values = argument_values(trainer.args, set()).replaced(
         use_peft=isinstance(model, PeftModel), dtype=str(model.dtype).removeprefix("torch.")
     )
@@ -64,6 +54,19 @@ def checkpointing_of(trainer: Trainer) -> Checkpointing:
         sharding=int(trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled),
         prompt=mean_prompt_tokens(trainer),
     )
+
+
+def model_size_of(trainer: Trainer) -> ModelSize | None:
+    """Return the size of a trainer's model; `None` for a model without attention layers."""
+    parameters = 0
+    trainable = 0
+    for weight in trainer.model.parameters():
+        parameters += weight.numel()
+        trainable += weight.numel() * weight.requires_grad
+    try:
+        return size_of(trainer.model.config, parameters, trainable)
+    except AttributeError:
+        return None
 
 
 def mean_prompt_tokens(trainer: Trainer) -> int | None:

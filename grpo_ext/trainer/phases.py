@@ -30,12 +30,12 @@ from transformers import (
 )
 
 from grpo_ext.batching.cuts import equal_prompts
+from grpo_ext.common.run_time import BESIDE
 from grpo_ext.step.records import Scored
 from grpo_ext.trainer.matrix_rate import matrix_rate_of, wait_for
 from grpo_ext.trainer.port import Trainer
 
 LOGGED = ("time/", "throughput/", "memory/", "progress/")  # prefixes of the metric names
-BESIDE = ("evaluation", "checkpoint")  # phases that are not part of a step
 
 
 class Phases(TrainerCallback):

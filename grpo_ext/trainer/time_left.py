@@ -7,10 +7,10 @@ from contextlib import suppress
 from tqdm.auto import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from grpo_ext.common.run_time import RunTime, duration
+from grpo_ext.common.run_time import BESIDE, RunTime, duration
 from grpo_ext.recipe.rules import argument_values
 from grpo_ext.recipe.run_plan import make_plan
-from grpo_ext.trainer.phases import BESIDE, Phases
+from grpo_ext.trainer.phases import Phases
 from grpo_ext.trainer.port import Trainer
 
 
