@@ -10,37 +10,24 @@ from contextlib import nullcontext
 import pytest
 import requests
 
-from grpo_ext import load_recipe
-from grpo_ext.vllm.server import server_of
-from tests.support.engine_parts import differences, free_port, lora, make_trainer, without_sync
+from tests.support.engine_parts import (
+    differences,
+    lora,
+    make_trainer,
+    running_server,
+    without_sync,
+)
 from tests.support.forked import LIMIT
 
 pytestmark = pytest.mark.vllm
 CLOSE = 1e-5
+ADAPTER = {"use_peft": True, "lora_r": 8, "vllm_sync_adapter": "adapter"}
 
 
 @pytest.fixture(scope="module")
 def server(engine_folder, tmp_path_factory):
-    recipe = {
-        "model_name_or_path": str(engine_folder),
-        "output_dir": str(tmp_path_factory.mktemp("server")),
-        **{
-            "use_cpu": True,
-            "bf16": False,
-            "use_vllm": True,
-            "vllm_mode": "server",
-            "vllm_max_model_length": 256,
-        },
-        **{
-            "use_peft": True,
-            "lora_r": 8,
-            "vllm_sync_adapter": "adapter",
-            "max_completion_length": 16,
-        },
-        **{"vllm_server_host": "127.0.0.1", "vllm_server_port": free_port()},
-    }
-    server = server_of(load_recipe(None, recipe))
-    with server.running(seconds=LIMIT, restarts=0):
+    folder = tmp_path_factory.mktemp("server")
+    with running_server(engine_folder, folder, **ADAPTER, max_completion_length=16) as server:
         yield server
 
 

@@ -16,8 +16,6 @@ import requests
 import torch
 from transformers import TrainerCallback
 
-from grpo_ext import load_recipe
-from grpo_ext.vllm.server import server_of
 from tests.support.engine_parts import (
     STEPS,
     check_truncated,
@@ -25,6 +23,7 @@ from tests.support.engine_parts import (
     free_port,
     lora,
     make_trainer,
+    running_server,
     without_sync,
 )
 from tests.support.forked import LIMIT
@@ -37,21 +36,8 @@ CLOSE = 1e-5
 
 @pytest.fixture(scope="module")
 def server(engine_folder, tmp_path_factory):
-    recipe = {
-        "model_name_or_path": str(engine_folder),
-        "output_dir": str(tmp_path_factory.mktemp("server")),
-        **{
-            "use_cpu": True,
-            "bf16": False,
-            "use_vllm": True,
-            "vllm_mode": "server",
-            "vllm_max_model_length": 256,
-        },
-        "max_completion_length": 16,
-        **{"vllm_server_host": "127.0.0.1", "vllm_server_port": free_port()},
-    }
-    server = server_of(load_recipe(None, recipe))
-    with server.running(seconds=LIMIT, restarts=0):
+    folder = tmp_path_factory.mktemp("server")
+    with running_server(engine_folder, folder, max_completion_length=16) as server:
         yield server
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 from transformers import AutoTokenizer
 
-from grpo_ext import load_recipe
-from grpo_ext.vllm.server import server_of
 from tests.support.engine_parts import (
     check_truncated,
     differences,
     free_port,
     lora,
     make_trainer,
+    running_server,
     without_sync,
 )
 from tests.support.forked import LIMIT
@@ -40,20 +39,10 @@ def make(folder, out, **settings):
 
 @pytest.fixture(scope="module")
 def server(smollm2, tmp_path_factory):
-    recipe = {
-        "model_name_or_path": str(smollm2),
-        "output_dir": str(tmp_path_factory.mktemp("server")),
-        "use_cpu": True,
-        "bf16": False,
-        "use_vllm": True,
-        "vllm_mode": "server",
-        "vllm_max_model_length": 256,
-        "max_completion_length": SETTINGS["max_completion_length"],
-        "vllm_server_host": "127.0.0.1",
-        "vllm_server_port": free_port(),
-    }
-    server = server_of(load_recipe(None, recipe))
-    with server.running(seconds=LIMIT, restarts=0):
+    folder = tmp_path_factory.mktemp("server")
+    with running_server(
+        smollm2, folder, max_completion_length=SETTINGS["max_completion_length"]
+    ) as server:
         yield server
 
 

@@ -8,18 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.support.real_run import SMALL_STEP
 from tests.support.step_bench import Bench
-from tests.support.step_work import Case
 
-SMALL = Case(
-    rows=8,
-    micro_batch=4,
-    group=4,
-    prompt=(20, 30),
-    completion=(8, 0.9, 16),
-    dead=0.0,
-    vocab=49_152,
-)
+SMALL = replace(SMALL_STEP, completion=(8, 0.9, 16))
 
 
 def move_adapter(model: torch.nn.Module) -> None:

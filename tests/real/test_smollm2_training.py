@@ -12,20 +12,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext.run.merge_adapter import merge_adapter
 from tests.support.forked import Forked
-from tests.support.real_run import Rewarded, make, train_to_the_end, trained
+from tests.support.real_run import SMALL_STEP, Rewarded, make, train_to_the_end, trained
 from tests.support.step_bench import Bench
-from tests.support.step_work import Case
 
 TRUNCATIONS = [{}, {"top_k": 20}, {"top_p": 0.9}, {"min_p": 0.05, "temperature": 0.8}]
-SMALL = Case(
-    rows=8,
-    micro_batch=4,
-    group=4,
-    prompt=(20, 30),
-    completion=(10, 0.9, 24),
-    dead=0.0,
-    vocab=49_152,
-)
 
 
 @pytest.mark.parametrize("sampling", TRUNCATIONS, ids=str)
@@ -68,7 +58,7 @@ def test_the_ids_that_are_trained_on_are_those_of_the_template_and_the_sampler(s
 @pytest.mark.parametrize("layout", ["auto", "padded", "chunks", "packed"])
 def test_the_gradient_is_that_of_plain_trl(smollm2, layout):
     model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
-    bench = Bench(replace(SMALL, settings=(("layout", layout),)), model=model)
+    bench = Bench(replace(SMALL_STEP, settings=(("layout", layout),)), model=model)
     gradients = {}
     for side in ("TRL", "ours"):
         gradients[side] = bench.step(side)[2]

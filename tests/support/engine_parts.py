@@ -10,10 +10,15 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from grpo_ext.vllm.server import RANK_VARIABLES
+from grpo_ext import load_recipe
+from grpo_ext.vllm.server import RANK_VARIABLES, Server, server_of
 from tests.support.forked import LIMIT
 from tests.support.logs import entries_with
 from tests.support.places import REPO
@@ -30,6 +35,30 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@contextmanager
+def running_server(model: Path, folder: Path, **settings: Any) -> Iterator[Server]:
+    """A server of vLLM on a CPU, for the model in `model`; it writes to `folder`.
+
+    Args:
+        settings: keys of the recipe besides those of every server here.
+    """
+    recipe = {
+        "model_name_or_path": str(model),
+        "output_dir": str(folder),
+        "use_cpu": True,
+        "bf16": False,
+        "use_vllm": True,
+        "vllm_mode": "server",
+        "vllm_max_model_length": 256,
+        "vllm_server_host": "127.0.0.1",
+        "vllm_server_port": free_port(),
+        **settings,
+    }
+    server = server_of(load_recipe(None, recipe))
+    with server.running(seconds=LIMIT, restarts=0):
+        yield server
 
 
 # Episodes of one to four turns, answered in between.

@@ -11,7 +11,19 @@ from peft import LoraConfig
 from grpo_ext import GRPOExtTrainer
 from grpo_ext.tasks.instructions import Instructions
 from tests.support.fault_runs import KillAt
+from tests.support.step_work import Case
 from tests.support.tiny_run import tiny_arguments, tiny_trainer
+
+# a step of the model: completions and their lengths in tokens
+SMALL_STEP = Case(
+    rows=8,
+    micro_batch=4,
+    group=4,
+    prompt=(20, 30),
+    completion=(10, 0.9, 24),
+    dead=0.0,
+    vocab=49_152,
+)
 
 
 def letters(completions: list[Any], **columns: Any) -> list[float]:
