@@ -9,11 +9,14 @@ import asyncio
 import json
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
 from grpo_ext import RecipeError, load_recipe
 from grpo_ext.cli.main import main, make_parser
+from grpo_ext.common.pages import DOES_NOT_LEARN, NOTHING_WAS_LEARNT
+from grpo_ext.observe.health import RULES
 from grpo_ext.recipe.foreign import FOREIGN
 from grpo_ext.recipe.load import load_sft_recipe
 from grpo_ext.rewards.guard import AsyncGuard
@@ -189,6 +192,35 @@ def test_links_between_pages_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as Sphinx and GitHub make them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    found = set()
+    for heading in re.findall(r"^#{1,3} (.+)$", text, re.MULTILINE):
+        words = re.sub(r"[^\w\- ]", "", heading.lower())
+        found.add(words.replace(" ", "-"))
+    return found
+
+
+def test_links_to_sections_lead_somewhere():
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for target, section in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", text):
+            linked = page.parent / target if target else page
+            assert section in anchors(linked), f"{page.name}: {target}#{section}"
+
+
+def test_each_alarm_has_its_section_on_the_page_that_it_names():
+    page = REPO / DOES_NOT_LEARN
+    sections = {name: rule.section for name, rule in RULES.items()}
+    sections["learnt_nothing"] = NOTHING_WAS_LEARNT
+    assert set(sections.values()) <= anchors(page)
+    text = page.read_text(encoding="utf-8")
+    for name, section in sections.items():
+        [row] = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
+        assert f"(#{section})" in row
 
 
 def test_each_promise_names_tests_that_exist():

@@ -24,6 +24,7 @@ from grpo_ext.common.noise import (
     error_of_neighbours,
     means_of_neighbours,
 )
+from grpo_ext.common.pages import DOES_NOT_LEARN
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.observe.run_log import RunLog
 
@@ -77,6 +78,7 @@ class Rule:
     threshold: float
     meaning: str  # what a value above the threshold means, with a `{}` field for the value
     advice: str  # what to try
+    section: str  # the anchor of its section in docs/does-not-learn.md
     measure: Callable[[History], float | None]  # `None` while there are too few logs
     action: str = "warn"
 
@@ -226,7 +228,8 @@ def alarm(rule: Rule, figure: float) -> dict[str, Any]:
         "threshold": rule.threshold,
         "action": rule.action,
         "message": (
-            f"{meaning.format(figure)} (threshold: {rule.threshold:g}). What to try: {rule.advice}."
+            f"{meaning.format(figure)} (threshold: {rule.threshold:g}). What to try: {rule.advice}. "
+            f"See {DOES_NOT_LEARN}#{rule.section}."
         ),
     }
 

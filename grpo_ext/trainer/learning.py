@@ -13,6 +13,7 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from grpo_ext.common.pages import DOES_NOT_LEARN, NOTHING_WAS_LEARNT
 from grpo_ext.objective.advantage import equal_in_group
 from grpo_ext.observe.run_log import LEARNT_NOTHING
 from grpo_ext.step.groups import GroupShape
@@ -157,6 +158,8 @@ class Learning(TrainerCallback):
             self.needs_advantage,
             f"the reward {trainer.reward_func_names[judges[0]]!r}",
         )
+        if self.verdict is not None:
+            self.verdict += f" See {DOES_NOT_LEARN}#{NOTHING_WAS_LEARNT}."
         judge = trainer.parts.judge
         self.remarks = remarks_of(judge.failed, judge.asked, progress, self.verdict)
 

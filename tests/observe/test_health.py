@@ -206,6 +206,7 @@ def test_an_alarm_is_written_down_and_does_what_it_is_told(tiny_folder, tmp_path
         (WINDOW, "truncated", "stop")
     ]
     assert "max_completion_length" in noted[0]["message"]
+    assert noted[0]["message"].endswith("See docs/does-not-learn.md#completions-are-cut-off.")
 
 
 def collapse_of(rewards):
