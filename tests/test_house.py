@@ -154,7 +154,7 @@ READERS = {
     "cli": {"recipes.py: run"},  # of the package
     "common": {
         "files.py: data_lines",
-        "files.py: write_atomically",
+        "files.py: replacing",
         "foreign_files.py: open_plain",
         "foreign_files.py: _descriptor",
     },

@@ -26,6 +26,7 @@ from grpo_ext.vllm import EngineFailure
 SUBCOMMANDS = (
     "init",
     "recipes",
+    "data",
     "check",
     "plan",
     "bench",

@@ -2,9 +2,11 @@
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from grpo_ext.common.foreign_files import entries
 
@@ -12,17 +14,24 @@ CHECKPOINT = re.compile("checkpoint-[0-9]{1,18}")
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` through a temporary file, so that no partial file is left behind.
+    """Write `text` to `path` as `replacing` does."""
+    with replacing(path) as file:
+        file.write(text)
 
-    Creates missing parent folders. Lone surrogates, which tokenizers can produce and UTF-8 cannot
-    encode, become backslash escapes.
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """Open a temporary file that replaces `path` at the end, so that no partial file is left.
+
+    After an error `path` is as it was. Creates missing parent folders. Lone surrogates, which
+    tokenizers can produce and UTF-8 cannot encode, become backslash escapes.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)  # left by a killed process, or a link planted by someone else
     try:
         with open(temporary, "x", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+            yield file
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

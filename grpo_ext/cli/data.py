@@ -1,0 +1,66 @@
+"""`grpo-ext data`: fetch the rows of a data set once, to train without a network.
+
+examples:
+  grpo-ext data                                       lists the data sets of the package's recipes
+  grpo-ext data gsm8k --out data                      data/gsm8k-train.jsonl, data/gsm8k-test.jsonl
+  grpo-ext data HuggingFaceH4/MATH-500 --split test
+
+It writes each split of a hub data set to a jsonl file, and says how many rows it has, under which
+licence they are by the card of the data set, and which keys of a recipe take the files. A file that
+is already there is never replaced by other rows.
+"""
+
+import argparse
+from pathlib import Path
+
+from grpo_ext.cli.command import add_command
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    add = add_command(subparsers, __doc__, run).add_argument
+    add(
+        "name",
+        metavar="NAME",
+        nargs="?",
+        help="a task whose recipe names a data set, or OWNER/NAME on the hub (default: list tasks)",
+    )
+    add(
+        "--split",
+        action="append",
+        metavar="SPLIT",
+        help="a split, such as test or train[:1000]; repeatable (default: train, and test if there "
+        "is one)",
+    )
+    add(
+        "--dataset_config",
+        metavar="CONFIG",
+        help="configuration of a data set that has several",
+    )
+    add(
+        "--out",
+        type=Path,
+        default=Path("."),
+        metavar="FOLDER",
+        help="folder for the files (default: the current one)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from grpo_ext.run.fetch_rows import fetch_rows, find_source, licence_of, packaged_sources
+
+    if args.name is None:
+        sources = packaged_sources()
+        width = max(map(len, sources))
+        for name, source in sources.items():
+            print(f"{name:{width}}  {source}")
+        return 0
+    source = find_source(args.name, args.dataset_config)
+    files = fetch_rows(source, args.out, args.split)
+    print(f"{source}: licence {licence_of(source)}")
+    for file in files:
+        print(f"  {file.count:,} rows of {file.split} in {file.path}")
+    print("In a recipe, these keys take the rows, without a network:")
+    keys = ["dataset_name", "eval_dataset_name"]
+    for key, file in zip(keys, files, strict=False):
+        print(f"  {key}: {file.path}")
+    return 0

@@ -1,0 +1,199 @@
+"""Write the rows of a hub data set to local files, for a machine that trains without a network."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_ext.common.files import replacing
+from grpo_ext.common.foreign_files import read_text
+from grpo_ext.common.hub import find_repo
+from grpo_ext.common.suggestions import unknown
+from grpo_ext.common.untrusted import one_line
+from grpo_ext.observe.jsonl import finite
+from grpo_ext.recipe.folder import recipe_names
+from grpo_ext.recipe.read import read_settings
+from grpo_ext.tasks.open_dataset import FILE_BUILDERS, is_unsplit, open_dataset, split_names
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+CARD = "README.md"  # the card of a data set
+UNKNOWN = "unknown"
+MOST_LICENCE = 200  # maximum number of characters of a licence
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set: its hub id or folder, and its configuration, if it has several."""
+
+    name: str
+    config: str | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.config is None else f"{self.name} ({self.config})"
+
+
+@dataclass(frozen=True)
+class RowsFile:
+    """A file of rows: its split, its path and the number of its rows."""
+
+    split: str
+    path: Path
+    count: int
+
+
+def packaged_sources() -> dict[str, Source]:
+    """Return the hub data sets that the package's recipes train on, by the name of their task."""
+    sources: dict[str, Source] = {}
+    for recipe in recipe_names():
+        settings = read_settings(recipe, None)
+        values = {key: value for key, (value, _) in settings.items()}
+        name = values.get("dataset_name")
+        if name is None or "task" not in values or Path(name).suffix in FILE_BUILDERS:
+            continue
+        sources.setdefault(values["task"], Source(name, values.get("dataset_config")))
+    return sources
+
+
+def find_source(name: str, config: str | None = None) -> Source:
+    """Return the data set that `name` refers to.
+
+    Args:
+        name: the name of a task in `packaged_sources`, a hub id `owner/name`, or a local folder.
+        config: the configuration, which overrides that of the package's recipe.
+
+    Raises:
+        ValueError: if it is none of them.
+    """
+    sources = packaged_sources()
+    if name in sources:
+        source = sources[name]
+        return source if config is None else Source(source.name, config)
+    if "/" not in name and not Path(name).exists():
+        raise ValueError(
+            f"{unknown('data set', name, sources)} To fetch another one of the hub, write its id "
+            "as owner/name."
+        )
+    return Source(name, config)
+
+
+def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) -> list[RowsFile]:
+    """Write the rows of a data set to one jsonl file for each split, such as `gsm8k-train.jsonl`.
+
+    A file that is already there stays if it has the same rows, and is never replaced by others.
+
+    Args:
+        source: the data set.
+        folder: the folder for the files.
+        splits: the splits, in the syntax of `datasets`. `None`: `train`, and `test` if there is
+            one.
+
+    Raises:
+        FileExistsError: if a file is there with other content.
+        ConnectionError: if the data set is not on this machine and the hub does not answer.
+        FileNotFoundError: if there is no such data set.
+        ValueError: if there is no such split, or if a row has values that JSON cannot hold.
+    """
+    try:
+        if splits is None:
+            splits = default_splits(source)
+        files = []
+        for split in splits:
+            rows: Any = open_dataset(source.name, split, source.config)
+            path = folder / file_name(source, split)
+            write_rows(path, rows, f"{source}, {split}")
+            files.append(RowsFile(split, path, len(rows)))
+    except ConnectionError as error:
+        raise ConnectionError(
+            f"the rows of {source} cannot be fetched: {error} Where this machine has no network, "
+            "run the same command on one that has, and copy the files here."
+        ) from None
+    return files
+
+
+def default_splits(source: Source) -> list[str]:
+    """Return `train`, and `test` if the data set has such a split."""
+    if is_unsplit(Path(source.name)):
+        return ["train"]
+    if not Path(source.name).exists():
+        find_repo(source.name, "dataset")  # `datasets` would retry for half a minute
+    names = split_names(source.name, source.config)
+    return ["train", "test"] if "test" in names else ["train"]
+
+
+def file_name(source: Source, split: str) -> str:
+    """Return the name of the file for a split, with `-` for characters that names rarely have."""
+    stem = re.sub(r"[^\w.-]+", "-", f"{Path(source.name).name}-{split}")
+    return f"{stem.strip('-')}.jsonl"
+
+
+def write_rows(path: Path, rows: Dataset, title: str) -> None:
+    """Write rows to a jsonl file, atomically and with a progress bar.
+
+    Numbers that are not finite become null, because JSON has none.
+
+    Args:
+        path: the file.
+        rows: the rows.
+        title: the title of the progress bar.
+
+    Raises:
+        FileExistsError: if the file is there with other content, or is not a regular file.
+        ValueError: if a row has values that JSON cannot hold, such as images.
+    """
+    from tqdm import tqdm
+
+    progress: Iterable[dict[str, Any]] = tqdm(rows, desc=title, unit=" rows")
+    with replacing(path) as file:
+        for row in progress:
+            try:
+                file.write(as_json(row) + "\n")
+            except TypeError as error:
+                raise ValueError(
+                    f"{title}: a row cannot be written as JSON ({one_line(error)}). Save the data "
+                    "set as a folder instead, with load_dataset(NAME).save_to_disk(FOLDER), and "
+                    "write dataset_name: FOLDER."
+                ) from None
+        file.flush()
+        if path.exists() and not (path.is_file() and filecmp.cmp(file.name, path, shallow=False)):
+            raise FileExistsError(
+                f"{path} is there already, with other content. Move it away, or name another "
+                "folder with --out."
+            )
+
+
+def as_json(row: dict[str, Any]) -> str:
+    """Return a row as one line of JSON; raise `TypeError` for values that JSON cannot hold."""
+    text = json.dumps(row, ensure_ascii=False)
+    if "NaN" in text or "Infinity" in text:  # which may also be words of a text
+        text = json.dumps(finite(row, "", {}), ensure_ascii=False)
+    return text
+
+
+def licence_of(source: Source) -> str:
+    """Return the licence in the card of a data set, or `UNKNOWN` if it has none or cannot be read.
+
+    Args:
+        source: the data set; a folder's card is its `README.md`.
+    """
+    from huggingface_hub import DatasetCard
+
+    folder = Path(source.name)
+    try:
+        if folder.is_dir():
+            card = DatasetCard(read_text(folder / CARD, within=folder))
+        else:
+            card = DatasetCard.load(source.name)
+        licence = card.data.to_dict().get("license")
+    except Exception:  # from any of the libraries that it uses
+        return UNKNOWN
+    names = licence if isinstance(licence, list) else [licence]
+    if not names or not all(isinstance(name, str) for name in names):
+        return UNKNOWN
+    return one_line(", ".join(names))[:MOST_LICENCE]
