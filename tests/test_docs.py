@@ -122,14 +122,13 @@ def test_verls_rows_and_scores_are_used_as_the_page_says(tmp_path, monkeypatch):
         "reward_model": {"style": "rule", "ground_truth": "2"},
         "extra_info": {"index": 0},
     }
-    (tmp_path / "compute_score.py").write_text(
+    (tmp_path / "my_score.py").write_text(
         "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
         "    right = float(ground_truth in solution_str)\n"
         "    return {'score': right, 'acc': right} if extra_info else right\n"
     )
-    (tmp_path / "verl_reward.py").write_text(block("coming-from.md", "python", "compute_score"))
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
-    settings = block("coming-from.md", "yaml", "verl_reward.py")
+    settings = block("coming-from.md", "yaml", "my_score.py")
     rows = block("coming-from.md", "yaml", "ground_truth").replace("parquet", "jsonl")
     (tmp_path / "recipe.yaml").write_text(
         "model_name_or_path: m\n" + rows.replace("reward_funcs: [number]\n", settings)
@@ -141,10 +140,8 @@ def test_verls_rows_and_scores_are_used_as_the_page_says(tmp_path, monkeypatch):
     columns = {name: [row[name]] * 2 for name in ("data_source", "reward_model")}
     completions = [[{"role": "assistant", "content": text}] for text in ("It is 2.", "3")]
     assert verl(completions=completions, **columns) == [1.0, 0.0]
-    assert verl(completions=completions, extra_info=[row["extra_info"]] * 2, **columns) == [
-        1.0,
-        0.0,
-    ]
+    infos = [row["extra_info"]] * 2
+    assert verl(completions=completions, extra_info=infos, **columns) == [1.0, 0.0]
 
 
 def test_a_file_of_completions_is_scored_as_the_page_says(tmp_path, monkeypatch):

@@ -22,6 +22,7 @@ from grpo_ext.common.columns import ANSWERS, NESTED_ANSWERS, TASK
 from grpo_ext.common.modules import load_class, load_file
 from grpo_ext.common.suggestions import did_you_mean, unknown
 from grpo_ext.rewards.guard import reward_name
+from grpo_ext.rewards.other_signatures import imports_swift, with_trl_arguments
 from grpo_ext.rewards.registry import build, list_rewards, names
 from grpo_ext.rewards.reward_checks import (
     check_call,
@@ -152,16 +153,25 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
 
     The name may also refer to an object with `__call__`, or to a class of such objects whose
     constructor needs no arguments. A function that is not registered gets TRL's arguments
-    unchanged.
+    unchanged, unless it was written for ms-swift or verl (see `other_signatures`).
     """
-    loaded = load_class("reward", name, {})
+    try:
+        loaded = load_class("reward", name, {})
+    except ValueError as error:
+        if imports_swift(error.__cause__):
+            raise ValueError(
+                f"Reward {name!r} imports ms-swift, which is not installed. In the file, write "
+                "these lines in place of the import: `class ORM:`, `    def __init__(self, "
+                "args=None): self.args = args`, `orms = {}`."
+            ) from error
+        raise
     if not callable(loaded):
         raise ValueError(f"Reward {name!r} is neither a function nor an object with __call__.")
     for info in list_rewards():
         if info.registered is loaded:
             return build(info.name, **options)
     try:
-        function = object_of(loaded)
+        function = with_trl_arguments(object_of(loaded))
     except TypeError as error:
         raise ValueError(f"Reward {name!r}: {error}") from None
     parameters = inspect.signature(function).parameters.values()
