@@ -228,8 +228,8 @@ def alarm(rule: Rule, figure: float) -> dict[str, Any]:
         "threshold": rule.threshold,
         "action": rule.action,
         "message": (
-            f"{meaning.format(figure)} (threshold: {rule.threshold:g}). What to try: {rule.advice}. "
-            f"See {DOES_NOT_LEARN}#{rule.section}."
+            f"{meaning.format(figure)} (threshold: {rule.threshold:g}). What to try: {rule.advice}."
+            f" See {DOES_NOT_LEARN}#{rule.section}."
         ),
     }
 
