@@ -6,7 +6,7 @@ Public names are loaded on first use, so `import grpo_ext` and `grpo-ext --help`
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.1.0.dev0"  # `.dev0` until the release; see CONTRIBUTING.md
 
 _HOME = {
     "GRPOExtConfig": "grpo_ext.recipe.schema",

@@ -18,8 +18,6 @@ from typing import Any
 from grpo_ext.common.suggestions import did_you_mean, unknown
 
 PACKAGES = (
-    "grpo_ext",
-    "python",
     "trl",
     "transformers",
     "torch",
@@ -33,11 +31,16 @@ PACKAGES = (
 
 @cache  # reading the metadata of a package takes about a millisecond
 def versions() -> Mapping[str, str]:
-    """Return the versions of Python and of the installed packages among `PACKAGES`."""
-    installed = {}
+    """Return the versions of this package, of Python, and of the installed ones of `PACKAGES`.
+
+    This package states its own version, because the metadata of an editable installation is as old
+    as the installation.
+    """
+    own = sys.modules["grpo_ext"].__version__
+    installed = {"grpo_ext": own, "python": platform.python_version()}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
-            installed[name] = platform.python_version() if name == "python" else version(name)
+            installed[name] = version(name)
     return installed
 
 
