@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+import torch
 
 from grpo_ext import RecipeError, load_recipe
 from grpo_ext.cli.main import main, make_parser
 from grpo_ext.common.pages import DOES_NOT_LEARN, NOTHING_WAS_LEARNT
+from grpo_ext.objective.advantage import get_advantages, joint_advantages
 from grpo_ext.observe.health import RULES
 from grpo_ext.recipe.foreign import FOREIGN
 from grpo_ext.recipe.load import load_sft_recipe
@@ -27,7 +30,7 @@ PAGES = [
     REPO / "README.md",
     *(
         page
-        for folder in ("docs", "docs/how-to", "examples")
+        for folder in ("docs", "docs/how-to", "docs/coming-from", "examples")
         for page in sorted((REPO / folder).glob("*.md"))
     ),
 ]
@@ -144,6 +147,70 @@ def test_verls_rows_and_scores_are_used_as_the_page_says(tmp_path, monkeypatch):
     assert verl(completions=completions, extra_info=infos, **columns) == [1.0, 0.0]
 
 
+def test_gfpo_compares_the_completions_that_the_last_reward_keeps(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = "coming-from/trl-experimental.md"
+    (tmp_path / "gfpo.py").write_text(block(page, "python", "topk"))
+    (tmp_path / "recipe.yaml").write_text(
+        "model_name_or_path: m\ntask: prompts\ndataset_name: rows.jsonl\n"
+        + block(page, "yaml", "gfpo.py")
+    )
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    assert recipe.values["training"]["multi_objective_aggregation"] == "gfpo"
+    answers = torch.tensor([[1.0, 0.0, 1.0, 0.0, 1.0, 1.0]], dtype=torch.float64)
+    brevity = torch.tensor([[0.9, 0.8, 0.7, 0.6, 0.1, torch.nan]], dtype=torch.float64)
+    weights = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    rewards = torch.stack([answers, brevity], dim=2).squeeze(0)  # (6, 2)
+    found = joint_advantages(rewards, weights, 6, "gfpo")
+    deviation = 0.5 / (math.sqrt(1 / 3) + 1e-4)  # of 1, 0, 1, 0, by their sample std
+    wanted = [deviation, -deviation, deviation, -deviation, 0.0, 0.0]
+    assert found.tolist() == pytest.approx(wanted)
+
+
+def test_maxrl_divides_by_the_mean_of_the_group():
+    exec(block("coming-from/prime-rl.md", "python", "max_rl"), {})
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    found = get_advantages("max_rl").estimate(rewards, "sample")
+    assert found.tolist() == [[3.0, -1.0, -1.0, -1.0], [0.0, 0.0, 0.0, 0.0]]
+
+
+def test_openrlhfs_reward_function_is_called_as_the_page_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    page = "coming-from/openrlhf.md"
+    (tmp_path / "reward_func.py").write_text(
+        "import torch\n\n\ndef reward_func(queries, prompts, labels):\n"
+        "    right = [q == p + label for q, p, label in zip(queries, prompts, labels)]\n"
+        "    return {'rewards': torch.tensor(right).float()}\n"
+    )
+    (tmp_path / "openrlhf_reward.py").write_text(block(page, "python", "reward_func"))
+    (tmp_path / "recipe.yaml").write_text(
+        "model_name_or_path: m\ntask: prompts\ndataset_name: rows.jsonl\n"
+        + block(page, "yaml", "openrlhf_reward.py")
+    )
+    [reward], _ = named_rewards_and_weights(load_recipe(tmp_path / "recipe.yaml"))
+    messages = [{"role": "user", "content": "1 + 1 = "}]
+    completions = [[{"role": "assistant", "content": text}] for text in ("2", "3")]
+    scores = reward(completions=completions, prompts=[messages, "1 + 1 = "], label=["2", "2"])
+    assert scores == [1.0, 0.0]
+
+
+def test_the_recipe_of_a_notebook_of_unsloth_is_one(tmp_path):
+    (tmp_path / "recipe.yaml").write_text(block("coming-from/unsloth.md", "yaml", "use_peft"))
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    assert recipe.model.lora_r == 32 and recipe.values["training"]["vllm_enable_sleep_mode"]
+
+
+def test_an_environment_counts_down_as_the_page_says():
+    exec(block("coming-from/tinker-cookbook.md", "python", "class Countdown"), found := {})
+    game = found["Countdown"](start=2)
+    assert game.reset({}) == "Count down from 2."
+    assert [game.step("2"), game.step("1")] == [("next", False), ("next", True)]
+    assert game.score == 1.0
+    game.reset({})
+    assert game.step("1") == ("wrong", True)
+
+
 def test_a_file_of_completions_is_scored_as_the_page_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     right = "<think>\nx\n</think>\n<answer>\n1\n</answer>"
@@ -154,8 +221,9 @@ def test_a_file_of_completions_is_scored_as_the_page_says(tmp_path, monkeypatch)
     assert found["scores"] == [1.0, 0.0]
 
 
-def test_foreign_keys_are_on_the_page_and_told_in_a_recipe():
-    page = (REPO / "docs" / "coming-from.md").read_text(encoding="utf-8")
+def test_foreign_keys_are_on_a_page_and_told_in_a_recipe():
+    pages = [REPO / "docs/coming-from.md", *(REPO / "docs/coming-from").glob("*.md")]
+    page = "".join(page.read_text(encoding="utf-8") for page in pages)
     own = load_recipe(None, {"model_name_or_path": "m"}).flat.defaults
     for key in FOREIGN:
         assert key not in own, f"{key} is a key of ours"
