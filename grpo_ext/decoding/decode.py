@@ -12,6 +12,7 @@ Keys and values are cached in buffers that are written in place (`BufferedLayer`
 room, and each step writes only its own position.
 """
 
+import math
 from typing import Any, cast
 
 import torch
@@ -34,6 +35,8 @@ from grpo_ext.decoding.checks import ForcesTokens, SelectsRows, check_call, chec
 ENDED_SHARE = 1 / 8  # rows that have ended are removed once they are this share of the batch
 
 SPARE = 64  # positions by which a full buffer grows
+
+LARGEST_BLOCK = 256  # tokens that are summed at once to draw one
 
 
 class BufferedLayer(DynamicLayer):
@@ -317,16 +320,49 @@ def draw_tokens(scores: Tensor, do_sample: bool) -> Tensor:
     probs = scores.softmax(dim=-1)  # (b, V)
     if probs.device.type != "cpu":
         return torch.multinomial(probs, num_samples=1).squeeze(1)
-    # Inverse transform sampling in float64, with one variate per row: on a CPU `torch.multinomial`
-    # draws an exponential variate for each token of the vocabulary.
-    mass = probs.cumsum(dim=-1, dtype=torch.float64)  # (b, V)
-    total = mass[:, -1:]
+    return draw_by_blocks(probs)
+
+
+def draw_by_blocks(probs: Tensor) -> Tensor:
+    """Draw a token of each row by inverse transform sampling, with one variate per row.
+
+    The variate first chooses a block of the vocabulary by the blocks' sums, then a token within the
+    block. Only one block of each row is summed token by token in float64. On a CPU,
+    `torch.multinomial` draws an exponential variate for each token of the vocabulary.
+
+    Args:
+        probs: the probabilities of the tokens, (b, V), float32.
+
+    Returns:
+        The drawn tokens (b,), int64; a token of probability 0 is never drawn.
+
+    Raises:
+        ValueError: if the probabilities are NaN or leave no token.
+    """
+    block_size = math.gcd(probs.size(-1), LARGEST_BLOCK)
+    blocks = probs.unflatten(-1, (-1, block_size))  # (b, blocks, tokens)
+    block_mass = blocks.sum(-1).cumsum(-1, dtype=torch.float64)  # (b, blocks)
+    total = block_mass[:, -1:]
     if not (total > 0).all():
         raise ValueError(
             "The scores of a row are not a distribution: they are NaN, or every token was removed. "
             "Check the weights for NaN, and generation_kwargs for options that remove tokens."
         )
     point = torch.rand(total.shape, dtype=torch.float64) * total
+    block = first_above(block_mass, point)  # (b, 1)
+    mass_before = pad(block_mass, (1, 0)).gather(-1, block)  # (b, 1)
+    rows = torch.arange(len(probs)).unsqueeze(-1)
+    token_mass = blocks[rows, block].squeeze(1).cumsum(-1, dtype=torch.float64)  # (b, tokens)
+    token = first_above(token_mass, point - mass_before)  # (b, 1)
+    return (block * block_size + token).squeeze(1)
+
+
+def first_above(mass: Tensor, point: Tensor) -> Tensor:
+    """Return the first index at which the cumulative `mass` (b, n) exceeds `point` (b, 1).
+
+    A point that rounding has taken to the total or beyond it stays below it, so that the index is
+    that of an entry with mass of its own.
+    """
+    total = mass[:, -1:]
     largest_point = torch.nextafter(total, torch.zeros_like(total))
-    point = torch.minimum(point, largest_point)  # rounding must not reach the total
-    return torch.searchsorted(mass, point, right=True).squeeze(1)
+    return torch.searchsorted(mass, torch.minimum(point, largest_point), right=True)

@@ -60,6 +60,25 @@ def test_tokens_of_a_large_vocabulary_keep_their_small_probabilities():
     assert abs(drawn - 100_000) < 1_000
 
 
+@pytest.mark.parametrize("vocab", [49_152, 1_000, 333])  # blocks of 256, of 8, of one token
+def test_blocks_give_the_token_that_the_whole_distribution_function_gives(vocab):
+    scores = torch.randn(400, vocab, generator=torch.Generator().manual_seed(0)) * 3
+    scores[:, 100:300] = -torch.inf  # a block and parts of two
+    torch.manual_seed(1)
+    drawn = draw_tokens(scores, do_sample=True)
+    torch.manual_seed(1)
+    mass = scores.double().softmax(-1).cumsum(-1)  # (b, V)
+    points = torch.rand(400, 1, dtype=torch.float64)
+    expected = torch.searchsorted(mass, points, right=True).squeeze(1)
+    assert not ((drawn >= 100) & (drawn < 300)).any()
+    # a point within 1e-6 of a border may fall on its other side
+    drawn_end = mass.gather(1, drawn[:, None])
+    drawn_begin = drawn_end - scores.double().softmax(-1).gather(1, drawn[:, None])
+    assert (drawn_begin - 1e-6 <= points).all()
+    assert (points <= drawn_end + 1e-6).all()
+    assert float((drawn == expected).double().mean()) > 0.98
+
+
 @pytest.mark.parametrize("bad", [torch.nan, -torch.inf])
 def test_scores_without_a_distribution_are_refused(bad):
     scores = torch.zeros(3, 4)
