@@ -13,7 +13,7 @@ from grpo_ext.curriculum.difficulty import difficulty_fault
 from grpo_ext.environments.episode_rules import COLUMNS
 from grpo_ext.preflight.first_rows import NO_ROW, Row, are_prompts, first_rows, take
 from grpo_ext.preflight.forecast import layer_sizes
-from grpo_ext.preflight.machine import check_machine, check_server
+from grpo_ext.preflight.machine import check_machine, check_server, check_workers
 from grpo_ext.preflight.model_folder import check_model
 from grpo_ext.preflight.rendered_rows import judge_rows
 from grpo_ext.preflight.row_counts import check_eval_rows, count_train_rows
@@ -207,6 +207,7 @@ def check_parts(
     checked_rows = rows[:CHECKED_ROWS]
     judge_rows(checked_rows, rewards, findings, episodes=has_episodes)
     check_code(rewards, checked_rows, v["reward_timeout"], findings)
+    check_workers(rewards, findings)
     prompts = None
     begin = None
     if tokenizer:

@@ -1,10 +1,14 @@
-"""Check this machine: packages, launcher, trackers, hub login, vLLM server, disk."""
+"""Check this machine: packages, launcher, trackers, hub login, vLLM server, disk, processor."""
 
 import os
+import platform
 import re
 import shutil
+import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.common.files import data_yaml
@@ -21,17 +25,59 @@ OUTPUT_DIR = "trainer_output"  # where transformers writes if `output_dir` is no
 
 
 def check_machine(v: Values, findings: Findings) -> None:
-    """Check packages, launcher, trackers, uploads and disk; note a missing GPU."""
+    """Check packages, launcher, trackers, uploads, disk and processor; note a missing GPU."""
     check_packages(v, findings)
     check_launcher(v, findings)
     check_reporting(v, findings)
     check_uploads(v, findings)
     check_disk(v, findings)
+    check_processor(v, findings)
     if not v["use_cpu"] and not gpu_is_there():
         findings.note(
             "this machine has no NVIDIA GPU, so `grpo-ext train` would use the CPU, unless torch "
             "finds another accelerator.",
             "use_cpu",
+        )
+
+
+def check_processor(v: Values, findings: Findings) -> None:
+    """Note bfloat16 on an x86 processor without AVX-512, where its products are slow."""
+    import torch
+
+    if torch.accelerator.is_available() and not v["use_cpu"]:
+        return
+    capability = torch.backends.cpu.get_cpu_capability()
+    if platform.machine().lower() not in ("x86_64", "amd64") or capability == "AVX512":
+        return
+    for key, slow, remedy in (
+        ("dtype", "bfloat16", "`dtype: float32`"),
+        ("bf16", True, "`bf16: false`"),
+    ):
+        if v[key] == slow:
+            findings.note(
+                f"{key}: this processor has no AVX-512, without which products of bfloat16 take "
+                "ten times as long as those of float32, or longer. For training on the CPU write "
+                f"{remedy}.",
+                key,
+            )
+
+
+def check_workers(rewards: Sequence[Any], findings: Findings) -> None:
+    """Note that the memory of reward workers is not limited on other systems than Linux.
+
+    Args:
+        rewards: the rewards of the run, in their guards.
+        findings: gets the note.
+    """
+    if findings.elsewhere or sys.platform == "linux":
+        return
+    in_workers = [reward.name for reward in rewards if getattr(reward, "pool", None) is not None]
+    if in_workers:
+        findings.note(
+            f"reward_workers: {', '.join(in_workers)} runs in worker processes. Only Linux limits "
+            "their memory and ends what they have started when the run is killed, and this system "
+            f"is {sys.platform}. reward_timeout holds here, too.",
+            "reward_workers",
         )
 
 

@@ -134,7 +134,8 @@ def main() -> None:
     _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
     if hard_limit != resource.RLIM_INFINITY:
         memory_limit = min(memory_limit, hard_limit)
-    resource.setrlimit(resource.RLIMIT_DATA, (memory_limit, memory_limit))
+    with contextlib.suppress(ValueError):  # macOS refuses this limit, and `check` says so
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_limit, memory_limit))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         serve(Connection(fd))
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from importlib.util import find_spec
 
 import pytest
+import torch
 
 from grpo_ext.preflight import machine
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import Findings
+from grpo_ext.rewards import build
+from grpo_ext.rewards.guard import Guard
+from grpo_ext.rewards.pool import RewardPool
 from tests.support.bad_servers import reply, routes, says, serving
 
 
@@ -82,3 +88,38 @@ def test_a_package_that_is_not_installed_is_a_problem(key, value, package):
     assert [p.key for p in findings.problems if f"needs the package {package}" in p.message] == [
         key
     ]
+
+
+@pytest.mark.parametrize(
+    "processor, capability, settings, noted",
+    [
+        ("x86_64", "AVX2", {"dtype": "bfloat16"}, ["dtype"]),
+        ("x86_64", "DEFAULT", {"dtype": "bfloat16", "bf16": True}, ["dtype", "bf16"]),
+        ("x86_64", "AVX2", {}, []),
+        ("x86_64", "AVX512", {"dtype": "bfloat16"}, []),
+        ("arm64", "DEFAULT", {"dtype": "bfloat16"}, []),
+    ],
+)
+def test_bfloat16_on_a_processor_without_avx_512_is_noted(
+    monkeypatch, processor, capability, settings, noted
+):
+    monkeypatch.setattr(platform, "machine", lambda: processor)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    findings = Findings()
+    machine.check_processor(flat(use_cpu=True, **settings), findings)
+    assert [note.key for note in findings.notes] == noted and findings.sound
+
+
+@pytest.mark.parametrize("system, noted", [("linux", False), ("darwin", True)])
+def test_workers_without_a_limit_of_memory_are_noted(monkeypatch, system, noted):
+    with RewardPool(1) as pool:
+        rewards = [Guard(build("format"), pool=pool), Guard(build("accuracy"), pool=pool)]
+        monkeypatch.setattr(sys, "platform", system)
+        findings = Findings()
+        machine.check_workers(rewards, findings)
+        machine.check_workers([Guard(build("accuracy"))], findings)
+        monkeypatch.undo()
+    messages = [note.message for note in findings.notes]
+    assert [message.startswith("reward_workers: accuracy runs") for message in messages] == (
+        [True] if noted else []
+    )

@@ -7,6 +7,8 @@ import logging
 import os
 import platform
 import re
+import resource
+import runpy
 import shutil
 import socket
 import subprocess
@@ -571,6 +573,29 @@ def test_without_bubblewrap_it_refuses(monkeypatch):
     check_code([build("code")], [], LIMIT * 4, findings)
     assert "bubblewrap is not installed" in findings.problems[0].message
     assert build("code", isolation="none", seconds=LIMIT)(**GOOD) == [1.0]
+
+
+def test_on_another_system_than_linux_it_refuses(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(NoIsolation, match=r"only on Linux.* this system is darwin"):
+        build("code")(**GOOD)
+    findings = Findings()
+    check_code([build("code")], [], LIMIT * 4, findings)
+    assert "isolated only on Linux" in findings.problems[0].message
+
+
+def test_macos_is_not_asked_for_a_limit_that_it_refuses(monkeypatch):
+    """The programs of `isolation: none` have the other limits there."""
+    monkeypatch.syspath_prepend(bubblewrap.INSIDE)
+    limit = runpy.run_path(str(bubblewrap.INSIDE / "__main__.py"))["limit"]
+    asked = []
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: asked.append(kind))
+    limit(1.0, 512)
+    on_linux = list(asked)
+    asked.clear()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    limit(1.0, 512)
+    assert set(on_linux) - set(asked) == {resource.RLIMIT_AS} and len(asked) == 4
 
 
 @pytest.mark.parametrize(

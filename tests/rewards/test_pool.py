@@ -53,6 +53,20 @@ def test_scores_come_in_order(odd):
     assert scores == [2.0 * int(text) for text in texts] and not errors
 
 
+def test_a_system_that_refuses_the_limit_of_memory_has_workers_all_the_same(
+    odd, tmp_path, monkeypatch
+):
+    """As macOS does; the worker's own Python is told to refuse."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import resource\n\n\ndef refuse(kind, limits):\n"
+        "    raise ValueError('current limit exceeds maximum limit')\n\n\n"
+        "resource.setrlimit = refuse\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with RewardPool(1) as pool:
+        assert ask(pool, odd(), "1", "2") == ([1.0, 2.0], {})
+
+
 def test_columns_and_conversational_completions_reach_their_row(odd):
     n = 40
     texts = [f"row {i}" for i in range(n)]

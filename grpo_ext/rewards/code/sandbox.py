@@ -130,11 +130,19 @@ def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]
             `limits.start_seconds` from now.
 
     Raises:
-        NoIsolation: if bubblewrap is missing or the kernel does not let it create namespaces.
+        NoIsolation: if this is not Linux, bubblewrap is missing, or the kernel does not let it
+            create namespaces.
         MachineFault: if the sandbox did not start for another reason, or not in time.
     """
     if start_by is None:
         start_by = time.monotonic() + limits.start_seconds
+    if limits.isolated and sys.platform != "linux":
+        raise NoIsolation(
+            "code: programs can be isolated only on Linux, by its namespaces and its filters of "
+            f"system calls, and this system is {sys.platform}. Train on Linux or in a virtual "
+            "machine with Linux, or set `isolation: none`; programs then run with your permissions "
+            "and without a limit of memory."
+        )
     bwrap = find_bwrap() if limits.isolated else None
     if limits.isolated and bwrap is None:
         raise NoIsolation(no_isolation("bubblewrap is not installed"))

@@ -146,14 +146,18 @@ def close(fd: int) -> None:
 
 
 def limit(seconds: float, megabytes: int) -> None:
-    """Limit the CPU time, address space, file size and descriptors of this process."""
+    """Limit the CPU time, address space, file size and descriptors of this process.
+
+    The address space is limited on Linux only, because macOS refuses such a limit with an error.
+    """
     limits = {
         resource.RLIMIT_CPU: int(seconds) + 1,
-        resource.RLIMIT_AS: megabytes << 20,
         resource.RLIMIT_FSIZE: MAX_FILE_BYTES,
         resource.RLIMIT_NOFILE: MAX_OPEN_FILES,
         resource.RLIMIT_CORE: 0,
     }
+    if sys.platform == "linux":
+        limits[resource.RLIMIT_AS] = megabytes << 20
     for kind, most in limits.items():
         hard = resource.getrlimit(kind)[1]
         if hard != resource.RLIM_INFINITY:
