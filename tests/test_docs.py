@@ -66,7 +66,7 @@ def test_commands_are_understood(name, tmp_path, monkeypatch, capsys):
     if "reasoning_gym" in name:
         pytest.importorskip("reasoning_gym")
     args, overrides = make_parser().parse_known_args(words)
-    if getattr(args, "takes_overrides", False):
+    if getattr(args, "takes_overrides", False) and args.config is not None:
         load = load_sft_recipe if getattr(args, "module", "") == "grpo_ext.sft" else load_recipe
         load(args.config, overrides, getattr(args, "num_processes", None))
     elif words[0] not in RUN:

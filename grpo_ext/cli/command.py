@@ -32,13 +32,20 @@ def add_command(
 
 
 def add_recipe_command(
-    subparsers: argparse._SubParsersAction, doc: str | None, run: Run
+    subparsers: argparse._SubParsersAction, doc: str | None, run: Run, required: bool = True
 ) -> argparse.ArgumentParser:
-    """Add the parser of a subcommand that reads a recipe and takes its keys as `--key value`."""
+    """Add the parser of a subcommand that reads a recipe and takes its keys as `--key value`.
+
+    Args:
+        subparsers: the subparsers of `grpo-ext`.
+        doc: the help text, as for `add_command`.
+        run: the function of the command, as for `add_command`.
+        required: whether the command always needs a recipe.
+    """
     parser = add_command(subparsers, doc, run, allow_abbrev=False)
     parser.add_argument(
         "--config",
-        required=True,
+        required=required,
         metavar="RECIPE",
         help="a YAML file, or a name that `grpo-ext recipes` lists",
     )

@@ -1,9 +1,10 @@
-"""`grpo-ext eval`: evaluate and compare models on a recipe's held-out rows.
+"""`grpo-ext eval`: evaluate and compare models on a recipe's held-out rows, or on public tasks.
 
 examples:
   grpo-ext eval --config recipes/countdown/tiny.yaml --model runs/countdown-tiny/grpo
   grpo-ext eval --config RECIPE --model BASE --model TRAINED --output compared.json --num_samples 16
   grpo-ext eval --config RECIPE --train_rows 256 --num_samples 8 --output rates.json
+  grpo-ext eval --suite gsm8k,ifeval --model BASE --model TRAINED
 
 Held-out prompts are completed greedily and by sampling, and scored with the rewards. Several models
 complete the same prompts and are compared with the first: paired differences with 95 % intervals,
@@ -12,20 +13,32 @@ FILE_completions.jsonl.
 --train_rows N uses N random training rows instead: mixed@K is then the share of groups that will
 have signal in training with num_generations K, a line recommends a num_generations from 2 to K for
 these rows, and the completions can serve as the recipe's pass_rates_file.
+--suite runs tasks of the lm-evaluation-harness instead (pip install 'grpo_ext[suite]').
 Any key of the recipe can be set as --key value, such as --max_eval_samples 64.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_ext.cli.command import add_recipe_command
+from grpo_ext.cli.command import add_recipe_command, at_least
 
 PARTS = ("greedy", "sampled")
+# options of one of the two kinds of evaluation, which the other refuses, with their defaults
+RECIPE_OPTIONS = {
+    "train_rows": 0,
+    "num_samples": 8,
+    "sample_temperature": 1.0,
+    "engine": "auto",
+}
+SUITE_OPTIONS = {"suite_limit": None, "suite_tasks": None}
+ROWS_AT_ONCE = 64
+SUITE_ROWS_AT_ONCE = 8  # the harness holds the logits of a whole batch
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    add = add_recipe_command(subparsers, __doc__, run).add_argument
+    add = add_recipe_command(subparsers, __doc__, run, required=False).add_argument
     add(
         "--model",
         action="append",
@@ -40,41 +53,72 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add(
         "--train_rows",
         type=int,
-        default=0,
+        default=RECIPE_OPTIONS["train_rows"],
         metavar="N",
         help="evaluate on N random training rows (default: the held-out rows)",
     )
     add(
         "--num_samples",
         type=int,
-        default=8,
+        default=RECIPE_OPTIONS["num_samples"],
         metavar="K",
         help="samples per row (default 8; 0: greedy only)",
     )
     add(
         "--sample_temperature",
         type=float,
-        default=1.0,
+        default=RECIPE_OPTIONS["sample_temperature"],
         metavar="T",
         help="temperature of the samples (default 1.0)",
     )
     add(
         "--batch_size",
-        type=int,
-        default=64,
+        type=at_least(1),
         metavar="B",
-        help="completions in a batch of transformers (default 64)",
+        help="completions in a batch of transformers (default 64; of a suite 8)",
     )
     add(
         "--engine",
         choices=("auto", "transformers", "vllm"),
-        default="auto",
+        default=RECIPE_OPTIONS["engine"],
         help="engine that generates completions (default: vllm on a GPU, except for adapters; "
         "else transformers)",
+    )
+    add("--suite", metavar="NAMES", help="tasks of the harness, such as gsm8k,mmlu")
+    add("--suite_limit", type=at_least(1), metavar="N", help="the first N documents of each task")
+    add(
+        "--suite_tasks",
+        type=Path,
+        metavar="FOLDER",
+        help="further tasks as YAML files, which can run code",
     )
 
 
 def run(args: argparse.Namespace) -> int:
+    check_options(args)
+    if args.suite is not None:
+        return run_suite(args)
+    return run_recipe(args)
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Raise `ValueError` if there is nothing to evaluate on, or at options of the other kind."""
+    if args.suite is None and args.config is None:
+        raise ValueError(
+            "eval needs something to evaluate on: write --config RECIPE for the rows of a recipe, "
+            "or --suite NAMES for tasks of the lm-evaluation-harness."
+        )
+    if args.suite is not None and args.config is None and not args.model:
+        raise ValueError("--suite needs the models: write --model MODEL, or --config RECIPE.")
+    idle = SUITE_OPTIONS if args.suite is None else RECIPE_OPTIONS
+    for name, default in idle.items():
+        if getattr(args, name) != default:
+            place = "without --suite" if args.suite is None else "with --suite"
+            raise ValueError(f"--{name} has no effect {place}: remove it.")
+
+
+def run_recipe(args: argparse.Namespace) -> int:
+    """Evaluate on the rows of a recipe."""
     from grpo_ext.evaluation.evaluate_recipe import evaluate_models, save_evaluation
     from grpo_ext.recipe.load import load_recipe
 
@@ -86,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
         args.train_rows,
         num_samples=args.num_samples,
         temperature=args.sample_temperature,
-        batch_size=args.batch_size,
+        batch_size=args.batch_size or ROWS_AT_ONCE,
         engine=args.engine,
     )
     print_evaluation(evaluation)
@@ -96,10 +140,34 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def run_suite(args: argparse.Namespace) -> int:
+    """Evaluate on tasks of the harness; the recipe, if any, sets how the models are loaded."""
+    from grpo_ext.evaluation.suite import Suite, evaluate_suite
+    from grpo_ext.evaluation.suite_figures import save_suite
+    from grpo_ext.recipe.load import load_recipe
+
+    overrides = args.overrides
+    if args.config is None:
+        overrides = ["--model_name_or_path", args.model[0], "--dtype", "auto", *overrides]
+    recipe = load_recipe(args.config, overrides)
+    suite = Suite(
+        names=[name.strip() for name in args.suite.split(",") if name.strip()],
+        folder=args.suite_tasks,
+        limit=args.suite_limit,
+        batch_size=args.batch_size or SUITE_ROWS_AT_ONCE,
+    )
+    evaluation = evaluate_suite(recipe, args.model or [recipe.model.model_name_or_path], suite)
+    print_suite(evaluation)
+    if args.output:
+        files = save_suite(Path(args.output), evaluation)
+        print(f"Wrote {', '.join(map(str, files))}.")
+    return 0
+
+
 def print_evaluation(evaluation: dict[str, Any]) -> None:
     """Print the figures of all models side by side, and the comparison of each with the first."""
     from grpo_ext.evaluation.constant import constant_doubts
-    from grpo_ext.evaluation.table import print_figures, print_grid
+    from grpo_ext.evaluation.table import print_figures
 
     print_figures(evaluation["summaries"], len(evaluation["rows"]))
     for model, summary in evaluation["summaries"].items():
@@ -109,22 +177,47 @@ def print_evaluation(evaluation: dict[str, Any]) -> None:
     for model, sentence in evaluation["advice"].items():
         print(f"{model}: {sentence}")
     for comparison in evaluation["comparisons"]:
-        rows = []
-        for part in PARTS:
-            for name, difference in comparison.get(part, {}).items():
-                rows.append([part, name, as_text(difference), difference["verdict"] or ""])
-        print_grid(
-            f"{comparison['model']} against {comparison['against']}: "
-            "paired difference, 95 % interval",
-            ["", "", "difference", ""],
-            rows,
-            left=2,
-            whole=2,
-        )
+        print_comparison(comparison, PARTS)
         if "became_right" in comparison:
             right = len(comparison["became_right"])
             wrong = len(comparison["became_wrong"])
             print(f"{right} problems became right, {wrong} became wrong (greedy).")
+
+
+def print_comparison(comparison: dict[str, Any], parts: Sequence[str]) -> None:
+    """Print the paired differences between two models in some parts of an evaluation."""
+    from grpo_ext.evaluation.table import print_grid
+
+    rows = []
+    for part in parts:
+        for name, difference in comparison.get(part, {}).items():
+            rows.append([part, name, as_text(difference), difference["verdict"] or ""])
+    print_grid(
+        f"{comparison['model']} against {comparison['against']}: paired difference, 95 % interval",
+        ["", "", "difference", ""],
+        rows,
+        left=2,
+        whole=2,
+    )
+
+
+def print_suite(evaluation: dict[str, Any]) -> None:
+    """Print the figures of all models on the tasks of a suite, and the comparison with the first.
+
+    Tasks that are part of a group with figures are only in the file of `--output`.
+    """
+    from grpo_ext.evaluation.suite_figures import without_parts
+    from grpo_ext.evaluation.table import print_parts
+
+    [first, *_] = evaluation["figures"]
+    subtasks = evaluation["results"][first]["group_subtasks"]
+    names = list(without_parts(evaluation["figures"][first], subtasks))
+    print_parts(evaluation["figures"], names, "mean ± standard error")
+    for comparison in evaluation["comparisons"]:
+        print_comparison(comparison, names)
+    for model, has_template in evaluation["settings"]["chat_template"].items():
+        if not has_template:
+            print(f"{model} has no chat template: its prompts were plain texts.")
 
 
 def as_text(difference: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from grpo_ext.common.estimates import mean_difference
+from grpo_ext.common.estimates import Estimate, mean_difference
 from grpo_ext.evaluation.score import (
     OUTCOME,
     Sample,
@@ -41,12 +41,17 @@ def paired_difference(
     difference = mean_difference(means_before.to_numpy(), means_after.to_numpy(), problems)
     if difference is None:
         return None
+    return difference_fields(difference, int((means_after - means_before).count()))
+
+
+def difference_fields(difference: Estimate, rows: int) -> dict[str, Any]:
+    """Return the fields that `paired_difference` describes, for a difference over some rows."""
     return {
         "mean": difference.mean,
         "low": difference.low,
         "high": difference.high,
         "verdict": difference.verdict,
-        "rows": int((means_after - means_before).count()),
+        "rows": rows,
         "problems": difference.problems,
     }
 

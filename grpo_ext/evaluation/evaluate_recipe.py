@@ -53,13 +53,9 @@ def evaluate_models(
         sampled.
 
     Raises:
-        ValueError: if a model is named twice, or if `check_model_folder` refuses one.
+        ValueError: if `check_models` refuses a model.
     """
-    for name in model_names:
-        if model_names.count(name) > 1:
-            raise ValueError(f"the model {name} is given more than once: give each model once.")
-    for name in model_names:
-        check_model_folder(Path(name).expanduser())
+    check_models(model_names)
     rows, rewards = rows_and_rewards(recipe, num_train_rows)
     outcomes = outcomes_of(recipe)
     summaries = {}
@@ -93,6 +89,15 @@ def evaluate_models(
         "comparisons": comparisons,
         "advice": advice,
     }
+
+
+def check_models(model_names: list[str]) -> None:
+    """Raise `ValueError` if a model is named twice, or if `check_model_folder` refuses one."""
+    for name in model_names:
+        if model_names.count(name) > 1:
+            raise ValueError(f"the model {name} is given more than once: give each model once.")
+    for name in model_names:
+        check_model_folder(Path(name).expanduser())
 
 
 def rows_and_rewards(recipe: Recipe, num_train_rows: int = 0) -> tuple[list[Row], Rewards]:
@@ -193,10 +198,7 @@ def evaluate_on(
             "max_completion_length is null, so transformers would end completions after 20 "
             "tokens: write a number."
         )
-    trust = training.trust_remote_code
-    tokenizer = AutoTokenizer.from_pretrained(
-        model_name, padding_side="left", trust_remote_code=trust
-    )
+    tokenizer = load_tokenizer(recipe, model_name)
     if not tokenizer.chat_template and not isinstance(rows[0]["prompt"], str):
         raise ValueError(
             f"the tokenizer of {model_name} has no chat template, but the prompts are chat "
@@ -205,13 +207,11 @@ def evaluate_on(
     template_options: Any = training.chat_template_kwargs  # already parsed as a mapping
     settings |= {"max_new_tokens": training.max_completion_length, "seed": training.seed}
     settings["constants"] = training.eval_constant and training.environment is None
-    init = model_init_kwargs(recipe)
-    if model_name != recipe.model.model_name_or_path:
-        init.pop("revision")  # the revision belongs to the recipe's own model
     if engine == "vllm":
+        init = init_kwargs(recipe, model_name)
         options = {
             "revision": init.get("revision"),
-            "trust_remote_code": trust,
+            "trust_remote_code": training.trust_remote_code,
             "seed": training.seed,
         }
         max_length = training.vllm_max_model_length
@@ -225,9 +225,7 @@ def evaluate_on(
         )
         with closing(completions):
             return evaluate(completions, rows, rewards, outcomes_of(recipe), **settings)
-    model: Any = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=trust, **init)
-    has_gpu = torch.cuda.is_available() and not training.use_cpu
-    model.to("cuda" if has_gpu else "cpu")
+    model = load_model(recipe, model_name)
     ends = end_tokens(tokenizer, model.generation_config)
     begin = None
     if training.environment:
@@ -242,3 +240,29 @@ def evaluate_on(
         begin=begin,
     )
     return evaluate(by_model, rows, rewards, outcomes_of(recipe), **settings)
+
+
+def load_tokenizer(recipe: Recipe, model_name: str) -> Any:
+    """Return the tokenizer of a model, which pads on the left."""
+    trust = recipe.training.trust_remote_code
+    return AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
+
+
+def load_model(recipe: Recipe, model_name: str) -> Any:
+    """Load a model with the settings of the recipe, on the GPU if there is one it may use."""
+    training = recipe.training
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        model_name,
+        trust_remote_code=training.trust_remote_code,
+        **init_kwargs(recipe, model_name),
+    )
+    has_gpu = torch.cuda.is_available() and not training.use_cpu
+    return model.to("cuda" if has_gpu else "cpu")
+
+
+def init_kwargs(recipe: Recipe, model_name: str) -> dict[str, Any]:
+    """Return the keyword arguments for loading a model, with a revision only for the recipe's."""
+    init = model_init_kwargs(recipe)
+    if model_name != recipe.model.model_name_or_path:
+        init.pop("revision")
+    return init

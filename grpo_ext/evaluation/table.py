@@ -99,15 +99,26 @@ def grid_width(widths: Sequence[int]) -> int:
 def print_figures(summaries: dict[str, Row], count: int) -> None:
     """Print the metrics of models side by side, greedy ones before sampled ones.
 
-    Models that do not fit the width of the terminal follow in further tables.
-
     Args:
         summaries: the summary of each model, from `evaluate`.
         count: the number of evaluated rows, for the title.
     """
+    print_parts(summaries, ("greedy", "sampled"), f"{count} rows, mean ± standard error")
+
+
+def print_parts(summaries: dict[str, Row], parts: Sequence[str], title: str) -> None:
+    """Print the metrics of models side by side, part by part.
+
+    Models that do not fit the width of the terminal follow in further tables.
+
+    Args:
+        summaries: for each model the metrics of each part.
+        parts: the parts to print, such as `greedy`, or a task.
+        title: the title of the tables.
+    """
     from rich.console import Console
 
-    rows = figure_rows(summaries)
+    rows = figure_rows(summaries, parts)
     names = ["", "", *summaries]
     key_widths = [cell_width(rows, 0), cell_width(rows, 1)]
     first = 2  # column of the first model in this table
@@ -123,15 +134,14 @@ def print_figures(summaries: dict[str, Row], count: int) -> None:
             last -= 1
         head = names[:2] + names[first:last]
         body = [row[:2] + row[first:last] for row in rows]
-        title = f"{count} rows, mean ± standard error"
         print_grid(title, head, body, left=2, whole=len(head))
         first = last
 
 
-def figure_rows(summaries: dict[str, Row]) -> list[list[str]]:
-    """Return a row for each metric: part of the evaluation, name, and its text for each model."""
+def figure_rows(summaries: dict[str, Row], parts: Sequence[str]) -> list[list[str]]:
+    """Return a row for each metric: its part, its name, and its text for each model."""
     rows = []
-    for part in ("greedy", "sampled"):
+    for part in parts:
         figures_of_models = [summary.get(part, {}) for summary in summaries.values()]
         keys: dict[str, None] = {}
         for figures in figures_of_models:

@@ -1,0 +1,230 @@
+"""Evaluate models on public tasks with EleutherAI's lm-evaluation-harness, such as GSM8K or MMLU.
+
+The harness, an optional package, is imported only here. It uses the loaded model, without a second
+copy.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from grpo_ext.common.prompt_tokens import encode_prompts
+from grpo_ext.common.suggestions import did_you_mean
+from grpo_ext.common.untrusted import first_line
+from grpo_ext.evaluation.evaluate_recipe import check_models, load_model, load_tokenizer
+from grpo_ext.evaluation.suite_figures import compare_results, figures_by_task
+from grpo_ext.recipe.load import Recipe
+
+if TYPE_CHECKING:
+    from lm_eval.api.model import LM
+    from lm_eval.tasks.manager import TaskDict, TaskManager
+
+HARNESS = "lm_eval"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What to evaluate with the harness.
+
+    Args:
+        names: names of tasks, groups or tags of the harness.
+        folder: a folder with further tasks as YAML files, which may name code to run.
+        limit: the maximum number of documents of each task; `None`: all.
+        batch_size: the number of sequences in a batch of transformers.
+    """
+
+    names: list[str]
+    folder: Path | None = None
+    limit: int | None = None
+    batch_size: int = 8
+
+
+def evaluate_suite(recipe: Recipe, model_names: list[str], suite: Suite) -> dict[str, Any]:
+    """Evaluate models one after another on the tasks of a suite, and compare each with the first.
+
+    Args:
+        recipe: the recipe, which sets how models are loaded.
+        model_names: the folders or hub ids of the models.
+        suite: the tasks.
+
+    Returns:
+        `settings`, what the figures depend on; `results`, what the harness returned, by model;
+        `figures` of `figures_by_task`, by model; and `comparisons`, the differences of
+        `compare_results` with the keys `model` and `against`.
+
+    Raises:
+        ValueError: if the harness is not installed, or if a task or a model cannot be used.
+    """
+    check_models(model_names)
+    tasks = load_tasks(suite)
+    results = {}
+    has_template = {}
+    for name in model_names:
+        tokenizer = load_tokenizer(recipe, name)
+        has_template[name] = bool(tokenizer.chat_template)
+        model = load_model(recipe, name)
+        template_options: Any = recipe.training.chat_template_kwargs  # already parsed as a mapping
+        harness_model = as_harness_model(model, tokenizer, suite.batch_size, template_options)
+        results[name] = run_tasks(harness_model, tasks, suite, has_template[name])
+        del model, harness_model  # two large models may not fit into memory
+    first, *later = model_names
+    comparisons = []
+    for name in later:
+        differences = compare_results(results[first], results[name])
+        comparisons.append({"model": name, "against": first, **differences})
+    return {
+        "settings": settings_of(suite, results[first], has_template),
+        "results": results,
+        "figures": {name: figures_by_task(of_model) for name, of_model in results.items()},
+        "comparisons": comparisons,
+    }
+
+
+def load_tasks(suite: Suite) -> TaskDict:
+    """Return the tasks and groups of a suite, with their data sets, as the harness takes them.
+
+    Raises:
+        ValueError: if the harness is not installed, if there is no such task or folder, if a task
+            cannot be loaded, or if it runs the code in completions.
+    """
+    if find_spec(HARNESS) is None:
+        raise ValueError(
+            "--suite needs the lm-evaluation-harness, which is not installed: run "
+            "`pip install 'grpo_ext[suite]'`."
+        )
+    from lm_eval.tasks import TaskManager
+
+    if suite.folder is not None and not suite.folder.is_dir():
+        raise ValueError(f"--suite_tasks {suite.folder}: there is no such folder of tasks.")
+    manager = TaskManager(include_path=None if suite.folder is None else str(suite.folder))
+    check_names(suite.names, manager)
+    try:
+        loaded = manager.load(suite.names)
+    except Exception as error:  # from the harness, a task's own code, `datasets` or the hub
+        raise ValueError(
+            f"the tasks {', '.join(suite.names)} cannot be loaded ({type(error).__name__}: "
+            f"{first_line(error)}). Most tasks fetch their rows from the hub when they are first "
+            "used. Where there is no network, copy the hub's cache from another machine, or name "
+            "tasks with local files by --suite_tasks FOLDER."
+        ) from error
+    for name, task in loaded["tasks"].items():
+        if getattr(task, "UNSAFE_CODE", False):
+            raise ValueError(
+                f"the task {name} runs the code in completions without walls. Leave it out, or "
+                "run it with lm_eval itself, in a container."
+            )
+    return loaded
+
+
+def check_names(names: list[str], manager: TaskManager) -> None:
+    """Raise `ValueError` at a name that the harness does not know."""
+    for name in names:
+        if name not in manager.all_tasks:
+            hint = did_you_mean(name, manager.all_tasks)
+            raise ValueError(
+                f"the harness has no task {name!r}.{hint} `lm_eval ls tasks` lists its tasks; "
+                "--suite_tasks FOLDER adds your own."
+            )
+
+
+def as_harness_model(
+    model: Any,
+    tokenizer: Any,
+    batch_size: int,
+    chat_template_kwargs: dict[str, Any] | None = None,
+) -> LM:
+    """Return a loaded model as the harness uses it, without a copy of its weights.
+
+    Args:
+        model: a model of transformers.
+        tokenizer: its tokenizer.
+        batch_size: the number of sequences in a batch.
+        chat_template_kwargs: further arguments for the chat template.
+
+    Raises:
+        ValueError: if the chat template, a program that may loop endlessly, takes too long.
+    """
+    from lm_eval.models.huggingface import HFLM
+
+    if tokenizer.chat_template:  # which the harness calls without a time limit
+        encode_prompts([[{"role": "user", "content": "?"}]], tokenizer, chat_template_kwargs)
+    with without_warnings("lm_eval.models.huggingface"):  # that a model was passed
+        return HFLM(
+            pretrained=model,
+            tokenizer=tokenizer,
+            batch_size=batch_size,
+            chat_template_args=chat_template_kwargs,
+        )
+
+
+@contextmanager
+def without_warnings(name: str) -> Iterator[None]:
+    """Silence the warnings of a logger."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def run_tasks(model: LM, tasks: TaskDict, suite: Suite, chat_template: bool) -> dict[str, Any]:
+    """Return what the harness returns for a model, with the seeds of its command line.
+
+    Args:
+        model: the model, from `as_harness_model`.
+        tasks: the tasks, from `load_tasks`.
+        suite: the limit.
+        chat_template: whether to write prompts with the chat template, few-shot examples as
+            earlier turns.
+    """
+    from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
+    from lm_eval.evaluator import evaluate
+
+    random.seed(DEFAULT_RANDOM_SEED)
+    np.random.seed(DEFAULT_OTHER_SEED)
+    torch.manual_seed(DEFAULT_OTHER_SEED)
+    for task in tasks["tasks"].values():
+        if task.get_config("num_fewshot") is None:
+            task.set_config(key="num_fewshot", value=0)
+        task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
+    return evaluate(
+        lm=model,
+        task_dict=tasks,
+        limit=suite.limit,
+        apply_chat_template=chat_template,
+        fewshot_as_multiturn=chat_template,
+    )
+
+
+def settings_of(
+    suite: Suite, results: dict[str, Any], has_template: dict[str, bool]
+) -> dict[str, Any]:
+    """Return what the figures depend on, other than the models.
+
+    Args:
+        suite: the tasks that were evaluated.
+        results: what the harness returned for one of the models.
+        has_template: whether each model's prompts had its chat template.
+    """
+    return {
+        "lm_eval": version(HARNESS),
+        "suite": suite.names,
+        "limit": suite.limit,
+        "batch_size": suite.batch_size,
+        "num_fewshot": results["n-shot"],
+        "task_versions": results["versions"],
+        "chat_template": has_template,
+    }

@@ -1,0 +1,178 @@
+"""Figures of the lm-evaluation-harness: by task, compared between models, and saved."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from grpo_ext.common.estimates import mean_difference
+from grpo_ext.common.files import write_atomically
+from grpo_ext.common.untrusted import one_line
+from grpo_ext.evaluation.compare import difference_fields
+from grpo_ext.evaluation.completions import Row
+
+NO_FILTER = "none"  # the harness's name for completions that are scored as they are
+COUNT = "n"
+# The value of a document by its task and its number there, and the document's hash.
+Values = dict[tuple[str, int], tuple[float, str]]
+
+
+def figures_by_task(results: dict[str, Any]) -> dict[str, Row]:
+    """Return the figures of each task and group of tasks.
+
+    Args:
+        results: what the harness returned.
+
+    Returns:
+        For each name the number of its documents, `n`, and its metrics with their standard errors,
+        such as `{"gsm8k": {"n": 1319, "exact_match (strict-match)": 0.62,
+        "exact_match (strict-match)_se": 0.013}}`. A metric that is scored without a filter has its
+        own name, such as `acc`. The errors are those of the harness, which are missing for some
+        metrics.
+    """
+    figures = {}
+    for name, metrics in results["results"].items():
+        row: Row = {COUNT: metrics.get("sample_len")}
+        for key, value in metrics.items():
+            metric, comma, metric_filter = key.partition(",")
+            if not comma or not is_number(value):
+                continue
+            if metric.endswith("_stderr"):
+                row[f"{label(metric.removesuffix('_stderr'), metric_filter)}_se"] = float(value)
+            else:
+                row[label(metric, metric_filter)] = float(value)
+        if len(row) > 1:
+            figures[one_line(name)] = row
+    return figures
+
+
+def label(metric: str, metric_filter: str) -> str:
+    """Return the name under which a metric is shown, with the filter of its completions, if any."""
+    name = metric if metric_filter == NO_FILTER else f"{metric} ({metric_filter})"
+    return one_line(name)
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a number; the harness also has texts, lists and tuples."""
+    try:
+        float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    return not isinstance(value, str)
+
+
+def without_parts(figures: dict[str, Row], subtasks: dict[str, list[str]]) -> dict[str, Row]:
+    """Return the figures without those of tasks that are part of a group with figures.
+
+    Args:
+        figures: the figures of `figures_by_task`.
+        subtasks: the names of the tasks and groups in each group.
+    """
+    parts: set[str] = set()
+    for group in figures:
+        if group in subtasks:
+            parts.update(descendants(group, subtasks))
+    return {name: row for name, row in figures.items() if name not in parts}
+
+
+def descendants(name: str, subtasks: dict[str, list[str]]) -> Iterator[str]:
+    """Yield the names of all tasks and groups in a group, at any depth."""
+    for child in subtasks.get(name, []):
+        yield child
+        yield from descendants(child, subtasks)
+
+
+def values_of(results: dict[str, Any], name: str) -> dict[str, Values]:
+    """Return the values of each metric by document, for a task or all tasks of a group."""
+    values: dict[str, Values] = {}
+    for task in [name, *descendants(name, results["group_subtasks"])]:
+        for sample in results["samples"].get(task, []):
+            for metric in sample["metrics"]:
+                if is_number(sample[metric]):
+                    by_document = values.setdefault(label(metric, sample["filter"]), {})
+                    document = (task, sample["doc_id"])
+                    by_document[document] = (float(sample[metric]), sample["doc_hash"])
+    return values
+
+
+def compare_results(before: dict[str, Any], after: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the paired differences between two results on the same tasks, by task and metric.
+
+    Only metrics that are the mean over documents are compared, since only their difference is the
+    mean of paired differences.
+
+    Args:
+        before: the results of the first model.
+        after: the results of the second model.
+    """
+    figures_before = figures_by_task(before)
+    figures_after = figures_by_task(after)
+    differences: dict[str, dict[str, Any]] = {}
+    for name in without_parts(figures_before, before["group_subtasks"]):
+        values_before = values_of(before, name)
+        values_after = values_of(after, name)
+        differences[name] = {}
+        for metric in figures_before[name]:
+            old = values_before.get(metric, {})
+            new = values_after.get(metric, {})
+            documents = [document for document in old if document in new]
+            first = [old[document][0] for document in documents]
+            second = [new[document][0] for document in documents]
+            if not is_mean(figures_before[name][metric], first):
+                continue
+            if not is_mean(figures_after[name].get(metric), second):
+                continue
+            problems = [(document[0], old[document][1]) for document in documents]
+            difference = mean_difference(first, second, problems)
+            if difference is not None:
+                differences[name][metric] = difference_fields(difference, len(documents))
+    return differences
+
+
+def is_mean(figure: float | None, values: list[float]) -> bool:
+    """Return whether a figure is the mean of some values."""
+    if figure is None or not values:
+        return False
+    return math.isclose(figure, sum(values) / len(values), rel_tol=1e-9, abs_tol=1e-12)
+
+
+def save_suite(path: Path, evaluation: dict[str, Any]) -> list[Path]:
+    """Write the results of `evaluate_suite`, and return the paths of the two files.
+
+    `path` receives `settings`, `models` (the figures) and `comparisons` as JSON.
+    `<stem>_completions.jsonl` in the same folder receives each document of each task with the
+    model's responses and their scores.
+    """
+    completions = path.with_name(f"{path.stem}_completions.jsonl")
+    lines = []
+    for model, results in evaluation["results"].items():
+        for task, samples in results["samples"].items():
+            for sample in samples:
+                line = {"model": model, "task": task, **without_document(sample)}
+                lines.append(json.dumps(line, ensure_ascii=False, default=str))
+    write_atomically(completions, "\n".join(lines) + "\n")
+    figures = {
+        "settings": evaluation["settings"],
+        "models": evaluation["figures"],
+        "comparisons": evaluation["comparisons"],
+    }
+    write_atomically(path, json.dumps(figures, indent=2) + "\n")
+    return [path, completions]
+
+
+def without_document(sample: dict[str, Any]) -> dict[str, Any]:
+    """Return what is saved of a sample: its number, prompt, target, responses and scores."""
+    fields = {
+        "doc_id": sample["doc_id"],
+        "filter": sample["filter"],
+        "prompt": sample["arguments"][0][0],
+        "target": sample["target"],
+        "responses": sample["resps"],
+        "filtered": sample["filtered_resps"],
+    }
+    for metric in sample["metrics"]:
+        fields[metric] = sample[metric]
+    return fields
