@@ -28,16 +28,6 @@ from grpo_ext.vllm.settings import TextModel
 
 PATIENCE = 5.0  # seconds that loading a model's config from the hub may take
 MEASURED_PROMPTS = 64  # the number of first prompts that are tokenized
-# the values that `shapes.yaml` lists for each model
-SHAPE_KEYS = (
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "vocab_size",
-    "tie_word_embeddings",
-)
 
 
 @dataclass(frozen=True)
@@ -221,8 +211,7 @@ def known_config(name: str) -> PretrainedConfig | None:
     shape = data_yaml("grpo_ext.preflight", "shapes.yaml").get(name.removesuffix("-Instruct"))
     if shape is None:
         return None
-    sizes = dict(zip(SHAPE_KEYS, shape, strict=True))
-    return AutoConfig.for_model("qwen2", **sizes, dtype="bfloat16")
+    return AutoConfig.for_model(**shape, dtype="bfloat16")
 
 
 def layer_sizes(v: Values) -> ModelSize | None:

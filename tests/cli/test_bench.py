@@ -140,14 +140,19 @@ def test_out_of_memory_is_a_result(tiny_folder, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "parameters"),  # as their cards say
     [
-        ("0.5B", 494_032_768),
-        ("1.5B", 1_543_714_304),
-        ("3B-Instruct", 3_085_938_688),
-        ("7B-Instruct", 7_615_616_512),
+        ("Qwen/Qwen2.5-0.5B", 494_032_768),
+        ("Qwen/Qwen2.5-1.5B", 1_543_714_304),
+        ("Qwen/Qwen2.5-3B-Instruct", 3_085_938_688),
+        ("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512),
+        ("Qwen/Qwen3-1.7B", 1_720_574_976),
+        ("Qwen/Qwen3-4B", 4_022_468_096),
+        ("google/gemma-3-1b-it", 999_885_952),
+        ("meta-llama/Llama-3.2-1B-Instruct", 1_235_814_400),
+        ("meta-llama/Llama-3.2-3B", 3_212_749_824),
     ],
 )
 def test_shapes_that_are_known_by_name(name, parameters):
-    recipe = load_recipe("countdown/tiny", ["--model_name_or_path", f"Qwen/Qwen2.5-{name}"])
+    recipe = load_recipe("countdown/tiny", ["--model_name_or_path", name])
     assert model_size(recipe.flat, recipe.model).parameters == parameters
 
 
