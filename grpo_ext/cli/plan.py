@@ -29,7 +29,15 @@ if TYPE_CHECKING:
     from grpo_ext.preflight.forecast import Forecast
     from grpo_ext.recipe.load import Recipe
 
-GPU_GIGABYTES = {"4090": 24, "a100": 80, "h20": 96, "h100": 80, "h200": 141, "b200": 180}
+GPU_GIGABYTES = {
+    "4090": 24,
+    "l40s": 48,
+    "a100": 80,
+    "h20": 96,
+    "h100": 80,
+    "h200": 141,
+    "b200": 180,
+}
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
