@@ -7,10 +7,17 @@ from typing import Any
 
 from tests.support.places import REPO
 
+FOLDER = REPO / "recipes"
+# recipes that are tested with a model of their own family: `tests/recipe/test_model_recipes.py`
+MODEL_RECIPES = {
+    path.relative_to(FOLDER).with_suffix("").as_posix(): path
+    for family in ("gemma-", "llama-", "qwen3")
+    for path in sorted(FOLDER.rglob(f"{family}*.yaml"))
+}
 RECIPES = sorted(
     p
-    for p in (REPO / "recipes").rglob("*.yaml")
-    if p.parent.name != "accelerate" and "sft" not in p.stem
+    for p in FOLDER.rglob("*.yaml")
+    if p.parent.name != "accelerate" and "sft" not in p.stem and p not in MODEL_RECIPES.values()
 )
 
 SIZES = {
