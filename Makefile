@@ -15,7 +15,7 @@ READY := $(VENV)/.ready
 
 VLLM := .venv-vllm
 
-.PHONY: demo test test-fast vllm real suite docs wheel lint types hunt pairs rules figures format clean help
+.PHONY: demo test test-fast vllm real suite docs wheel lint types hunt pairs rules cards figures format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -150,6 +150,10 @@ pairs: $(READY)
 # make rules   write docs/rules.md: every rule that refuses or notes a setting, by key
 rules: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.recipe.rules_page
+
+# make cards   write docs/which-settings.md: settings that fit a card, by estimate
+cards: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.recipe.cards_page
 
 # make figures  write the figures of benchmarks/results into the pages that cite them
 figures: $(READY)
