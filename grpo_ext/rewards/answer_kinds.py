@@ -9,7 +9,8 @@ import math
 import re
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from string import ascii_uppercase
+from typing import Any, Literal
 
 import regex
 
@@ -61,8 +62,12 @@ def exact(completions: list[str], solution: list[Any], *, ignore_case: bool = Fa
 
 
 @register("choice")
-def choice(completions: list[str], solution: list[str]) -> list[float]:
+def choice(
+    completions: list[str], solution: list[Any], *, first_index: Literal[0, 1] | None = None
+) -> list[float | None]:
     """1 if the answer chooses the letter of the solution, else 0.
+
+    None if the solution is neither a letter nor, with `first_index`, the number of an option.
 
     The choice is the letter in the `<answer>` block or box if that contains nothing else.
     Otherwise it is the last letter that follows "answer", "option" or "choice", stands in
@@ -70,11 +75,27 @@ def choice(completions: list[str], solution: list[str]) -> list[float]:
 
     Args:
         solution: a letter: `B`, `(B)` or `B.`
+        first_index: for solutions that number the options instead: the number of option A.
     """
-    return [
-        float(chosen(t) == str(gold).strip(" ().").upper())
-        for t, gold in zip(completions, solution, strict=True)
-    ]
+    scores: list[float | None] = []
+    for completion, gold in zip(completions, solution, strict=True):
+        letter = letter_of_gold(gold, first_index)
+        scores.append(None if letter is None else float(chosen(completion) == letter))
+    return scores
+
+
+def letter_of_gold(gold: object, first_index: int | None) -> str | None:
+    """Return the letter of an option, given as a letter or as a number; `None` for anything else.
+
+    `first_index` is the number of option A; `None`: options have no numbers.
+    """
+    text = str(gold).strip(" ().").upper()
+    if re.fullmatch("[A-Z]", text):
+        return text
+    if first_index is None or not re.fullmatch("[0-9]{1,2}", text):
+        return None
+    position = int(text) - first_index
+    return ascii_uppercase[position] if 0 <= position < len(ascii_uppercase) else None
 
 
 def chosen(completion: str) -> str | None:

@@ -8,6 +8,7 @@ Rows come from the task's own generator, or from the file or hub id in `dataset_
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -207,6 +208,15 @@ def template_fields(template: str) -> set[str]:
             "that do not enclose a field."
         ) from error
     return {field for _, field, _, _ in parts if field is not None}
+
+
+def template_columns(template: str) -> list[str]:
+    """Return the columns that a template reads, sorted, such as `choices` for `{choices[0]}`.
+
+    Raises:
+        ValueError: if the braces do not match.
+    """
+    return sorted({re.split(r"[.\[]", field)[0] for field in template_fields(template)})
 
 
 def check_template(template: str, required: set[str], allowed: set[str]) -> None:

@@ -1,13 +1,23 @@
 """Rows of any data set, for users' own prompts and rewards without a task class."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from grpo_ext.common.columns import ANSWERS, answer_column
-from grpo_ext.tasks.base import CheckedRow, Messages, Row, Task, chat, template_fields
+from grpo_ext.tasks.base import (
+    CheckedRow,
+    Messages,
+    Row,
+    Task,
+    chat,
+    template_columns,
+    template_fields,
+)
 from grpo_ext.tasks.sharegpt import chat_messages
+from grpo_ext.tasks.templates import fill
+
+TO_DO = "TO DO:"  # begins what a person still has to write into `user_prompt`
 
 
 @dataclass
@@ -26,7 +36,9 @@ class Prompts(Task):
     from the prompt and becomes the column of this name.
 
     `user_prompt` is a template with columns of the row in braces, as in "{question} Answer
-    briefly."; `prompt_column` is then not read.
+    briefly."; `prompt_column` is then not read. `{choices:letters}` writes a list of options as
+    `A) ...`, `B) ...`, one on each line, and `{verses:lines}` a list without letters. White space
+    that an empty column leaves at the beginning or end of the prompt is removed.
 
     Raises:
         ValueError: if the braces of `user_prompt` do not match or, when rows are read, if a column
@@ -62,8 +74,7 @@ class Prompts(Task):
         row = CheckedRow(row)
         if self.user_prompt is not None:
             row = CheckedRow({**row, **self.columns(row)})
-            fields = template_fields(self.user_prompt)
-            columns = sorted({re.split(r"[.\[]", field)[0] for field in fields})
+            columns = template_columns(self.user_prompt)
             if not columns:
                 return dict(row)
             if len(columns) == 1:
@@ -104,7 +115,9 @@ class Prompts(Task):
     def prompt(self, row: Row) -> Messages | str:
         prompt: Messages | str
         if self.user_prompt is not None:
-            prompt = self.user_prompt.format_map(row)
+            prompt = fill(self.user_prompt, row)
+            if any(row.get(column) == "" for column in template_columns(self.user_prompt)):
+                prompt = prompt.strip()
         elif self.answer_column is not None:
             prompt, _ = self._messages_and_answer(row)
         else:

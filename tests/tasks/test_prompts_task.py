@@ -29,6 +29,21 @@ MESSAGES = [{"role": "user", "content": "hi"}]
             {"a": 1, "b": "{c}"},
             [{"role": "user", "content": "1 or {c}?"}],
         ),
+        (
+            {"user_prompt": "{q}\n{a:letters}\n{b[text]:lines}"},
+            {"q": "Why?", "a": ["x", 2], "b": {"text": ["y", "z"]}},
+            [{"role": "user", "content": "Why?\nA) x\nB) 2\ny\nz"}],
+        ),
+        (
+            {"user_prompt": "{instruction}\n\n{input}"},
+            {"instruction": "Say hi.", "input": ""},
+            [{"role": "user", "content": "Say hi."}],
+        ),
+        (
+            {"user_prompt": "{instruction}\n{input}"},
+            {"instruction": "Copy.", "input": "a line\n"},
+            [{"role": "user", "content": "Copy.\na line\n"}],
+        ),
     ],
 )
 def test_a_row_becomes_a_prompt(settings, row, prompt):
@@ -48,6 +63,10 @@ def test_what_cannot_be_used_is_told():
         Prompts(rename_columns={"solution": "answer"}).example({"prompt": "hi"})
     with pytest.raises(ValueError, match="makes no rows of its own"):
         Prompts().dataset()
+    with pytest.raises(ValueError, match="needs a list, but its value is 'red'"):
+        Prompts(user_prompt="{a:letters}").example({"a": "red"})
+    with pytest.raises(ValueError, match="a list of 27 options with `:letters`, which names at"):
+        Prompts(user_prompt="{a:letters}").example({"a": [str(n) for n in range(27)]})
 
 
 def test_rows_of_a_file(tmp_path):

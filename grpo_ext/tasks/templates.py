@@ -1,0 +1,46 @@
+"""Fill the templates of prompts, whose braces name columns of a row."""
+
+import string
+from collections.abc import Mapping
+from string import ascii_uppercase
+from typing import Any
+
+
+class PromptFormatter(string.Formatter):
+    """Python's format strings with two formats for lists: `{choices:letters}` and `{verses:lines}`.
+
+    `letters` writes an option on each line, as in `A) red`, and `lines` an entry on each line.
+    """
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec == "letters":
+            entries = entries_of(value, format_spec)
+            if len(entries) > len(ascii_uppercase):
+                raise ValueError(
+                    f"user_prompt formats a list of {len(entries)} options with `:letters`, which "
+                    f"names at most {len(ascii_uppercase)}. Write `:lines`."
+                )
+            lettered = zip(ascii_uppercase, entries, strict=False)
+            return "\n".join(f"{letter}) {entry}" for letter, entry in lettered)
+        if format_spec == "lines":
+            return "\n".join(entries_of(value, format_spec))
+        return super().format_field(value, format_spec)
+
+
+def entries_of(value: object, format_spec: str) -> list[str]:
+    """Return the entries of a list as texts.
+
+    Raises:
+        ValueError: if the value is no list.
+    """
+    if not isinstance(value, list):
+        raise ValueError(
+            f"user_prompt formats a column with `:{format_spec}`, which needs a list, but its "
+            f"value is {str(value)[:80]!r}. Remove `:{format_spec}`."
+        )
+    return [str(entry) for entry in value]
+
+
+def fill(template: str, row: Mapping[str, Any]) -> str:
+    """Return a template with the columns of a row in place of its braces."""
+    return PromptFormatter().vformat(template, (), row)
