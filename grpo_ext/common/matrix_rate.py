@@ -54,11 +54,11 @@ class MatrixRate:
         """
         if self._measurements < MEASUREMENTS or rate > self.fastest:
             self._measurements += 1
-            self.fastest = max(self.fastest, self._measure(tokens))
+            self.fastest = max(self.fastest, self.measure(tokens))
         self.fastest = max(self.fastest, rate)
         return rate / self.fastest
 
-    def _measure(self, tokens: int) -> float:
+    def measure(self, tokens: int) -> float:
         """Return the operations per second of the fastest of several products.
 
         The random numbers of a run do not change.

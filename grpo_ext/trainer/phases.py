@@ -30,9 +30,9 @@ from transformers import (
 )
 
 from grpo_ext.batching.cuts import equal_prompts
+from grpo_ext.common.matrix_rate import matrix_rate_of, wait_for
 from grpo_ext.common.run_time import BESIDE
 from grpo_ext.step.records import Scored
-from grpo_ext.trainer.matrix_rate import matrix_rate_of, wait_for
 from grpo_ext.trainer.port import Trainer
 
 LOGGED = ("time/", "throughput/", "memory/", "progress/")  # prefixes of the metric names

@@ -7,8 +7,8 @@ import torch
 from datasets import Dataset
 from transformers import LlamaConfig
 
-from grpo_ext.trainer import matrix_rate as module
-from grpo_ext.trainer.matrix_rate import MEASUREMENTS, MatrixRate, matrix_rate_of
+from grpo_ext.common import matrix_rate as module
+from grpo_ext.common.matrix_rate import MEASUREMENTS, MatrixRate, matrix_rate_of
 from tests.support.logs import entries_with
 from tests.support.tiny_run import tiny_arguments, tiny_trainer
 
