@@ -36,6 +36,7 @@ PATIENT = {
     "grpo_ext.observe.report.columns": {"EXPLAIN_SECONDS": 300.0},
     "grpo_ext.preflight.first_rows": {"PATIENCE": 300.0},
     "grpo_ext.preflight.forecast": {"PATIENCE": 300.0},
+    "grpo_ext.preflight.gold_answers": {"PATIENCE": 60.0, "BUDGET": 300.0},
     "grpo_ext.preflight.machine": {"SERVER_PATIENCE": 60.0},
     "grpo_ext.preflight.row_counts": {"PATIENCE": 300.0},
     "grpo_ext.preflight.try_environment": {"BUDGET": 300.0},

@@ -7,13 +7,14 @@ examples:
   grpo-ext init letters.jsonl Qwen/Qwen2.5-7B-Instruct --judge http://127.0.0.1:8000/v1
   grpo-ext init rows.jsonl Qwen/Qwen2.5-0.5B-Instruct --bench
 
-It looks at the first rows, proposes a prompt, a reward, a learning rate, and sizes that should fit
-this machine, and asks about the first two. It writes recipe.yaml, rewards.py or the judge's
-rubric.md, and README.md with the next commands, and checks the recipe. With --bench it then
-measures like `grpo-ext bench`, and uses the fastest settings.
+It looks at the first rows, proposes a prompt, a reward, a learning rate, and sizes with which the
+run fits this machine and takes an evening by estimate, and asks about the first two. It writes
+recipe.yaml and README.md with the next commands, and checks the recipe. For what no rule can judge
+it writes rewards.py with a reward that you have to complete, or the judge's rubric.md. With --bench
+it then measures like `grpo-ext bench`, and uses the fastest settings.
 
-exit codes: 0 written; 1 written, but check or measurement failed; 2 the data cannot be used, or the
-folder already has a recipe
+exit codes: 0 written; 1 written, but check or measurement failed, or something is left for you to
+write; 2 the data cannot be used, the folder already has a recipe, or standard input is closed
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ import argparse
 import json
 import os
 import shlex
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_ext.cli.command import add_command
+from grpo_ext.common.run_time import duration
 from grpo_ext.common.untrusted import one_line, printable
 
 if TYPE_CHECKING:
+    from grpo_ext.preflight.first_recipe import FirstRecipe
     from grpo_ext.preflight.proposal import Proposal
 
 MAX_ROWS = 200  # rows to look at
@@ -69,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     from grpo_ext.common.files import write_atomically
     from grpo_ext.preflight.check_recipe import check_recipe
     from grpo_ext.preflight.first_recipe import recipe_of
-    from grpo_ext.preflight.proposal import QUESTIONS, propose, with_judge
+    from grpo_ext.preflight.proposal import propose, with_judge
+    from grpo_ext.preflight.proposed_reward import UNWRITTEN
     from grpo_ext.tasks.open_dataset import open_dataset
 
     folder = Path(args.output)
@@ -78,8 +81,7 @@ def run(args: argparse.Namespace) -> int:
     proposal = propose(rows)
     if not args.yes:
         proposal = ask_about(proposal, rows)
-    needs_judge = args.judge and proposal.reward == "like_reference"
-    if needs_judge:
+    if args.judge and proposal.reward == UNWRITTEN:
         proposal = with_judge(proposal, args.judge, str(folder))
     recipe = recipe_of(proposal, rows, args.data, args.model, str(folder), args.lora)
     recipe_file = folder / "recipe.yaml"
@@ -90,20 +92,17 @@ def run(args: argparse.Namespace) -> int:
         f"grpo-ext report {shlex.quote(f'{folder}/run')}"
     )
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(recipe_file, in_yaml(recipe, proposal, args.lora))
-    if needs_judge:
+    write_atomically(recipe_file, in_yaml(recipe.values, proposal, args.lora))
+    if proposal.reward == "judge":
         write_atomically(folder / "rubric.md", RUBRIC)
-    else:
+    elif proposal.reward == UNWRITTEN:
         write_atomically(folder / "rewards.py", reward_file(folder))
     write_atomically(folder / "README.md", f"# {folder.name}\n\n```bash\n{commands}\n```\n")
     reason = one_line(proposal.reason)
     print(f"{recipe_file}: reward {proposal.reward}, since {reason}. Next:\n{commands}")
-    if proposal.guessed:
-        print(
-            f"No column has the usual name of a question ({', '.join(QUESTIONS)}), so the prompt "
-            f"is the column with the longest texts, {one_line(proposal.prompt)}. Write into "
-            "user_prompt what the model should do."
-        )
+    print(describe_time(recipe))
+    for question in questions_of(proposal, folder):
+        print(f"TO DO    {one_line(question)}")
     findings = check_recipe(str(recipe_file))
     for finding in (*findings.problems, *findings.notes):
         print(printable(str(finding)))
@@ -114,12 +113,40 @@ def run(args: argparse.Namespace) -> int:
 
         print("Measuring for two minutes.", flush=True)
         try:
-            recipe.update(fastest_settings(str(recipe_file)))
+            recipe.values.update(fastest_settings(str(recipe_file)))
         except ValueError as error:
             print(f"Nothing was measured, so the sizes remain estimates: {error}")
             return 1
-        write_atomically(recipe_file, in_yaml(recipe, proposal, args.lora, measured=True))
+        write_atomically(recipe_file, in_yaml(recipe.values, proposal, args.lora, measured=True))
     return 0
+
+
+def describe_time(recipe: FirstRecipe) -> str:
+    """Describe how long the run takes by estimate, or say what measures it."""
+    if recipe.seconds is None:
+        return "The time of the run is not estimated here: `grpo-ext bench` measures a step."
+    steps = recipe.values["max_steps"]
+    completions = (
+        recipe.values["per_device_train_batch_size"] * recipe.values["gradient_accumulation_steps"]
+    )
+    return (
+        f"The run takes about {duration(recipe.seconds)} on this machine by estimate: {steps} "
+        f"steps of {completions} completions with up to {recipe.values['max_completion_length']} "
+        "tokens."
+    )
+
+
+def questions_of(proposal: Proposal, folder: Path) -> list[str]:
+    """Return what a person has to decide or write before the recipe can be used."""
+    from grpo_ext.preflight.proposed_reward import UNWRITTEN
+
+    questions = list(proposal.questions)
+    if proposal.reward == UNWRITTEN:
+        questions.append(
+            f"Write the reward {UNWRITTEN} in {folder}/rewards.py, since {proposal.reason}; or "
+            "name rewards of docs/rewards.md in reward_funcs, or let a model grade with --judge."
+        )
+    return questions
 
 
 def check_folder(folder: Path) -> None:
@@ -139,8 +166,10 @@ def check_folder(folder: Path) -> None:
 def ask_about(proposal: Proposal, rows: list[dict[str, Any]]) -> Proposal:
     """Ask at the terminal about the prompt and the reward; return the proposal as answered."""
     from grpo_ext.preflight.first_recipe import REWARD_PROMPTS
-    from grpo_ext.preflight.proposal import propose
+    from grpo_ext.preflight.proposal import propose, with_reward
 
+    for text in proposal.questions:
+        print(one_line(text))
     columns = list(rows[0])
     prompt = ask(
         "Enter a column or a template with columns in braces as the prompt, or nothing for "
@@ -157,7 +186,7 @@ def ask_about(proposal: Proposal, rows: list[dict[str, Any]]) -> Proposal:
         choices=[name for name in REWARD_PROMPTS if name != "judge"],  # --judge names that one
     )
     if reward != proposal.reward:
-        proposal = replace(proposal, reward=reward, reason="it was chosen", options={})
+        proposal = with_reward(proposal, reward)
     return proposal
 
 
@@ -193,13 +222,13 @@ def ask(
 
 def is_template(text: str, columns: list[str]) -> bool:
     """Return whether a text contains columns in braces, and no other names in braces."""
-    from grpo_ext.tasks.base import template_fields
+    from grpo_ext.tasks.base import template_columns
 
     try:
-        fields = template_fields(text)
+        used = template_columns(text)
     except ValueError:
         return False
-    return bool(fields) and fields.issubset(columns)
+    return bool(used) and set(used).issubset(columns)
 
 
 def reward_file(folder: Path) -> str:
@@ -244,6 +273,7 @@ def in_yaml(recipe: dict[str, Any], proposal: Proposal, lora: bool, measured: bo
     reasons = {
         "reward_funcs": proposal.reason,
         "max_steps": "raise it once the curves look right",
+        "held_out_share": "rows for evaluation only",
         "per_device_train_batch_size": sizes,
         "learning_rate": rate,
     }
@@ -253,8 +283,4 @@ def in_yaml(recipe: dict[str, Any], proposal: Proposal, lora: bool, measured: bo
         if key in reasons:
             line += f"  # {one_line(reasons[key])}"
         lines.append(line)
-    lines.append(
-        "# held_out_share: 0.05   # rows for evaluation only; with eval_strategy: steps "
-        "and eval_steps: 20 also in training"
-    )
     return "\n".join(lines) + "\n"

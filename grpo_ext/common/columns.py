@@ -6,27 +6,32 @@ TASK = "task"  # the column that names the row's task, in a data set of several 
 ANSWERS = (
     "solution", "answer", "answers", "last_line", "target", "ground_truth", "label", "output",
     "response", "completion", "expected", "gold", "final_answer", "reference",
+    "correct_answer", "gold_answer", "answerKey", "answer_key", "answer_idx", "cop", "correct",
+    "summary", "highlights",
 )  # fmt: skip
 # Columns that may hold a part of the question, in addition to an instruction or a question.
 CONTEXTS = (
     "input", "context", "passage", "document", "article", "background", "premise", "hypothesis",
-    "table", "choices", "options",
+    "table", "paragraph", "story", "choices", "options", "endings",
 )  # fmt: skip
-# verl keeps the answer in a mapping.
-NESTED_ANSWERS = ("reward_model.ground_truth", "extra_info.answer")
+# verl, SQuAD, TriviaQA and others keep the answer in a mapping.
+NESTED_ANSWERS = (
+    "reward_model.ground_truth", "extra_info.answer", "answers.text", "answer.value",
+    "metadata.answer", "verification_info.ground_truth",
+)  # fmt: skip
 
 
 def answer_column(row: dict[str, object]) -> str | None:
     """Return the column with the correct answer (`column.key` in a mapping), or `None`.
 
-    Columns whose value is `None` or an empty text do not count.
+    Columns whose value is `None`, a mapping, or an empty text or list do not count.
     """
     for name in ANSWERS:
-        if row.get(name) not in (None, ""):
+        if row.get(name) not in (None, "", []) and not isinstance(row[name], dict):
             return name
     for path in NESTED_ANSWERS:
         column, _, key = path.partition(".")
         mapping = row.get(column)
-        if isinstance(mapping, dict) and mapping.get(key) not in (None, ""):
+        if isinstance(mapping, dict) and mapping.get(key) not in (None, "", []):
             return path
     return None

@@ -13,6 +13,7 @@ from grpo_ext.curriculum.difficulty import difficulty_fault
 from grpo_ext.environments.episode_rules import COLUMNS
 from grpo_ext.preflight.first_rows import NO_ROW, Row, are_prompts, first_rows, take
 from grpo_ext.preflight.forecast import layer_sizes
+from grpo_ext.preflight.gold_answers import judge_golds
 from grpo_ext.preflight.machine import check_machine, check_server, check_workers
 from grpo_ext.preflight.model_folder import check_model
 from grpo_ext.preflight.rendered_rows import judge_rows
@@ -31,6 +32,8 @@ from grpo_ext.recipe.rules import Values, processes
 from grpo_ext.recipe.run_plan import make_plan, too_few_rows
 from grpo_ext.rewards.reward_specs import WeightsError, check_columns
 from grpo_ext.run.from_recipe import Rows, named_rewards_and_weights
+from grpo_ext.run.task_rows import task_options
+from grpo_ext.tasks.prompts import TO_DO, Prompts
 
 CHECKED_ROWS = 256  # first rows whose prompts and columns are checked
 MAX_READ_ROWS = 4096  # rows that are read to see whether they fill a generation
@@ -197,6 +200,7 @@ def check_parts(
         findings.problem(too_few_rows(len(rows), batch), "per_device_train_batch_size")
     check_schedule(v, findings)
     check_difficulty(v, rows, findings)
+    check_written(recipe, findings)
     prompts_are_sound = bool(rows) and are_prompts(rows, findings)
     tokenizer = None
     if v["model_name_or_path"] and not findings.mentions("model_name_or_path"):
@@ -206,6 +210,7 @@ def check_parts(
     has_episodes = v["environment"] is not None
     checked_rows = rows[:CHECKED_ROWS]
     judge_rows(checked_rows, rewards, findings, episodes=has_episodes)
+    judge_golds(checked_rows, rewards, findings)
     check_code(rewards, checked_rows, v["reward_timeout"], findings)
     check_workers(rewards, findings)
     prompts = None
@@ -226,6 +231,17 @@ def check_parts(
         findings.problem(error, "reward_funcs")
     if num_samples and tokenizer is not None and findings.sound:
         try_rewards_on_samples(recipe, rewards, rows, tokenizer, num_samples, findings, begin)
+
+
+def check_written(recipe: Recipe, findings: Findings) -> None:
+    """Check that no prompt still says what a person has to write, as `grpo-ext init` leaves it."""
+    for task, _ in task_options(recipe).values():
+        if isinstance(task, Prompts) and TO_DO in (task.user_prompt or ""):
+            findings.problem(
+                f"user_prompt still contains {TO_DO!r}, which `grpo-ext init` writes where the "
+                "data does not say what the model should do. Write the task there instead.",
+                "user_prompt",
+            )
 
 
 def check_difficulty(v: Values, rows: list[Row], findings: Findings) -> None:

@@ -1,25 +1,47 @@
 """Create a first recipe for a data file and a model.
 
 The prompt and the reward are chosen to suit the rows. The sizes and the learning rate are chosen to
-suit the model and this machine.
+suit the model and this machine: the run should fit its memory and, on a CPU, take an evening.
 """
 
-import re
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
-from grpo_ext.preflight.first_rows import Row
+from grpo_ext.preflight.estimated_time import rate_of_cpu, step_seconds
+from grpo_ext.preflight.first_rows import Row, is_prompt
 from grpo_ext.preflight.forecast import model_size
 from grpo_ext.preflight.proposal import Proposal
+from grpo_ext.preflight.proposed_reward import UNWRITTEN, most
+from grpo_ext.preflight.rendered_rows import system_messages, text_of_prompt
 from grpo_ext.recipe.batch import batch_of
-from grpo_ext.recipe.load import load_recipe
-from grpo_ext.recipe.memory import memory_estimate
+from grpo_ext.recipe.load import Recipe, load_recipe
+from grpo_ext.recipe.memory import ModelSize, memory_estimate
+from grpo_ext.tasks.base import template_columns
+from grpo_ext.tasks.open_dataset import is_unsplit, split_names
+from grpo_ext.tasks.sharegpt import chat_messages
 
-LETTERS = "ABCDEFGHIJ"
 TINY = 5_000_000  # models with fewer parameters get the sizes and learning rate of the demos
 MEMORY_SHARE = 0.85  # the share of the memory that an estimate may fill
+EVENING = 3 * 3600.0  # seconds that a run may take by estimate
+# Completions of a step, the part of the maximum length of a completion, and steps of the run; the
+# first that takes at most an evening is proposed.
+SIZES = (
+    (64, 1, 200), (64, 2, 200), (64, 4, 200), (32, 4, 200), (32, 4, 100), (32, 8, 100), (32, 8, 50),
+)  # fmt: skip
+FEWEST_TOKENS = 64  # of a completion, however long a step takes
+MICRO_BATCHES = ((64, False), (32, False), (32, True), (16, True), (8, True))
+HELD_OUT_SHARE = 0.05  # of the rows
+HELD_OUT_OF_FEW = 0.2  # the same if there are fewer rows than `FEW_ROWS`
+FEW_ROWS = 200
+FEWEST_ROWS = 20  # no rows are held out from fewer
+MOST_EVALUATED = 64  # rows of an evaluation
+EVALUATIONS = 4  # of a run
+# Texts of a question that says in which form to answer.
+FORMATS = ("\\boxed", "####", "<answer>", "inal answer", "the answer is")
 
 # reward -> the system prompt, and the maximum length of a completion in tokens
 REWARD_PROMPTS = {
@@ -31,29 +53,28 @@ REWARD_PROMPTS = {
     "number": ("Think, then give the number in <answer> tags.", 512),
     "instructions": ("", 512),
     "exact": ("Think, then give nothing but the answer in <answer> tags.", 256),
-    "like_reference": ("", 256),
+    UNWRITTEN: ("", 256),
     "judge": ("", 256),
 }
 
 
-def user_prompt(proposal: Proposal, names: list[str]) -> str:
-    """Return the user prompt as a template of columns; for the reward `choice`, add the options.
+@dataclass
+class FirstRecipe:
+    """The values of a first recipe, and how long its run takes.
 
-    `names` are the columns of the data. Options are columns such as `A` or `option_a`.
+    Attributes:
+        values: the keys and values.
+        seconds: of all steps, by estimate; `None` on a GPU, or if the size of the model is unknown.
     """
-    question = proposal.prompt if "{" in proposal.prompt else f"{{{proposal.prompt}}}"
-    lines = [question]
-    if proposal.reward == "choice":
-        options = [name for name in names if re.fullmatch(rf"(?i)(?:option_?)?[{LETTERS}]", name)]
-        for letter, name in zip(LETTERS, sorted(options), strict=False):
-            lines.append(f"{letter}) {{{name}}}")
-    return "\n".join(lines)
+
+    values: dict[str, Any]
+    seconds: float | None
 
 
 def recipe_of(
     proposal: Proposal, rows: list[Row], data: str, model: str, folder: str, lora: bool
-) -> dict[str, Any]:
-    """Return the values of the recipe, with sizes that should fit this machine.
+) -> FirstRecipe:
+    """Return the recipe, with sizes that should fit this machine.
 
     Args:
         proposal: the prompt and the reward.
@@ -70,30 +91,74 @@ def recipe_of(
         "task": "prompts",
         "dataset_name": data,
     }
-    prompt = rows[0].get(proposal.prompt)
-    if isinstance(prompt, list):  # chat messages
+    if isinstance(rows[0].get(proposal.prompt), list):  # chat messages
         values["prompt_column"] = proposal.prompt
-        if prompt[0].get("role") == "system":
-            system = ""
+    elif "{" in proposal.prompt:
+        values["user_prompt"] = proposal.prompt
     else:
-        values["user_prompt"] = user_prompt(proposal, list(rows[0]))
+        values["user_prompt"] = f"{{{proposal.prompt}}}"
+    if says_format(proposal.prompt, rows):
+        system = ""
+    renames = proposal.columns
     if proposal.answer_column:
-        values["answer_column"] = next(iter(proposal.columns), proposal.answer_column)
-    elif any(name != source for name, source in proposal.columns.items()):
-        values["rename_columns"] = proposal.columns
-    if proposal.reward != "judge":
+        values["answer_column"] = proposal.answer_column
+        renames = {name: of for name, of in renames.items() if name != proposal.answer_column}
+    if any(name != source for name, source in renames.items()):
+        values["rename_columns"] = renames
+    values |= held_out_rows(data, len(rows))
+    if proposal.reward == UNWRITTEN:
         values["reward_plugins"] = [f"{folder}/rewards.py"]
     reward: str | dict[str, Any] = proposal.reward
     if proposal.options:
         reward = {"name": proposal.reward, **proposal.options}
     values |= {"system_prompt": system or None, "reward_funcs": [reward]}
-    return values | sizes(values, max_tokens, lora)
+    return with_sizes(values, max_tokens, lora)
 
 
-def sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> dict[str, Any]:
-    """Return the recipe's sizes and its learning rate.
+def says_format(prompt: str, rows: list[Row]) -> bool:
+    """Return whether most prompts say in which form to answer, or begin with a system message.
 
-    A step has 64 completions. The micro-batch is the largest that fits in memory by estimate, the
+    `prompt` is a column or a template.
+    """
+    columns = template_columns(prompt) if "{" in prompt else [prompt]
+    flags = []
+    for row in rows:
+        texts = []
+        has_system = False
+        for column in columns:
+            value = chat_messages(row.get(column))
+            if is_prompt(value):
+                texts.append(text_of_prompt(value))
+                has_system = has_system or system_messages(value) > 0
+        flags.append(has_system or any(part in text for part in FORMATS for text in texts))
+    return most(flags)
+
+
+def held_out_rows(data: str, count: int) -> dict[str, Any]:
+    """Return the keys for an evaluation, on the split `test` or on rows that are held out.
+
+    Args:
+        data: the data file, or the id of a data set.
+        count: the number of rows that were read: all rows, or `FEW_ROWS`.
+    """
+    if count < FEWEST_ROWS:
+        return {}
+    keys: dict[str, Any] = {}
+    if is_unsplit(Path(data).expanduser()) or "test" not in split_names(data, None):
+        keys["held_out_share"] = HELD_OUT_SHARE if count >= FEW_ROWS else HELD_OUT_OF_FEW
+    return keys | {
+        "max_eval_samples": MOST_EVALUATED,
+        "eval_strategy": "steps",
+        "eval_steps": 200 // EVALUATIONS,
+        "eval_temperature": 0,
+    }
+
+
+def with_sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> FirstRecipe:
+    """Return a recipe with sizes and a learning rate.
+
+    On a CPU, the sizes are the first of `SIZES` with which the run takes at most an evening by
+    estimate, or else the last. The micro-batch is the largest that fits in memory by estimate, the
     smallest if none fits, and the largest of all if the size of the model is unknown.
 
     Args:
@@ -101,32 +166,68 @@ def sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> dict[str, Any]
         max_tokens: maximum length of a completion in tokens; at most 64 for a tiny model.
         lora: whether to train an adapter.
     """
+    settings: dict[str, Any] = {"num_generations": 8, "logging_steps": 1}
+    if lora:
+        settings |= {"use_peft": True, "lora_target_modules": "all-linear"}
+    settings["learning_rate"] = 1e-5 if lora else 1e-6
+    recipe = load_recipe(None, {**values, **settings, **sizes(64, max_tokens, 200)}, 1)
+    size = model_size(recipe.flat, recipe.model)
+    if size is None:
+        return FirstRecipe({**values, **settings, **sizes(64, max_tokens, 200)}, None)
+    if size.parameters < TINY:
+        settings["learning_rate"] = 4e-4
+        max_tokens = min(max_tokens, 64)
+    rate = None if torch.cuda.is_available() else rate_of_cpu(size.hidden_size)
+    seconds = None
+    for completions, divisor, steps in SIZES:
+        tokens = max(max_tokens // divisor, FEWEST_TOKENS)
+        for micro_batch, checkpointing in MICRO_BATCHES:
+            if micro_batch > completions:
+                continue
+            settings |= sizes(completions, tokens, steps, micro_batch, checkpointing)
+            recipe = load_recipe(None, {**values, **settings}, 1)
+            if fits_memory(recipe, size):
+                break
+        if rate is None:
+            break
+        batch = batch_of(recipe.flat, 1)
+        seconds = steps * step_seconds(size, recipe.flat, batch, rate)
+        if seconds <= EVENING:
+            break
+    if "eval_steps" in values:
+        values["eval_steps"] = settings["max_steps"] // EVALUATIONS
+    return FirstRecipe({**values, **settings}, seconds)
+
+
+def sizes(
+    completions: int,
+    max_tokens: int,
+    steps: int,
+    micro_batch: int = 64,
+    checkpointing: bool = False,
+) -> dict[str, Any]:
+    """Return the recipe's sizes.
+
+    Args:
+        completions: the completions of a step.
+        max_tokens: maximum length of a completion in tokens.
+        steps: the steps of the run.
+        micro_batch: the completions of a micro-batch, a part of those of the step.
+        checkpointing: whether activations are recomputed in the backward pass.
+    """
+    return {
+        "max_completion_length": max_tokens,
+        "max_steps": steps,
+        "per_device_train_batch_size": micro_batch,
+        "gradient_accumulation_steps": completions // micro_batch,
+        "gradient_checkpointing": checkpointing,
+    }
+
+
+def fits_memory(recipe: Recipe, size: ModelSize) -> bool:
+    """Return whether a run fits the memory of this machine, or of its GPU, by estimate."""
     memory = psutil.virtual_memory().available
     if torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory
-    settings: dict[str, Any] = {
-        "num_generations": 8,
-        "max_completion_length": max_tokens,
-        "max_steps": 200,
-        "logging_steps": 1,
-    }
-    if lora:
-        settings |= {"use_peft": True, "lora_target_modules": "all-linear"}
-    for micro_batch, checkpointing in ((64, False), (32, False), (32, True), (16, True), (8, True)):
-        settings |= {
-            "per_device_train_batch_size": micro_batch,
-            "gradient_accumulation_steps": 64 // micro_batch,
-            "gradient_checkpointing": checkpointing,
-        }
-        recipe = load_recipe(None, {**values, **settings}, num_processes=1)
-        v = recipe.flat
-        size = model_size(v, recipe.model)
-        if size is None:
-            break
-        if memory_estimate(size, v, batch_of(v, 1), prompt=512)["total"] < MEMORY_SHARE * memory:
-            break
-    settings["learning_rate"] = 1e-5 if lora else 1e-6
-    if size is not None and size.parameters < TINY:
-        settings["learning_rate"] = 4e-4
-        settings["max_completion_length"] = min(max_tokens, 64)
-    return settings
+    v = recipe.flat
+    return memory_estimate(size, v, batch_of(v, 1), prompt=512)["total"] < MEMORY_SHARE * memory

@@ -1,4 +1,4 @@
-"""Find faults in the first rows, such as ambiguous prompts or prompts that contain the answer."""
+"""Find faults in the first prompts, such as identifiers, or ambiguous or unfinished questions."""
 
 import re
 from collections import defaultdict
@@ -16,24 +16,24 @@ from grpo_ext.rewards.reward_checks import parameters_of
 Prompt = str | list[dict[str, Any]]  # a text, or chat messages
 MAX_SHARE = 0.5  # share of rows above which a fault is reported, or is a problem instead of a note
 ANSWER_MARKS = ("####", "\\boxed", "nswer is")  # marks before the final answer of a worked solution
-LONG_ANSWER = 8  # minimum characters of an answer that is not in a prompt by chance
 # A UUID, a long hexadecimal number with digits and letters, or a word followed by a separator and a
 # number, such as train-00012.
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 HASH = re.compile(rf"{UUID}|(?=.*\d)(?=.*[a-f])[0-9a-f]{{16,}}", re.IGNORECASE)
 NUMBERED = re.compile(r"[A-Za-z][\w./:]*[-_./:#]\d{2,}")
+ADDRESS_OR_NUMBER = re.compile(r"https?://\S+|[-+]?\d[\d.,]*")
 
 
 def judge_rows(
     rows: Sequence[Row], rewards: Sequence[Any], findings: Findings, episodes: bool = False
 ) -> None:
-    """Check that prompts ask a question, have one answer each, and do not contain it.
+    """Check that prompts ask a question and have one answer each.
 
     Problems: prompts that end with the assistant's message, rows with equal prompts but different
-    answers, and identifiers in place of prompts. Notes: rows with equal prompts that differ in
-    other columns that a reward reads, answers contained in the prompt, and columns that look like
-    part of the question but that neither the prompt nor a reward uses. After a prompt that ends
-    with the assistant's message, nothing else is checked.
+    answers, and identifiers, addresses or numbers in place of prompts, and two system messages.
+    Notes: rows with equal prompts that differ in other columns that a reward reads, and columns
+    that look like part of the question but that neither the prompt nor a reward uses. After a
+    prompt that ends with the assistant's message, nothing else is checked.
 
     Args:
         rows: the rows, with their prompts and all columns.
@@ -41,20 +41,12 @@ def judge_rows(
         findings: gets the problems and notes.
         episodes: whether prompts start episodes, so that equal prompts are not a fault.
     """
-    key = "task"
-    for name in ("prompt_column", "user_prompt"):
-        if findings.places.get(name):
-            key = name
+    key = prompt_key(findings)
     if any(ends_with_answer(row["prompt"]) for row in rows):
         findings.problem(assistant_advice(rows), key)
         return
-    questions = [last_message(row["prompt"]) for row in rows]
-    if share_of(map(is_identifier, questions)) > MAX_SHARE:
-        findings.problem(
-            f"most prompts are identifiers, such as {next(filter(is_identifier, questions))!r}. "
-            'Name the column of the question in user_prompt, such as "{question}".',
-            key,
-        )
+    report_wordless(rows, key, findings)
+    report_system_messages(rows, findings)
     columns = columns_read(rewards, list(rows[0]))
     unused = unused_contexts(rows, columns)
     if not episodes:
@@ -65,13 +57,77 @@ def judge_rows(
             f"the question, write {{{unused[0]}}} into user_prompt.",
             key,
         )
-    for name in columns:
-        if name in ANSWERS and share_of(contains_answer(row, name) for row in rows) > MAX_SHARE:
-            findings.note(
-                f"the prompt contains the column {name!r}, which a reward reads as the answer. "
-                "This is right for a choice or a quote; otherwise the model can copy the answer.",
-                key,
-            )
+
+
+def prompt_key(findings: Findings) -> str:
+    """Return the recipe key that findings on prompts belong to."""
+    for name in ("user_prompt", "prompt_column"):
+        if findings.places.get(name):
+            return name
+    return "task"
+
+
+def report_wordless(rows: Sequence[Row], key: str, findings: Findings) -> None:
+    """Report prompts that are only an identifier, an address or a number.
+
+    An address or a number is a problem only in chat messages without a system message. As a text
+    it may be a task of a model that was trained on such texts.
+
+    Args:
+        rows: the rows, with their prompts.
+        key: the key that the findings are about.
+        findings: gets the problems and notes.
+    """
+    questions = [last_message(row["prompt"]) for row in rows]
+    if share_of(map(is_identifier, questions)) > MAX_SHARE:
+        findings.problem(
+            f"most prompts are identifiers, such as {next(filter(is_identifier, questions))!r}. "
+            'Name the column of the question in user_prompt, such as "{question}".',
+            key,
+        )
+        return
+    bare = [text for text in questions if ADDRESS_OR_NUMBER.fullmatch(text.strip())]
+    if len(bare) <= MAX_SHARE * len(rows):
+        return
+    message = (
+        f"most prompts are only an address or a number, such as {bare[0]!r}, so they do not say "
+        "what the model should do. Write the task into user_prompt or system_prompt."
+    )
+    if any(isinstance(row["prompt"], str) for row in rows):
+        findings.note(message, key)
+    elif not any(system_messages(row["prompt"]) for row in rows):
+        findings.problem(message, key)
+
+
+def report_system_messages(rows: Sequence[Row], findings: Findings) -> None:
+    """Report prompts with two system messages, and system messages with columns in braces."""
+    twice = [number for number, row in enumerate(rows, 1) if system_messages(row["prompt"]) > 1]
+    if twice:
+        message = (
+            f"the prompts of {len(twice)} of the first {len(rows)} rows, such as row {twice[0]}, "
+            "have two system messages: one of the data, and one of system_prompt. Remove "
+            "system_prompt, or the message in the data."
+        )
+        report = findings.problem if len(twice) > MAX_SHARE * len(rows) else findings.note
+        report(message, "system_prompt")
+    prompt = rows[0]["prompt"]
+    if not system_messages(prompt):
+        return
+    text = message_text(prompt[0])
+    fields = [name for name in rows[0] if f"{{{name}}}" in text]
+    if fields:
+        findings.problem(
+            f"the system message contains {{{fields[0]}}} literally, because only user_prompt has "
+            f"columns in braces. Write {{{fields[0]}}} into user_prompt.",
+            "system_prompt",
+        )
+
+
+def system_messages(prompt: Prompt) -> int:
+    """Return the number of system messages in a prompt."""
+    if isinstance(prompt, str):
+        return 0
+    return sum(message.get("role") == "system" for message in prompt)
 
 
 def report_equal_prompts(
@@ -259,17 +315,6 @@ def is_identifier(text: str) -> bool:
     """Return whether a text is a UUID, a hash, or a row number such as train-00012."""
     word = text.strip()
     return bool(HASH.fullmatch(word) or NUMBERED.fullmatch(word))
-
-
-def contains_answer(row: Row, column: str) -> bool:
-    """Return whether a row's prompt contains the text in `column`.
-
-    False if the column is not a text, or has fewer than `LONG_ANSWER` characters.
-    """
-    answer = row.get(column)
-    if not isinstance(answer, str) or len(answer.strip()) < LONG_ANSWER:
-        return False
-    return answer.strip() in text_of_prompt(row["prompt"])
 
 
 def share_of(flags: Iterable[bool]) -> float:

@@ -1,20 +1,22 @@
-"""`grpo-ext init`: recipes for data of five shapes, which the check accepts, and which train
-without an edit.
-"""
+"""`grpo-ext init`: recipes that train without an edit, or that say what is left to write."""
 
 import csv
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 import yaml
 
 from grpo_ext.cli.init import in_yaml
 from grpo_ext.cli.main import main
+from grpo_ext.preflight import first_recipe
 from grpo_ext.preflight.proposal import Proposal, propose
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import load_recipe
 from tests.support.bad_servers import reply, routes, serving
+from tests.support.forked import LIMIT
 from tests.support.logs import write_json_rows
 
 ROWS = {
@@ -44,7 +46,7 @@ WANTED = {
     "problems.jsonl": "countdown",
     "choices.csv": "choice",
     "code.jsonl": "code",
-    "free.jsonl": "like_reference",
+    "free.jsonl": "my_reward",
 }
 
 
@@ -60,7 +62,7 @@ def write(folder, name):
     return str(path)
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", sorted(set(ROWS) - {"free.jsonl"}))
 def test_what_it_writes_passes_the_check(name, tiny_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["init", write(tmp_path, name), str(tiny_folder), "--yes"]) == 0, (
@@ -76,12 +78,62 @@ def test_what_it_writes_passes_the_check(name, tiny_folder, tmp_path, monkeypatc
     )
     assert main(["init", name, str(tiny_folder), "--yes"]) == 2  # nothing is overwritten
     assert "already exists" in capsys.readouterr().err
+    written = {path.name for path in (tmp_path / "mine").iterdir()}
+    assert written == {"recipe.yaml", "README.md"}  # no file that the recipe does not use
+
+
+def test_a_reward_that_is_not_written_fails_the_check_until_it_is(
+    tiny_folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", write(tmp_path, "free.jsonl"), str(tiny_folder), "--yes"]) == 1
+    printed = capsys.readouterr().out
+    assert "TO DO    Write the reward my_reward in mine/rewards.py, since output has" in printed
+    assert "reward 'my_reward' fails on every completion" in printed
+    file = tmp_path / "mine" / "rewards.py"
+    text = file.read_text()
+    raising = next(line for line in text.splitlines() if "raise NotImplementedError" in line)
+    file.write_text(
+        text.replace(
+            raising,
+            "    return [len(set(a) & set(b)) / 99 for a, b in zip(completions, reference)]",
+        )
+    )
+    check = [sys.executable, "-m", "grpo_ext", "check", "--config", "mine/recipe.yaml"]
+    checked = subprocess.run(check, capture_output=True, text=True, timeout=LIMIT)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_sizes_are_those_of_an_evening(tiny_folder, monkeypatch):
+    """Steps of a CPU that does a tenth, a hundredth of the operations have shorter completions."""
+    values = {"model_name_or_path": str(tiny_folder), "task": "prompts", "dataset_name": "a.jsonl"}
+    monkeypatch.setattr(first_recipe, "TINY", 0)
+    recipes = {}
+    for rate in (1e12, 1e9, 1e8, 1e6):
+        monkeypatch.setattr(first_recipe, "rate_of_cpu", lambda hidden, rate=rate: rate)
+        recipes[rate] = first_recipe.with_sizes(dict(values), 1024, lora=False)
+    sizes = {
+        rate: (
+            recipe.values["per_device_train_batch_size"]
+            * recipe.values["gradient_accumulation_steps"],
+            recipe.values["max_completion_length"],
+            recipe.values["max_steps"],
+        )
+        for rate, recipe in recipes.items()
+    }
+    assert sizes[1e12] == (64, 1024, 200)
+    assert sizes[1e9] == (64, 256, 200) or recipes[1e9].seconds <= first_recipe.EVENING
+    assert sizes[1e6] == (32, 128, 50) and recipes[1e6].seconds > first_recipe.EVENING
+    for rate in (1e12, 1e9, 1e8):
+        assert recipes[rate].seconds <= first_recipe.EVENING
+    assert recipes[1e8].seconds * 1e8 < recipes[1e12].seconds * 1e12
 
 
 @pytest.mark.slow
 def test_what_it_writes_trains_without_an_edit(tiny_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["init", write(tmp_path, "free.jsonl"), str(tiny_folder), "--yes", "--lora"]) == 0
+    words = ["init", write(tmp_path, "solutions.jsonl"), str(tiny_folder), "--yes", "--lora"]
+    assert main(words) == 0
     assert (
         main(
             [
@@ -188,8 +240,26 @@ def test_it_asks_about_the_prompt_and_the_reward(tiny_folder, tmp_path, monkeypa
         ({"prompt": "a", "answer": r"$\frac{1}{2}$"}, "accuracy", {"solution": "answer"}),
         ({"prompt": "a", "json_schema": "{}"}, "json_schema", {"json_schema": "json_schema"}),
         ({"prompt": "a", "instruction_id_list": ["b"], "kwargs": [{}]}, "instructions", {}),
-        ({"prompt": "a", "answer": ""}, "like_reference", {}),
-        ({"words of a title": "a", "body": "a b c d"}, "like_reference", {}),
+        ({"prompt": "a", "answer": ""}, "my_reward", {}),
+        ({"words of a title": "a", "body": "a b c d"}, "my_reward", {}),
+        ({"Question": "a", "Correct Answer": "Paris"}, "exact", {"solution": "Correct Answer"}),
+        (
+            {"query": "a", "response": "So it is. The answer is: 110"},
+            "accuracy",
+            {"solution": "response"},
+        ),
+        (
+            {"question": "a", "answer": {"value": "Oslo", "aliases": []}},
+            "exact",
+            {"solution": "answer.value"},
+        ),
+        ({"question": "a", "answer": "x^2 + 1"}, "accuracy", {"solution": "answer"}),
+        (
+            {"problem": "a", "solution": "A long proof. " * 9, "answer": "(3, 4)"},
+            "accuracy",
+            {"solution": "answer"},
+        ),
+        ({"question": "a", "input_output": '{"inputs": ["1"], "outputs": ["2"]}'}, "my_reward", {}),
     ],
 )
 def test_the_reward_that_fits(row, reward, columns):
@@ -287,7 +357,7 @@ def test_the_recipe_has_the_keys_that_were_meant_and_no_others():
     }
     text = in_yaml(values, Proposal(breaks, "judge", {}, reason=breaks), lora=False)
     assert yaml.safe_load(text) == values
-    assert len(text.splitlines()) == len(values) + 1
+    assert len(text.splitlines()) == len(values)
     assert all(character.isprintable() for character in text.replace("\n", ""))
 
 
@@ -303,7 +373,7 @@ def test_a_folders_name_stays_out_of_code(name, tiny_folder, tmp_path, monkeypat
 def test_the_commands_of_a_folder_with_a_space_are_quoted(tiny_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["init", write(tmp_path, "free.jsonl"), str(tiny_folder), "--yes"]
-    assert main([*words, "--output", "a; touch b"]) == 0
+    assert main([*words, "--output", "a; touch b"]) == 1  # its reward is to be written
     readme = (tmp_path / "a; touch b" / "README.md").read_text()
     assert "grpo-ext train --config 'a; touch b/recipe.yaml'" in readme
 

@@ -220,17 +220,6 @@ def test_what_an_identifier_is(text, known):
     assert is_identifier(text) == known
 
 
-def test_an_answer_within_the_prompt_is_a_note():
-    rows = [
-        {"prompt": f"Copy: the number is {n:04}. Now you:", "solution": f"the number is {n:04}."}
-        for n in range(N)
-    ]
-    findings = Findings()
-    judge_rows(rows, [build("exact")], findings)
-    [note] = findings.notes
-    assert findings.sound and "the prompt contains the column 'solution'" in note.message
-
-
 def test_options_that_a_prompt_lists_are_used():
     rows = [
         {
@@ -249,6 +238,53 @@ def test_options_that_a_prompt_lists_are_used():
     assert "the column 'choices' is in no prompt" in findings.notes[0].message
 
 
+@pytest.mark.parametrize("text", ["https://example.org/a.jpg", "4711", "-3.5"])
+def test_an_address_or_a_number_alone_says_nothing(text):
+    user = [{"role": "user", "content": text}]
+    message = "most prompts are only an address or a number"
+    findings = Findings()
+    judge_rows([{"prompt": user}] * N, [], findings)
+    assert message in findings.problems[0].message and repr(text) in findings.problems[0].message
+    system = {"role": "system", "content": "Describe the picture, or factor the number."}
+    findings = Findings()
+    judge_rows([{"prompt": [system, *user]}] * N, [], findings)
+    assert findings.sound and not findings.notes
+    findings = Findings()
+    judge_rows([{"prompt": text}] * N, [], findings)  # a text that a model of its own may know
+    assert findings.sound and message in findings.notes[0].message
+
+
+def test_two_system_messages_are_a_problem(tiny_folder, tmp_path):
+    rows = [
+        {
+            "messages": [
+                {"role": "system", "content": "Be kind."},
+                {"role": "user", "content": f"How many are {n} and {n}?"},
+            ],
+            "solution": str(2 * n),
+        }
+        for n in range(N)
+    ]
+    settings = {"prompt_column": "messages", "reward_funcs": ["number"]}
+    findings = checked(tmp_path, tiny_folder, rows, **settings, system_prompt="Be brief.")
+    [problem] = findings.problems
+    assert problem.key == "system_prompt" and "such as row 1, have two system" in problem.message
+    assert checked(tmp_path, tiny_folder, rows, **settings).sound
+
+
+def test_a_system_prompt_with_a_column_in_braces_is_a_problem(tiny_folder, tmp_path):
+    settings = {"user_prompt": "{question}", "rename_columns": {"solution": "answer"}}
+    findings = checked(
+        tmp_path,
+        tiny_folder,
+        QUESTIONS,
+        **settings,
+        system_prompt="Answer {question}",
+        reward_funcs=["accuracy"],
+    )
+    assert "contains {question} literally" in findings.problems[0].message
+
+
 # ---- what `init` makes of them
 
 
@@ -261,7 +297,8 @@ def written(folder, tiny_folder, rows, monkeypatch, *words, code=0):
 
 def test_init_reads_the_input_beside_an_instruction(tiny_folder, tmp_path, monkeypatch):
     recipe = written(tmp_path, tiny_folder, ALPACA, monkeypatch)
-    assert recipe["user_prompt"] == "{instruction}\n\n{input}"
+    assert recipe["user_prompt"].startswith("{instruction}\n\n{input}\n\n")
+    assert recipe["user_prompt"].endswith("Answer with one of: bird, fish.")
     assert recipe["rename_columns"] == {"solution": "output"}
 
 
@@ -274,16 +311,17 @@ def test_init_takes_the_answer_out_of_messages(tiny_folder, tmp_path, monkeypatc
         for row in SUPERVISED
     ]
     (tmp_path / "mine").rename(tmp_path / "numbers")
-    recipe = written(tmp_path, tiny_folder, talk, monkeypatch)
+    recipe = written(tmp_path, tiny_folder, talk, monkeypatch, code=1)
     assert recipe["answer_column"] == "reference" and "rename_columns" not in recipe
 
 
 def test_init_takes_no_identifier_for_a_prompt(tiny_folder, tmp_path, monkeypatch, capsys):
-    recipe = written(tmp_path, tiny_folder, POEMS, monkeypatch)
-    assert recipe["user_prompt"] == "{title}"
+    recipe = written(tmp_path, tiny_folder, POEMS, monkeypatch, code=1)
+    assert recipe["user_prompt"].startswith("TO DO:")
+    assert recipe["user_prompt"].endswith("{title}")
     printed = capsys.readouterr().out
     assert "No column has the usual name of a question" in printed
-    assert "Write into user_prompt what the model should do" in printed
+    assert "Write into user_prompt what the model should do with title" in printed
 
 
 def test_init_finds_the_answer_of_verls_rows(tiny_folder, tmp_path, monkeypatch, capsys):
@@ -331,4 +369,5 @@ def test_init_takes_a_template_and_says_that_input_is_closed(
 def test_a_known_column_of_identifiers_is_no_prompt():
     rows = [{"task": f"task-{n:03}", "words": f"Say {n} twice.", "answer": "yes"} for n in range(N)]
     found = propose(rows)
-    assert found.prompt == "words" and found.guessed
+    assert found.prompt.startswith("TO DO:") and found.prompt.endswith("{words}")
+    assert found.questions

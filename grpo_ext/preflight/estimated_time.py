@@ -1,0 +1,41 @@
+"""Estimate how long a step takes on a CPU, for a recipe that has no log yet.
+
+A step samples C completions of at most T tokens and trains on them. A model of P parameters, of
+which Q are trained, needs 2 P operations per sampled token, and 4 P + 2 Q per trained one, a third
+more with gradient checkpointing. Both reach only a share of the rate of large matrix products.
+"""
+
+import torch
+
+from grpo_ext.common.matrix_rate import matrix_rate
+from grpo_ext.recipe.batch import Batch
+from grpo_ext.recipe.memory import ModelSize
+from grpo_ext.recipe.typed_values import Values
+
+# Shares of the rate of large matrix products, of models of 5 to 135 million parameters on two cores
+TRAINING_SHARE = 0.5
+SAMPLING_SHARE = 0.2
+MEASURED_TOKENS = 1024  # rows of the product whose rate is measured
+
+
+def rate_of_cpu(hidden_size: int) -> float:
+    """Measure the operations per second of matrix products of a model's width on this CPU."""
+    products = matrix_rate("cpu", torch.float32, hidden_size, 4 * hidden_size)
+    return max(products.measure(MEASURED_TOKENS) for _ in range(2))
+
+
+def step_seconds(size: ModelSize, v: Values, batch: Batch, rate: float) -> float:
+    """Estimate the seconds of a step whose completions have the maximum length.
+
+    Args:
+        size: the dimensions of the model.
+        v: the values of the recipe.
+        batch: its batch sizes.
+        rate: the operations per second of matrix products, from `rate_of_cpu`.
+    """
+    tokens = batch.completions_per_step * (v.max_completion_length or 0)
+    sampling = 2 * size.parameters * tokens
+    training: float = (4 * size.parameters + 2 * size.trainable) * tokens
+    if v.gradient_checkpointing:
+        training *= 4 / 3
+    return sampling / (SAMPLING_SHARE * rate) + training / (TRAINING_SHARE * rate)

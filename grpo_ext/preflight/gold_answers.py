@@ -1,0 +1,294 @@
+"""Check the gold answers of the first rows: filled, readable, and not in the prompt."""
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from grpo_ext.common.columns import ANSWERS, TASK
+from grpo_ext.evaluation.completions import Completion
+from grpo_ext.evaluation.score import score_completions
+from grpo_ext.preflight.first_rows import Row, quiet
+from grpo_ext.preflight.rendered_rows import (
+    ANSWER_MARKS,
+    MAX_SHARE,
+    columns_read,
+    final_answer,
+    last_message,
+    prompt_key,
+    share_of,
+    text_of_prompt,
+    unguarded,
+)
+from grpo_ext.recipe.problems import Findings
+from grpo_ext.rewards.answer_kinds import letter_of_gold
+from grpo_ext.rewards.answers import last_answer
+from grpo_ext.rewards.guard import guard_rewards
+from grpo_ext.rewards.reward import Reward, Score
+
+COLUMN = "solution"  # the column of gold answers that the rewards below read
+ANSWER_REWARDS = ("accuracy", "choice", "exact", "number")
+KEY = "reward_funcs"
+SCORED_ROWS = 64  # rows whose gold answers are scored
+PATIENCE = 1.0  # seconds that a reward may take for a gold answer
+BUDGET = 2.0  # seconds for the gold answers after the first
+LONG_ANSWER = 8  # minimum characters of an answer that is not in a prompt by chance
+LONG_TEXT = 20  # words of a text that no completion repeats exactly
+ENOUGH_ROWS = 16  # equal answers in fewer rows are no sign of a fault
+AT_THE_END = 0.9  # share of prompts that end with the answer, above which it is no chance
+
+
+def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings) -> None:
+    """Check the gold answers that the rewards read.
+
+    Problems: most are empty, a reward cannot read most of them or gives them 0, prompts contain the
+    final answer as a solution marks it, and letters of options that the prompt does not list.
+    Notes: the same in fewer rows, equal answers in all rows, long texts for `exact`, and prompts
+    that contain the answer otherwise.
+
+    Args:
+        rows: the rows, with their prompts and all columns.
+        rewards: the rewards that score them.
+        findings: gets the problems and notes.
+    """
+    for name in columns_read(rewards, list(rows[0])):
+        if name in ANSWERS:
+            report_leak(rows, name, prompt_key(findings), findings)
+    for guarded in rewards:
+        reward = unguarded(guarded)
+        if not isinstance(reward, Reward) or reward.registration.name not in ANSWER_REWARDS:
+            continue
+        own = [row for row in rows if reward.tasks is None or row.get(TASK) in reward.tasks]
+        if not own or COLUMN not in own[0]:
+            continue
+        filled = report_empty(own, reward, findings)
+        if not filled or findings.has_problem(KEY):
+            continue
+        report_equal(filled, findings)
+        report_unread(filled, reward, findings)
+        if reward.registration.name == "choice":
+            report_missing_options(filled, reward, findings)
+        if reward.registration.name == "exact":
+            report_long(filled, findings)
+
+
+def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) -> None:
+    """Report prompts that contain the answer.
+
+    Args:
+        rows: the rows, with their prompts.
+        column: the column of the answer.
+        key: the recipe key that the findings are about.
+        findings: gets the problem or note.
+    """
+    marked = [contains_solution(row, column) for row in rows]
+    if share_of(marked) > MAX_SHARE:
+        findings.problem(
+            f"the prompt contains the answer: in row {marked.index(True) + 1} and others, the "
+            f"final answer of the column {column!r} stands in the prompt, marked as in a solution. "
+            "Remove the solution from the prompt.",
+            key,
+        )
+        return
+    is_contained = share_of(contains_answer(row, column) for row in rows) > MAX_SHARE
+    distinct = {str(row.get(column)) for row in rows}
+    ends = share_of(ends_with(row, column) for row in rows) > AT_THE_END and len(distinct) > 1
+    if is_contained or ends:
+        findings.note(
+            f"the prompt contains the column {column!r}, which a reward reads as the answer. "
+            "This is right for a choice or a quote; otherwise the model can copy the answer.",
+            key,
+        )
+
+
+def contains_solution(row: Row, column: str) -> bool:
+    """Return whether a row's prompt contains the final answer, marked as in a solution."""
+    gold = row.get(column)
+    if not isinstance(gold, str) or not gold.strip():
+        return False
+    prompt = text_of_prompt(row["prompt"])
+    if any(mark in gold for mark in ANSWER_MARKS) and gold.strip() in prompt:
+        return True
+    final = re.escape(str(final_answer(gold)).strip())
+    mark = r"(?:####|\\boxed\{|answer is:?|answer:|</think>)"
+    return re.search(rf"(?i){mark}[\s$*]*{final}(?!\w|[.,]\d)", prompt) is not None
+
+
+def contains_answer(row: Row, column: str) -> bool:
+    """Return whether a row's prompt contains the text in `column`, or one of its texts.
+
+    Texts of fewer than `LONG_ANSWER` characters do not count.
+    """
+    golds = row.get(column)
+    texts = golds if isinstance(golds, list) else [golds]
+    prompt = text_of_prompt(row["prompt"])
+    for text in texts:
+        if isinstance(text, str) and len(text.strip()) >= LONG_ANSWER and text.strip() in prompt:
+            return True
+    return False
+
+
+def ends_with(row: Row, column: str) -> bool:
+    """Return whether a row's prompt ends with the value of `column`, as a word of its own."""
+    gold = str(row.get(column)).strip()
+    text = last_message(row["prompt"]).strip()
+    if not gold or not text.endswith(gold):
+        return False
+    return text == gold or not text[-len(gold) - 1].isalnum()
+
+
+def report_empty(rows: Sequence[Row], reward: Reward, findings: Findings) -> list[tuple[int, Row]]:
+    """Report rows without a gold answer, and return the others with their numbers, from 1."""
+    filled = []
+    empty = []
+    for number, row in enumerate(rows, 1):
+        if is_blank(row[COLUMN]):
+            empty.append(number)
+        else:
+            filled.append((number, row))
+    if empty:
+        message = (
+            f"the column {COLUMN!r} is empty in {len(empty)} of the first {len(rows)} rows, such "
+            f"as row {empty[0]}, so reward {reward.name!r} cannot judge them. Drop these rows, or "
+            "name the column of the answers in rename_columns."
+        )
+        report = findings.problem if len(empty) > MAX_SHARE * len(rows) else findings.note
+        report(message, KEY)
+    return filled
+
+
+def is_blank(gold: object) -> bool:
+    """Return whether a gold answer is null, white space, or a list without an answer."""
+    if isinstance(gold, list):
+        return all(map(is_blank, gold))
+    return gold is None or not str(gold).strip()
+
+
+def report_equal(rows: Sequence[tuple[int, Row]], findings: Findings) -> None:
+    """Note that all rows have the same answer, which a constant completion gives."""
+    answers = {str(final_answer(row[COLUMN])).strip() for _, row in rows}
+    if len(answers) == 1 and len(rows) >= ENOUGH_ROWS:
+        findings.note(
+            f"the first {len(rows)} rows all have the answer {answers.pop()[:80]!r}, so one "
+            "constant completion earns every reward. If the data is sorted by answer, shuffle it "
+            "before the run.",
+            KEY,
+        )
+
+
+def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Findings) -> None:
+    """Report gold answers that the reward cannot read, or to which it gives no reward.
+
+    Args:
+        rows: the rows with a gold answer, with their numbers.
+        reward: one of `ANSWER_REWARDS`.
+        findings: gets the problem or note.
+    """
+    scores = scores_of_golds([row for _, row in rows[:SCORED_ROWS]], reward)
+    unread = [at for at, score in enumerate(scores) if score is None]
+    refused = [at for at, score in enumerate(scores) if score == 0]
+    name = reward.name
+    if unread:
+        number, row = rows[unread[0]]
+        message = (
+            f"reward {name!r} cannot read the answer of {len(unread)} of the first {len(scores)} "
+            f"rows, which it leaves without a score. The first is row {number}, with "
+            f"{COLUMN!r} {str(row[COLUMN])[:80]!r}.{advice(reward)}"
+        )
+        report = findings.problem if len(unread) > MAX_SHARE * len(scores) else findings.note
+        report(message, KEY)
+    if refused:
+        number, row = rows[refused[0]]
+        message = (
+            f"reward {name!r} gives 0 to a completion with the right answer in {len(refused)} of "
+            f"the first {len(scores)} rows. The first is row {number}, with {COLUMN!r} "
+            f"{str(row[COLUMN])[:80]!r}.{advice(reward)}"
+        )
+        report = findings.problem if len(refused) > MAX_SHARE * len(scores) else findings.note
+        report(message, KEY)
+
+
+def advice(reward: Reward) -> str:
+    """Return what to write if a reward does not suit the gold answers."""
+    if reward.registration.name == "choice" and reward.options["first_index"] is None:
+        return (
+            " It needs letters. If the answers are the numbers of options, write {name: choice, "
+            "first_index: 0}, or 1 if option A has the number 1."
+        )
+    if reward.registration.name == "exact":
+        return " Use accuracy for solutions that end with their answer, or name another column."
+    return " Use exact for texts and choice for letters, or drop these rows."
+
+
+def scores_of_golds(rows: Sequence[Row], reward: Reward) -> list[Score]:
+    """Return the score of a completion with the gold answer for each row.
+
+    If the time is up early, there are fewer scores than rows.
+    """
+    [guard] = guard_rewards([reward], timeout=PATIENCE, max_failure_rate=1.0)
+    scores: list[Score] = []
+    until = float("inf")
+    with quiet("grpo_ext.rewards.guard"):
+        for row in rows:
+            if time.monotonic() > until:
+                break
+            completion = Completion(f"<answer>\n{answer_in(row[COLUMN], reward)}\n</answer>", [])
+            [sample] = score_completions([row], [[completion]], {guard.name: guard})
+            scores.append(sample.rewards[guard.name])
+            if len(scores) == 1:  # the first score may import a package
+                until = time.monotonic() + BUDGET
+    return scores
+
+
+def answer_in(gold: object, reward: Reward) -> str:
+    """Return the answer that a right completion gives, for a gold answer that may be a solution."""
+    if isinstance(gold, list):
+        gold = next((entry for entry in gold if not is_blank(entry)), "")
+    if reward.registration.name == "choice":
+        return letter_of_gold(gold, reward.options["first_index"]) or str(gold)
+    text = str(gold)
+    return last_answer(text) or str(final_answer(text))
+
+
+def report_missing_options(
+    rows: Sequence[tuple[int, Row]], reward: Reward, findings: Findings
+) -> None:
+    """Report letters of options that the prompt does not list.
+
+    Args:
+        rows: the rows with a gold answer, with their numbers.
+        reward: the reward `choice`.
+        findings: gets the problem.
+    """
+    missing = []
+    for number, row in rows:
+        letter = letter_of_gold(row[COLUMN], reward.options["first_index"])
+        prompt = text_of_prompt(row["prompt"])
+        if letter is not None and not re.search(rf"(?<!\w){letter}(?![\w'])", prompt):
+            missing.append((number, letter))
+    if len(missing) > MAX_SHARE * len(rows):
+        number, letter = missing[0]
+        findings.problem(
+            f"the prompt lists no option {letter}, which is the answer of row {number}, and "
+            f"{len(missing)} of the first {len(rows)} rows lack theirs. List the options in "
+            'user_prompt, such as "{question}\\n{choices:letters}".',
+            prompt_key(findings),
+        )
+
+
+def report_long(rows: Sequence[tuple[int, Row]], findings: Findings) -> None:
+    """Note that most answers are long texts, which hardly any completion repeats exactly."""
+    words = [len(answer_words(row[COLUMN])) for _, row in rows]
+    if share_of(count > LONG_TEXT for count in words) > MAX_SHARE:
+        findings.note(
+            f"most answers in {COLUMN!r} have more than {LONG_TEXT} words, and reward 'exact' pays "
+            "only for the same text, so hardly any completion earns it. Write a reward that "
+            "compares texts, or let a model grade with the reward `judge`.",
+            KEY,
+        )
+
+
+def answer_words(gold: object) -> list[str]:
+    """Return the words of a gold answer; of a list, those of the shortest text."""
+    texts = gold if isinstance(gold, list) else [gold]
+    return min((str(text).split() for text in texts), key=len)

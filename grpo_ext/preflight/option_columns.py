@@ -1,0 +1,137 @@
+"""Find the options of multiple-choice questions, and list them in a prompt."""
+
+import re
+from dataclasses import dataclass
+from string import ascii_lowercase, ascii_uppercase
+from typing import Any
+
+from grpo_ext.preflight.first_rows import Row
+
+LISTS = ("choices", "options", "endings", "candidates", "answer_choices")
+TEXTS = ("text", "value", "content")  # keys of an option's text, if the options are mappings
+# Beginnings of the names of columns with one option each, such as `option_a` or `opa`.
+PREFIXES = ("option", "opt", "op", "choice", "answer", "ans", "ending", "sol")
+LETTERED = re.compile(r"\(?[A-Z][).:]")  # an option that already begins with its letter
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of the rows' questions.
+
+    Attributes:
+        columns: the columns that contain them.
+        template: the lines of a prompt that list them, with a letter before each.
+        unlettered: the same lines without letters.
+        texts: the options of each row.
+    """
+
+    columns: list[str]
+    template: str
+    unlettered: str
+    texts: list[list[str]]
+
+
+def find_options(rows: list[Row], names: list[str]) -> Options | None:
+    """Return the options that the columns `names` contain; `None` if there are none."""
+    for name in names:
+        if name.lower() in LISTS:
+            options = options_in(name, rows)
+            if options is not None:
+                return options
+    for prefix in ("", *PREFIXES):
+        columns = numbered_columns(prefix, names)
+        if len(columns) >= 2:
+            return options_of_columns(columns, rows)
+    return None
+
+
+def options_in(name: str, rows: list[Row]) -> Options | None:
+    """Return the options in one column of lists or mappings; `None` if its values are neither.
+
+    A mapping has the options by letter, or a list of their texts under one of `TEXTS`.
+    """
+    values: list[Any] = [row.get(name) for row in rows]
+    if all(is_text_list(value) for value in values):
+        return listed(name, name, values)
+    for key in TEXTS:
+        if all(isinstance(value, dict) and is_text_list(value.get(key)) for value in values):
+            return listed(name, f"{name}[{key}]", [value[key] for value in values])
+        if all(is_list_of_mappings(value, key) for value in values):
+            fields = [f"{name}[{i}][{key}]" for i in range(len(values[0]))]
+            texts = [[str(option[key]) for option in value] for value in values]
+            return in_fields(name, fields, texts)
+    letters = sorted(values[0]) if isinstance(values[0], dict) else []
+    if len(letters) >= 2 and all(isinstance(v, dict) and sorted(v) == letters for v in values):
+        fields = [f"{name}[{letter}]" for letter in letters]
+        texts = [[str(value[letter]) for letter in letters] for value in values]
+        return in_fields(name, fields, texts)
+    return None
+
+
+def is_text_list(value: object) -> bool:
+    """Return whether a value is a list of two or more texts."""
+    return isinstance(value, list) and len(value) >= 2 and all(isinstance(v, str) for v in value)
+
+
+def is_list_of_mappings(value: object, key: str) -> bool:
+    """Return whether a value is a list of mappings that have `key`."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(option, dict) and key in option for option in value)
+
+
+def listed(column: str, field: str, texts: list[list[str]]) -> Options:
+    """Return the options of a field with a list of texts, which may begin with their letters."""
+    unlettered = f"{{{field}:lines}}"
+    has_letters = all(LETTERED.match(text) for options in texts for text in options)
+    template = unlettered if has_letters else f"{{{field}:letters}}"
+    return Options([column], template, unlettered, texts)
+
+
+def in_fields(column: str, fields: list[str], texts: list[list[str]]) -> Options | None:
+    """Return the options of a column that has a field for each; `None` if their number varies.
+
+    Args:
+        column: the column.
+        fields: the fields of a template, one for each option.
+        texts: the options of each row.
+    """
+    if any(len(options) != len(fields) for options in texts):
+        return None
+    return Options([column], *lines_of(fields), texts)
+
+
+def options_of_columns(columns: list[str], rows: list[Row]) -> Options:
+    """Return the options of rows that have a column for each option."""
+    texts = [[str(row.get(column)) for column in columns] for row in rows]
+    return Options(columns, *lines_of(columns), texts)
+
+
+def lines_of(fields: list[str]) -> tuple[str, str]:
+    """Return the lines of a template for these fields, with letters and without."""
+    lettered = []
+    for letter, field in zip(ascii_uppercase, fields, strict=False):
+        lettered.append(f"{letter}) {{{field}}}")
+    return "\n".join(lettered), "\n".join(f"{{{field}}}" for field in fields)
+
+
+def numbered_columns(prefix: str, names: list[str]) -> list[str]:
+    """Return the columns called `prefix` with a letter or number, from `a`, `0` or `1` onwards.
+
+    Without a prefix, only capital letters count. The columns are in the order of their letters.
+    """
+    pattern = re.compile(f"(?i){prefix}[_ ]?([a-j]|[0-9])" if prefix else "([A-J])")
+    found = {}
+    for name in names:
+        match = pattern.fullmatch(name)
+        if match is not None:
+            found[match[1].lower()] = name
+    for order in (ascii_lowercase, "0123456789", "123456789"):
+        columns = []
+        for mark in order:
+            if mark not in found:
+                break
+            columns.append(found[mark])
+        if len(columns) == len(found):
+            return columns
+    return []

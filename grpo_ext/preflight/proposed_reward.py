@@ -1,0 +1,249 @@
+"""Choose a reward for rows by the columns that have tests, gold answers or references."""
+
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_ext.common.columns import ANSWERS, answer_column
+from grpo_ext.preflight.first_rows import Row
+from grpo_ext.preflight.gold_answers import is_blank
+from grpo_ext.preflight.option_columns import Options
+from grpo_ext.preflight.rendered_rows import ANSWER_MARKS, share_of
+from grpo_ext.rewards.accuracy import gold_answer
+from grpo_ext.rewards.code.asserts import tests_as_list
+from grpo_ext.rewards.quantity import number
+from grpo_ext.rewards.texts import is_text
+from grpo_ext.tasks.prompts import value_at
+
+UNWRITTEN = "my_reward"  # a reward that the user has to write
+TESTS = ("tests", "test_list", "test_cases", "unit_tests", "input_output", "public_tests", "test")
+MOST = 0.9  # share of the gold answers that must be of a kind
+FEW_WORDS = 5  # median number of words up to which an answer can be compared as a text
+FORMULA = 200  # maximum characters of a formula
+MARKS = (*ANSWER_MARKS, "nswer:", "<answer>", "\\frac")
+TWO_WORDS = re.compile(r"(?<!\\)\b[^\W\d_]{2,}\s+[^\W\d_]{2,}")  # prose, not a formula
+LETTER = re.compile(r"\(?[A-J]\)?\.?")
+
+
+@dataclass(frozen=True)
+class RewardChoice:
+    """A reward, and why it fits.
+
+    Attributes:
+        name: the name of the reward.
+        reason: why it fits, as a clause.
+        columns: a column that the reward reads -> a column of the data.
+        options: options of the reward.
+        question: what the data leaves open and a person has to decide; `None` if nothing is.
+    """
+
+    name: str
+    reason: str
+    columns: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    question: str | None = None
+
+
+@dataclass(frozen=True)
+class Golds:
+    """The gold answers of rows.
+
+    Attributes:
+        column: their column, or `column.key` for an entry of a mapping.
+        values: those of the rows that have one.
+    """
+
+    column: str
+    values: list[Any]
+
+    @property
+    def texts(self) -> list[str]:
+        """The answers as texts; of a list of right answers, the first."""
+        texts = []
+        for value in self.values:
+            first = value[0] if isinstance(value, list) else value
+            texts.append(str(first).strip())
+        return texts
+
+    @property
+    def are_lists(self) -> bool:
+        """Whether rows have lists of answers, any of which is right."""
+        return any(isinstance(value, list) for value in self.values)
+
+
+def choose_reward(rows: list[Row], names: list[str], options: Options | None) -> RewardChoice:
+    """Choose a reward by the names and values of the columns that it may read.
+
+    Args:
+        rows: the first rows.
+        names: the columns that a reward may read.
+        options: the options of multiple-choice questions, if there are any.
+    """
+    tests = first_of(TESTS, names)
+    if tests:
+        return reward_for_tests(rows, tests)
+    if "json_schema" in names:
+        return RewardChoice("json_schema", "json_schema has schemas", keep("json_schema"))
+    if {"nums", "target"} <= set(names):
+        return RewardChoice("countdown", "nums and target are a Countdown problem")
+    if {"instruction_id_list", "kwargs"} <= set(names):
+        reason = "instruction_id_list and kwargs are verifiable instructions, as in IFEval"
+        return RewardChoice("instructions", reason)
+    if {"chosen", "rejected"} <= set(names):
+        return RewardChoice(
+            UNWRITTEN,
+            "chosen and rejected are a preference, which scores no other completion: train a "
+            "reward model on it, or use DPO",
+        )
+    if {"completion", "label"} <= set(names) and isinstance(rows[0]["label"], bool):
+        return RewardChoice(
+            UNWRITTEN, "label judges the completion of the data, which scores no other completion"
+        )
+    golds = find_golds(rows, names)
+    if golds is None:
+        return RewardChoice(UNWRITTEN, "no column has an answer that a rule can judge")
+    return reward_for_golds(golds, options)
+
+
+def keep(name: str) -> dict[str, str]:
+    """Return the renaming of a column that keeps its name."""
+    return {name: name}
+
+
+def reward_for_tests(rows: list[Row], column: str) -> RewardChoice:
+    """Return the reward `code`, or one to be written if it cannot use the tests."""
+    usable = []
+    for row in rows:
+        with suppress(ValueError):
+            usable.append(tests_as_list(row.get(column)))
+    if len(usable) < MOST * len(rows) or not all(map(are_tests, usable)):
+        return RewardChoice(
+            UNWRITTEN,
+            f"{column} has tests in a form that the reward `code` does not read: write them as "
+            "lists of asserts, or of mappings with input and output",
+        )
+    return RewardChoice("code", f"{column} has tests", {"tests": column})
+
+
+def are_tests(tests: Sequence[object]) -> bool:
+    """Return whether all tests are asserts, or all are mappings with `input` and `output`."""
+    if all(isinstance(test, str) for test in tests):
+        return any("assert" in str(test) for test in tests)
+    return all(isinstance(test, dict) and {"input", "output"} <= test.keys() for test in tests)
+
+
+def find_golds(rows: list[Row], names: list[str]) -> Golds | None:
+    """Return the gold answers in the first column for which a rule can judge them.
+
+    If there is no such column, return those of the first column with a usual name; `None` if there
+    is none, or if most of its values are empty.
+    """
+    candidates = usual_names(ANSWERS, names)
+    nested = answer_column({name: rows[0].get(name) for name in names})
+    if nested is not None and nested not in candidates:
+        candidates.append(nested)
+    found = []
+    for column in candidates:
+        values = []
+        for row in rows:
+            with suppress(ValueError, KeyError):
+                value = value_at(row, column)
+                if not is_blank(value) and not isinstance(value, dict):
+                    values.append(value)
+        if len(values) > len(rows) / 2:
+            found.append(Golds(column, values))
+    for golds in found:
+        if reward_for_golds(golds, None).name != UNWRITTEN:
+            return golds
+    return found[0] if found else None
+
+
+def reward_for_golds(golds: Golds, options: Options | None) -> RewardChoice:
+    """Choose a reward that can judge these gold answers.
+
+    Args:
+        golds: the gold answers, none of them empty.
+        options: the options of multiple-choice questions, if there are any.
+    """
+    column = golds.column
+    texts = golds.texts
+    columns = {"solution": column}
+    if golds.are_lists:
+        return reward_for_texts(golds)
+    if most(LETTER.fullmatch(text) for text in texts):
+        return RewardChoice("choice", f"{column} has letters", columns)
+    if options is not None and most(re.fullmatch("[0-9]", text) for text in texts):
+        return reward_for_numbered_options(golds, options)
+    if most(is_marked(text) for text in texts):
+        return RewardChoice("accuracy", f"{column} has marked or written-out solutions", columns)
+    if most(len(text) < 100 and number(text) is not None for text in texts):
+        return RewardChoice("number", f"{column} has numbers", columns)
+    if most(is_formula(text) for text in texts):
+        return RewardChoice("accuracy", f"{column} has formulas", columns)
+    return reward_for_texts(golds)
+
+
+def reward_for_texts(golds: Golds) -> RewardChoice:
+    """Return the reward `exact` for short texts, and one to be written for long ones."""
+    column = golds.column
+    if statistics.median(len(text.split()) for text in golds.texts) <= FEW_WORDS:
+        reason = f"{column} has short texts"
+        return RewardChoice("exact", reason, {"solution": column}, {"ignore_case": True})
+    reason = f"{column} has long texts, which no rule can judge"
+    return RewardChoice(UNWRITTEN, reason, {"reference": column})
+
+
+def reward_for_numbered_options(golds: Golds, options: Options) -> RewardChoice:
+    """Return the reward `choice` for golds that are the numbers of options.
+
+    The first option has the number 0 if any gold is 0, and the number 1 if any gold is the number
+    of options. Otherwise a person has to decide, and the reward reads no gold until then.
+    """
+    numbers = [int(text) for text in golds.texts]
+    reason = f"{golds.column} has the numbers of options"
+    columns = {"solution": golds.column}
+    if 0 in numbers:
+        return RewardChoice("choice", reason, columns, {"first_index": 0})
+    if max(numbers) == max(map(len, options.texts)):
+        return RewardChoice("choice", reason, columns, {"first_index": 1})
+    question = (
+        f"Is the first option number 0 or 1 in {golds.column}? Write first_index: 0 or 1 into the "
+        "reward `choice`."
+    )
+    return RewardChoice("choice", reason, columns, question=question)
+
+
+def is_marked(text: str) -> bool:
+    """Return whether a solution marks its final answer, or is written in LaTeX."""
+    return any(mark in text for mark in MARKS)
+
+
+def is_formula(text: str) -> bool:
+    """Return whether a text is a number or formula that the reward `accuracy` reads."""
+    if len(text) > FORMULA or TWO_WORDS.search(text):
+        return False
+    if number(text) is not None:
+        return True
+    return gold_answer(text) is not None and not is_text(text)
+
+
+def most(flags: Iterable[object]) -> bool:
+    """Return whether at least the share `MOST` of `flags` is true."""
+    return share_of(map(bool, flags)) >= MOST
+
+
+def first_of(candidates: Iterable[str], names: list[str]) -> str | None:
+    """Return the first column with one of the usual names; `None` if there is none."""
+    return next(iter(usual_names(candidates, names)), None)
+
+
+def usual_names(candidates: Iterable[str], names: list[str]) -> list[str]:
+    """Return the columns with one of the usual names, in the order of `candidates`.
+
+    Capital letters, spaces and hyphens do not count: `Correct Answer` has the name correct_answer.
+    """
+    plain = {re.sub("[ -]", "_", name).lower(): name for name in names}
+    return [plain[name.lower()] for name in candidates if name.lower() in plain]
