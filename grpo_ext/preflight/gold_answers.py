@@ -152,8 +152,10 @@ def report_empty(rows: Sequence[Row], reward: Reward, findings: Findings) -> lis
             f"as row {empty[0]}, so reward {reward.name!r} cannot judge them. Drop these rows, or "
             "name the column of the answers in rename_columns."
         )
-        report = findings.problem if len(empty) > MAX_SHARE * len(rows) else findings.note
-        report(message, KEY)
+        if len(empty) > MAX_SHARE * len(rows):
+            findings.problem(message, KEY)
+        else:
+            findings.note(message, KEY)
     return filled
 
 
@@ -195,8 +197,10 @@ def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Fin
             f"rows, which it leaves without a score. The first is row {number}, with "
             f"{COLUMN!r} {str(row[COLUMN])[:80]!r}.{advice(reward)}"
         )
-        report = findings.problem if len(unread) > MAX_SHARE * len(scores) else findings.note
-        report(message, KEY)
+        if len(unread) > MAX_SHARE * len(scores):
+            findings.problem(message, KEY)
+        else:
+            findings.note(message, KEY)
     if refused:
         number, row = rows[refused[0]]
         message = (
@@ -204,8 +208,10 @@ def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Fin
             f"the first {len(scores)} rows. The first is row {number}, with {COLUMN!r} "
             f"{str(row[COLUMN])[:80]!r}.{advice(reward)}"
         )
-        report = findings.problem if len(refused) > MAX_SHARE * len(scores) else findings.note
-        report(message, KEY)
+        if len(refused) > MAX_SHARE * len(scores):
+            findings.problem(message, KEY)
+        else:
+            findings.note(message, KEY)
 
 
 def advice(reward: Reward) -> str:

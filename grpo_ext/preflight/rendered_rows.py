@@ -108,8 +108,10 @@ def report_system_messages(rows: Sequence[Row], findings: Findings) -> None:
             "have two system messages: one of the data, and one of system_prompt. Remove "
             "system_prompt, or the message in the data."
         )
-        report = findings.problem if len(twice) > MAX_SHARE * len(rows) else findings.note
-        report(message, "system_prompt")
+        if len(twice) > MAX_SHARE * len(rows):
+            findings.problem(message, "system_prompt")
+        else:
+            findings.note(message, "system_prompt")
     prompt = rows[0]["prompt"]
     if not system_messages(prompt):
         return

@@ -23,10 +23,11 @@ from grpo_ext.recipe.notes import GRPO_NOTES, SFT_NOTES
 from grpo_ext.recipe.rule_kinds import Dependency, Idle, Refusal, Rule
 from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES
 from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
+from grpo_ext.tasks.prompts import Prompts
 from tests.support.places import REPO
 
 PAGE = REPO / "docs" / "rules.md"
-CLASSES = (GRPOExtConfig, RunConfig, ModelConfig, SFTConfig, LaunchConfig)
+CLASSES = (GRPOExtConfig, RunConfig, ModelConfig, SFTConfig, LaunchConfig, Prompts)
 FIELDS = {field.name for cls in CLASSES for field in dataclasses.fields(cls)}
 REFUSED = "refused"
 BY_SFT = "refused by sft"
@@ -94,18 +95,27 @@ class Source:
             if isinstance(part, ast.Constant) and part.value in FIELDS:
                 found.add(part.value)
             if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
-                called = self.functions.get(part.func.id)
-                if called is not None:
-                    found |= self.keys_returned(called)
+                found |= self.keys_of_call(part.func.id)
             if isinstance(part, ast.Name):
                 found |= self.keys_of_name(part.id, function)
         return found
+
+    def keys_of_call(self, name: str) -> set[str]:
+        """Return the fields that a function of this module, or of one of its room, returns."""
+        called = getattr(self.module, name, None)
+        room = self.module.__name__.rpartition(".")[0]
+        if not inspect.isfunction(called) or called.__module__.rpartition(".")[0] != room:
+            return set()
+        owner = Source(importlib.import_module(called.__module__))
+        return owner.keys_returned(owner.functions[name])
 
     def keys_returned(self, function: ast.FunctionDef) -> set[str]:
         returns = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
         found: set[str] = set()
         for returned in filter(None, returns):
             found |= {ast.unparse(part).strip("'") for part in ast.walk(returned)} & FIELDS
+            if isinstance(returned, ast.Name):
+                found |= self.keys_of_name(returned.id, function)
         return found or {ANY}
 
     def keys_of_name(self, name: str, function: ast.FunctionDef) -> set[str]:
