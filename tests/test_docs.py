@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
+from transformers import TrainerState
 
 from grpo_ext import RecipeError, load_recipe
 from grpo_ext.cli.main import main, make_parser
@@ -22,9 +24,11 @@ from grpo_ext.objective.advantage import get_advantages, joint_advantages
 from grpo_ext.observe.health import RULES
 from grpo_ext.recipe.foreign import FOREIGN
 from grpo_ext.recipe.load import load_sft_recipe
+from grpo_ext.rewards import build
 from grpo_ext.rewards.guard import AsyncGuard
 from grpo_ext.run.from_recipe import named_rewards_and_weights, train_rows
 from tests.support.places import REPO
+from tests.support.registry_state import registry_as_before
 
 PAGES = [
     REPO / "README.md",
@@ -286,6 +290,33 @@ def test_each_alarm_has_its_section_on_the_page_that_it_names():
     for name, section in sections.items():
         [row] = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
         assert f"(#{section})" in row
+
+
+def test_keys_that_the_pages_of_advice_name_exist():
+    task = {"task": "prompts", "dataset_name": "rows.jsonl"}
+    keys = {*load_recipe(None, MODEL | task).flat.defaults, "credit", "mode"}
+    for page in ("does-not-learn.md", "faq.md"):
+        text = (REPO / "docs" / page).read_text(encoding="utf-8")
+        named = set(re.findall(r"`([a-z_]+): [^`]+`", text))
+        assert len(named) > 10 and named <= keys, named - keys
+
+
+def test_a_reward_reads_the_step_as_the_page_says():
+    with registry_as_before():
+        exec(block("faq.md", "python", "brief_later"), {"__name__": "faq"})
+        reward = build("brief_later")
+        texts = ["a" * 100, "a" * 300]
+        for step, scores in ((1, [1.0, 1.0]), (51, [1.0, 0.0])):
+            state = TrainerState(global_step=step, max_steps=100)
+            assert reward(completions=texts, trainer_state=state) == scores
+
+
+def test_a_prefix_scores_a_think_tag_that_the_prompt_has_opened():
+    [settings] = yaml.safe_load(block("faq.md", "yaml", "prefix"))["reward_funcs"]
+    options = {name: value for name, value in settings.items() if name != "name"}
+    text = "a</think><answer>1</answer>"
+    assert build("format", **options)(completions=[text]) == [1.0]
+    assert build("format")(completions=[text]) == [0.0]
 
 
 def test_each_promise_names_tests_that_exist():
