@@ -206,12 +206,9 @@ def print_suite(evaluation: dict[str, Any]) -> None:
 
     Tasks that are part of a group with figures are only in the file of `--output`.
     """
-    from grpo_ext.evaluation.suite_figures import without_parts
     from grpo_ext.evaluation.table import print_parts
 
-    [first, *_] = evaluation["figures"]
-    subtasks = evaluation["results"][first]["group_subtasks"]
-    names = list(without_parts(evaluation["figures"][first], subtasks))
+    names = evaluation["settings"]["shown"]
     print_parts(evaluation["figures"], names, "mean ± standard error")
     for comparison in evaluation["comparisons"]:
         print_comparison(comparison, names)

@@ -23,7 +23,7 @@ from grpo_ext.common.prompt_tokens import encode_prompts
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.common.untrusted import first_line
 from grpo_ext.evaluation.evaluate_recipe import check_models, load_model, load_tokenizer
-from grpo_ext.evaluation.suite_figures import compare_results, figures_by_task
+from grpo_ext.evaluation.suite_figures import compare_results, figures_by_task, without_parts
 from grpo_ext.recipe.load import Recipe
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def evaluate_suite(recipe: Recipe, model_names: list[str], suite: Suite) -> dict
         suite: the tasks.
 
     Returns:
-        `settings`, what the figures depend on; `results`, what the harness returned, by model;
+        `settings`, what the figures depend on, and `shown`, the tasks that are no part of a group
+        with figures; `results`, what the harness returned, by model;
         `figures` of `figures_by_task`, by model; and `comparisons`, the differences of
         `compare_results` with the keys `model` and `against`.
 
@@ -83,10 +84,12 @@ def evaluate_suite(recipe: Recipe, model_names: list[str], suite: Suite) -> dict
     for name in later:
         differences = compare_results(results[first], results[name])
         comparisons.append({"model": name, "against": first, **differences})
+    figures = {name: figures_by_task(of_model) for name, of_model in results.items()}
+    shown = without_parts(figures[first], results[first]["group_subtasks"])
     return {
-        "settings": settings_of(suite, results[first], has_template),
+        "settings": settings_of(suite, results[first], has_template) | {"shown": list(shown)},
         "results": results,
-        "figures": {name: figures_by_task(of_model) for name, of_model in results.items()},
+        "figures": figures,
         "comparisons": comparisons,
     }
 

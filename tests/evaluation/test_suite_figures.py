@@ -104,11 +104,14 @@ def evaluation_of(results):
     for name in later:
         differences = compare_results(results[first], results[name])
         comparisons.append({"model": name, "against": first, **differences})
+    figures = {name: figures_by_task(of_model) for name, of_model in results.items()}
+    shown = without_parts(figures[first], results[first]["group_subtasks"])
+    has_template = dict.fromkeys(results, False) | {first: True}
     return {
         "results": results,
-        "figures": {name: figures_by_task(of_model) for name, of_model in results.items()},
+        "figures": figures,
         "comparisons": comparisons,
-        "settings": {"chat_template": dict.fromkeys(results, False) | {first: True}},
+        "settings": {"chat_template": has_template, "shown": list(shown)},
     }
 
 

@@ -30,6 +30,7 @@ NAMES = [
     "notes.md",
     "recipe.yaml",
     "run.json",
+    "suite.json",
     "metrics.jsonl",
     "metrics-0001.jsonl",
     "samples.jsonl",

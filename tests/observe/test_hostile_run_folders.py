@@ -40,6 +40,7 @@ NAMES = (
     "notes.md",
     "recipe.yaml",
     "run.json",
+    "suite.json",
     "metrics.jsonl",
     "samples.jsonl",
     "samples-0001.jsonl",
@@ -52,6 +53,7 @@ def private_folder(path: Path) -> Path:
     write_run(path, [sample(1, SECRET)], [{"step": 1, "reward": 0.5, SECRET: 1.0}])
     (path / "samples-0001.jsonl").write_text(json.dumps(sample(1, SECRET)) + "\n")
     (path / "run.json").write_text(json.dumps({"rewards": [{"name": SECRET}], "starts": []}))
+    (path / "suite.json").write_text(json.dumps({"models": {"m": {SECRET: {"acc": 1.0}}}}))
     (path / "recipe.yaml").write_text(f"system_prompt: {SECRET}\n")
     (path / "notes.md").write_text(SECRET)
     (path / ".lock").write_text(SECRET)

@@ -35,6 +35,7 @@ RUN = [
     "run/samples.jsonl",
     "run/metrics.jsonl",
     "run/run.json",
+    "run/suite.json",
     "run/recipe.yaml",
     "run/notes.md",
     "run/.lock",

@@ -28,13 +28,14 @@ from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import RunData, read_run
 from grpo_ext.observe.report.columns import CHUNK, Explainer, sample_columns, sample_texts
 from grpo_ext.observe.run_folders import find_folder, is_running, runs_in, unique_names
+from grpo_ext.observe.suite_table import suite_table
 
 STYLES = ("page.css", "figures.css", "explorer.css", "paper.css")
 SCRIPTS = (
     "elements.js", "curves.js", "rows.js", "store.js", "headline.js", "sparkline.js", "chart.js",
-    "panels.js", "phases.js", "runs.js", "completions.js", "filters.js", "histogram.js",
-    "conversation.js", "tokens.js", "detail.js", "group.js", "changes.js", "pairs.js", "recipe.js",
-    "main.js",
+    "panels.js", "phases.js", "runs.js", "suites.js", "completions.js", "filters.js",
+    "histogram.js", "conversation.js", "tokens.js", "detail.js", "group.js", "changes.js",
+    "pairs.js", "recipe.js", "main.js",
 )  # fmt: skip
 MOST_NOTE = 2000  # maximum number of characters of `notes.md` to show
 LIVE = "live.js"  # the only script that makes requests, included only in pages from a server
@@ -155,6 +156,7 @@ def about(run: RunData) -> dict[str, Any]:
         "recipe": run.recipe,
         "about": run.about,
         "rewards": run.rewards,
+        "suite": suite_table(run.folder, run.faults),
         "faults": run.faults,
         "chunk": CHUNK,
     }

@@ -32,6 +32,7 @@ function drawRunsAndCurves() {
   drawHeadline(runs);
   drawChanges(runs);
   drawRuns(runs, drawRunsAndCurves);
+  drawSuites(runs);
   byId("curves").hidden = !runs.length;
   drawPanels(runs);
   drawPhases(runs);
