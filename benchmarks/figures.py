@@ -87,7 +87,8 @@ def kills(rows: list[dict[str, Any]]) -> Fields:
             continue
         for kind, count in counts.items():
             others[kind] = others.get(kind, 0) + count
-    return {"turns": turns, "others": sum(others.values()), "of": others}
+    beside = sum(others.values())
+    return {"turns": turns, "others": beside, "all": turns + beside, "of": others}
 
 
 def loss_types(figures: dict[str, Any]) -> Fields:
@@ -151,6 +152,7 @@ def signals(figures: dict[str, Any]) -> Fields:
 
 
 BENCHMARKS = "benchmarks/README.md"
+PROMISES = "docs/promises"
 
 
 def loss_types_row(loss: str) -> str:
@@ -177,6 +179,38 @@ SENTENCES = [
         "{of[at random moments]} at random moments, {of[of the sampler]} of the sampler process, "
         "{of[in a checkpoint]} within a checkpoint",
         kills,
+    ),
+    Sentence("README.md", "kills", "promises/killed-run.md): {all} kills", kills),
+    Sentence("docs/index.md", "kills", "promises/killed-run.md): {all} kills", kills),
+    Sentence(
+        f"{PROMISES}/killed-run.md", "kills", "at random moments | {turns} | nothing |", kills
+    ),
+    Sentence(
+        f"{PROMISES}/killed-run.md",
+        "kills",
+        "the sampler process itself | {others} | nothing |",
+        kills,
+    ),
+    Sentence(
+        f"{PROMISES}/gradient.md",
+        "truncated",
+        "{seeds[0][ours][greedy]:.3f}, {seeds[1][ours][greedy]:.3f}, "
+        "{seeds[2][ours][greedy]:.3f} | {seeds[0][TRL][greedy]:.3f}, "
+        "{seeds[1][TRL][greedy]:.3f}, {seeds[2][TRL][greedy]:.3f} |",
+    ),
+    Sentence(
+        f"{PROMISES}/rewards.md",
+        "hostile_code",
+        "{alone:.0f} hostile programs, on asserts and on inputs, then {programs in the pool} in a "
+        "pool of two workers | {scored above 0 in the pool} earned a score",
+        lambda figures: {"alone": figures["programs alone"] / 2},
+    ),
+    Sentence(
+        f"{PROMISES}/recipe.md",
+        "settings",
+        "| Countdown | {countdown[ratio]:.2f} | | word problems | {gsm8k[ratio]:.2f} | "
+        "| verse | {poem[ratio]:.2f} |",
+        settings,
     ),
     Sentence(
         BENCHMARKS,

@@ -6,7 +6,7 @@ import grpo_ext
 
 project = "grpo_ext"
 release = grpo_ext.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 html_theme = "furo"

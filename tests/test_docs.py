@@ -34,11 +34,12 @@ PAGES = [
     REPO / "README.md",
     *(
         page
-        for folder in ("docs", "docs/how-to", "docs/coming-from", "examples")
+        for folder in ("docs", "docs/how-to", "docs/coming-from", "docs/promises", "examples")
         for page in sorted((REPO / folder).glob("*.md"))
     ),
 ]
 MODEL = {"model_name_or_path": "m"}
+STAND_INS = ("RECIPE", "mine.yaml", "mine/recipe.yaml")  # recipes of the reader
 RUN = ("check", "plan", "rewards")  # the others train, or load a model
 
 
@@ -63,8 +64,7 @@ def test_there_are_commands_on_every_page_about_recipes():
 @pytest.mark.parametrize("name", commands())
 def test_commands_are_understood(name, tmp_path, monkeypatch, capsys):
     words = [
-        "recipes/countdown/tiny.yaml" if word in ("RECIPE", "mine.yaml") else word
-        for word in commands()[name]
+        "recipes/countdown/tiny.yaml" if word in STAND_INS else word for word in commands()[name]
     ]
     monkeypatch.chdir(REPO)
     if "reasoning_gym" in name:

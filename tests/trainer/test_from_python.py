@@ -140,16 +140,15 @@ def test_arguments_that_do_not_say_are_those_of_this_machine():
     assert GRPOExtConfig("x", use_cpu=True).bf16 is True, "as in TRL where the user says it"
 
 
-def test_the_readmes_example_runs(tiny_folder, tmp_path, monkeypatch, capsys):
-    [code] = re.findall(
-        r"## From Python\n+```python\n(.*?)```", (REPO / "README.md").read_text(), re.DOTALL
-    )
+def test_the_example_of_the_page_runs(tiny_folder, tmp_path, monkeypatch, capsys):
+    page = (REPO / "docs/how-to/more.md").read_text()
+    [code] = re.findall(r"## Start from Python\n+```python\n(.*?)```", page, re.DOTALL)
     small = ", max_steps=1, max_completion_length=4, logging_steps=1, save_strategy='no')"
     code = code.replace('"Qwen/Qwen2.5-0.5B-Instruct"', repr(str(tiny_folder)))
     code = code.replace('output_dir="runs/brief")', f'output_dir="runs/brief"{small}')
     assert small in code
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+    exec(compile(code, "more.md", "exec"), {"__name__": "page"})
     assert "next: grpo-ext report runs/brief" in capsys.readouterr().out
     assert yaml.safe_load((tmp_path / "runs/brief/recipe.yaml").read_text())["max_steps"] == 1
 
