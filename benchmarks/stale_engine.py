@@ -12,14 +12,18 @@ with 1 if a faulty run went on, or the sound one did not reach its end. vLLM is 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import logging
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import datasets
 from transformers.utils import logging as transformers_logging
 
 from benchmarks.invariance import tiny_model
@@ -86,7 +90,8 @@ def run(model: Path, out: Path, case: Case, overlap: str) -> Outcome:
         case.fault(trainer)
     error = ""
     try:
-        trainer.train()
+        with contextlib.redirect_stdout(io.StringIO()):  # the run's own lines
+            trainer.train()
     except EngineFailure as failure:
         error = str(failure).partition(". ")[0]
     differences = [
@@ -104,11 +109,12 @@ def run(model: Path, out: Path, case: Case, overlap: str) -> Outcome:
 
 def as_text(outcome: Outcome) -> str:
     """Return an outcome in two lines, or three with an error."""
-    ended = "reached its end" if not outcome.error else f"ended, leaving {outcome.checkpoint}"
-    apart = f"log-probs at most {outcome.difference:.1e} apart"
+    ended = f"reached its end at step {outcome.steps}"
+    if outcome.error:
+        ended = f"ended at step {outcome.steps}, leaving {outcome.checkpoint or 'no checkpoint'}"
     lines = [
         f"{outcome.case} (overlap: {outcome.overlap})",
-        f"    {ended} after {outcome.steps} steps; {apart}",
+        f"    {ended}; log-probs logged as at most {outcome.difference:.1e} apart",
     ]
     if outcome.error:
         lines.append(f"    {outcome.error}.")
@@ -122,7 +128,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
     logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore", FutureWarning)
     transformers_logging.disable_progress_bar()
+    datasets.disable_progress_bars()
     outcomes = []
     with tempfile.TemporaryDirectory() as folder:
         model = tiny_model(Path(folder) / "model")
