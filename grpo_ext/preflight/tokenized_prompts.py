@@ -99,9 +99,11 @@ def check_tokenized_prompts(
             "model_name_or_path",
         )
         return None
+    has_template = not all(isinstance(prompt, str) for prompt in prompts)
     if kwargs is not None:
-        has_template = not all(isinstance(prompt, str) for prompt in prompts)
         note_unused_arguments(kwargs, has_template, tokenizer, findings)
+    if has_template:
+        note_todays_date(kwargs or {}, str(tokenizer.chat_template), findings)
     return prompt_figures(ids, tokenizer, v, findings)
 
 
@@ -134,6 +136,33 @@ def note_unused_arguments(
                 "it.",
                 key,
             )
+
+
+def note_todays_date(kwargs: dict[str, Any], template: str, findings: Findings) -> None:
+    """Note a chat template that writes today's date, which changes prompts from day to day.
+
+    Args:
+        kwargs: the `chat_template_kwargs`.
+        template: the chat template.
+        findings: gets the note.
+    """
+    key = "chat_template_kwargs"
+    if "strftime_now" not in template or "date_string" in kwargs:
+        return
+    if "date_string" in template:
+        findings.note(
+            "the model's chat template writes today's date into prompts, so a run that resumes on "
+            "another day trains on other prompts. Write `chat_template_kwargs: {date_string: 26 "
+            "Jul 2024}`, with any date.",
+            key,
+        )
+    else:
+        findings.note(
+            "the model's chat template writes today's date into prompts, so a run that resumes on "
+            "another day trains on other prompts. Save the tokenizer with a template that has a "
+            "fixed date.",
+            key,
+        )
 
 
 def prompt_figures(

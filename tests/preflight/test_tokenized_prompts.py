@@ -75,6 +75,34 @@ def test_a_second_bos_is_a_problem(tokenizer, tiny_folder):
     assert "twice" in rendered.problems[0].message
 
 
+LLAMA = (
+    "{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("beginning", "options", "remedy"),
+    [
+        (LLAMA + "{{ date_string }}", {}, "Write `chat_template_kwargs: {date_string: "),
+        (LLAMA + "{{ date_string }}", {"date_string": "26 Jul 2024"}, None),
+        ("{{ strftime_now('%Y-%m-%d') }}", {}, "Save the tokenizer with a template"),
+    ],
+)
+def test_a_template_that_writes_todays_date_is_noted(
+    tokenizer, tiny_folder, beginning, options, remedy
+):
+    tokenizer.chat_template = beginning + tokenizer.chat_template
+    found, findings = seen(tokenizer, CHAT, tiny_folder, chat_template_kwargs=options)
+    assert not findings.problems
+    if remedy is None:
+        assert "26 Jul 2024" in found["first"]
+        assert not findings.notes
+    else:
+        [note] = findings.notes
+        assert note.message.startswith("the model's chat template writes today's date")
+        assert remedy in note.message
+
+
 def test_a_template_that_opens_the_think_tag_is_seen(tokenizer, tiny_folder):
     tokenizer.chat_template = tokenizer.chat_template.replace(
         "assistant\n{% endif", "assistant\n<think>\n{% endif"
