@@ -15,6 +15,8 @@ from grpo_ext import load_recipe
 from grpo_ext.cli.main import main
 from grpo_ext.cli.plan import GPU_GIGABYTES
 from grpo_ext.preflight.check_recipe import check_recipe
+from grpo_ext.preflight.forecast import model_size
+from grpo_ext.recipe.memory import cache_bytes, layer_bytes
 from grpo_ext.rewards.registry import register
 from grpo_ext.train import make_trainer
 from tests.support.logs import metric_values, write_json_rows
@@ -136,11 +138,16 @@ def test_a_recipe_needs_what_its_header_says(name, capsys):
     gigabytes = int(needs[2])
     assert GPU_GIGABYTES[command[2]] == gigabytes
     assert plan["batch"]["num_processes"] == {"one GPU": 1, "eight GPUs": 8}[needs[1]]
-    trainer = plan["memory_bytes"]["total"]
-    assert float(needs[3]) == pytest.approx(trainer / 2**30, rel=0.1)
+    memory = plan["memory_bytes"]
+    assert float(needs[3]) == pytest.approx(memory["total"] / 2**30, rel=0.1)
     share = recipe.get("vllm_gpu_memory_utilization")
     assert f"a share of {share:g} for vLLM" in header
-    assert trainer + share * gigabytes * 10**9 < 0.85 * gigabytes * 10**9
+    room = (0.85 - share) * gigabytes * 10**9
+    assert memory["total"] < room
+    size = model_size(recipe.flat, recipe.model)
+    tokens = plan["per_device_eval_batch_size"] * (256 + recipe.get("max_completion_length"))
+    evaluation = tokens * (cache_bytes(size) + layer_bytes(size))
+    assert memory["weights"] + memory["optimizer"] + evaluation < room
     assert plan["longest_completion"] > recipe.get("max_completion_length")
 
 
