@@ -57,7 +57,7 @@ def of_swift(orm: Callable) -> Callable:
         return await orm(list(map(plain_text, completions)), **arguments(completion_ids, columns))
 
     reward: Any = call_async if is_async(orm) else call
-    reward.__name__ = type(orm).__name__
+    reward.__name__ = reward.__qualname__ = type(orm).__name__
     needed = [p for name, p in named.items() if name != "response_token_ids"]
     reward.__signature__ = inspect.Signature(
         [
@@ -103,5 +103,5 @@ def of_verl(compute_score: Callable) -> Callable:
             scores.append(score["score"] if isinstance(score, Mapping) else score)
         return scores
 
-    reward.__name__ = name
+    reward.__name__ = reward.__qualname__ = name
     return reward
