@@ -20,7 +20,6 @@ write; 2 the data cannot be used, the folder already has a recipe, or standard i
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 from itertools import islice
@@ -30,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_ext.cli.command import add_command
 from grpo_ext.common.run_time import duration
 from grpo_ext.common.untrusted import one_line, printable
+from grpo_ext.common.yaml_text import yaml_scalar
 
 if TYPE_CHECKING:
     from grpo_ext.preflight.first_recipe import FirstRecipe
@@ -237,17 +237,6 @@ def reward_file(folder: Path) -> str:
 
     text = "\n".join(data_lines("grpo_ext.preflight", "own_rewards.txt")) + "\n"
     return text.replace("REWARDS", f"{folder}/rewards.py")
-
-
-def yaml_scalar(value: object) -> str:
-    """Return a value as JSON that is also valid YAML.
-
-    Characters that YAML reads as line breaks or refuses are escaped.
-    """
-    text = json.dumps(value, ensure_ascii=False)
-    return "".join(
-        character if character.isprintable() else f"\\U{ord(character):08x}" for character in text
-    )
 
 
 def in_yaml(recipe: dict[str, Any], proposal: Proposal, lora: bool, measured: bool = False) -> str:

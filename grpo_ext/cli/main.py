@@ -25,6 +25,7 @@ from grpo_ext.vllm import EngineFailure
 
 SUBCOMMANDS = (
     "init",
+    "migrate",
     "recipes",
     "data",
     "check",

@@ -1,5 +1,6 @@
-"""Read untrusted YAML within bounds; errors give the line and a remedy."""
+"""Read untrusted YAML within bounds, with the line and a remedy in errors; write values."""
 
+import json
 from contextlib import suppress
 from typing import Any
 
@@ -98,6 +99,17 @@ def load_yaml(content: bytes | str) -> Any:
     """Return the value of a YAML document, `None` if it is empty; raise `YamlFault` on errors."""
     root = compose_yaml(content)
     return None if root is None else construct_yaml(root)
+
+
+def yaml_scalar(value: object) -> str:
+    """Return a value as JSON that is also valid YAML.
+
+    Characters that YAML reads as line breaks or refuses are escaped.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(
+        character if character.isprintable() else f"\\U{ord(character):08x}" for character in text
+    )
 
 
 def _check_bounds(text: str) -> None:

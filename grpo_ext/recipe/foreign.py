@@ -6,13 +6,20 @@
 import dataclasses
 import re
 from collections.abc import Collection, Container
+from typing import Any
 
 from grpo_ext.common.files import data_yaml
 from grpo_ext.common.suggestions import unknown
 from grpo_ext.tasks import task_classes
 
+_ENTRIES: dict[str, list[Any]] = data_yaml("grpo_ext.recipe", "foreign.yaml")
 # key -> [where it comes from, what to write instead]
-FOREIGN: dict[str, list[str]] = data_yaml("grpo_ext.recipe", "foreign.yaml")
+FOREIGN: dict[str, list[str]] = {key: entry[:2] for key, entry in _ENTRIES.items()}
+# key -> how `grpo-ext migrate` translates its value: the key of ours that takes it, or a mapping
+# from values to keys and values of ours
+TRANSLATIONS: dict[str, str | dict[Any, Any]] = {
+    key: entry[2] for key, entry in _ENTRIES.items() if len(entry) > 2
+}
 TRAINER = "GRPOTrainer"  # the origin of arguments that are not settings
 
 
@@ -28,11 +35,10 @@ def unknown_key(
         grpo: whether the recipe is for GRPO; otherwise it is for supervised training.
         several: whether the recipe has `tasks`, so that task keys belong in its entries.
     """
-    inner = key.rpartition(".")[
-        2
-    ]  # last part of a nested key such as `actor_rollout_ref.rollout.n`
-    if inner in FOREIGN and has_counterpart(inner, fields):
-        return foreign_key(key, inner)
+    entry = entry_of(key)
+    if entry is not None and has_counterpart(entry, fields):
+        return foreign_key(key, entry)
+    inner = key.rpartition(".")[2]
     if inner != key and inner in fields:
         return f"unknown key {key!r}: a recipe is flat, so write {inner}."
     if key in other_fields and grpo:
@@ -51,6 +57,23 @@ def unknown_key(
             advice = "Remove it: supervised training has no task."
         return f"{key} belongs to the task {' or '.join(map(repr, tasks))}. {advice}"
     return unknown("key", key, fields)
+
+
+def entry_of(key: str) -> str | None:
+    """Return the name in `FOREIGN` that a key stands under, or `None`.
+
+    A nested key such as `actor_rollout_ref.rollout.n` stands under a part with all that it contains
+    (`critic.*`), else under its last parts (`rollout.n`), as many of them as are a name.
+    """
+    parts = key.split(".")
+    for part in parts[:-1]:
+        if f"{part}.*" in FOREIGN:
+            return f"{part}.*"
+    for start in range(len(parts)):
+        name = ".".join(parts[start:])
+        if name in FOREIGN:
+            return name
+    return None
 
 
 def has_counterpart(key: str, fields: Container[str]) -> bool:

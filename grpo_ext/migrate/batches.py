@@ -1,0 +1,96 @@
+"""Translate batch sizes exactly: completions per micro-batch, optimizer step and generation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grpo_ext.migrate.draft import Draft
+from grpo_ext.recipe.batch import Batch
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of another project's run, all in completions except `num_generations`."""
+
+    num_generations: int  # completions per prompt
+    step: int  # per optimizer step, over all processes
+    generation: int  # per generation
+    micro_batch: int  # per micro-batch and process
+    num_iterations: int = 1  # passes over each generation
+
+    @property
+    def steps_per_generation(self) -> int:
+        """Optimizer steps per generation, at least 1."""
+        return max(1, self.generation * self.num_iterations // self.step)
+
+
+def write_sizes(draft: Draft, sizes: Sizes, processes: int) -> Batch:
+    """Write the keys of a batch whose steps and generations have these sizes.
+
+    The micro-batch is the largest that is not above that of the other project and divides the
+    step of a process.
+
+    Args:
+        draft: the recipe under construction.
+        sizes: the sizes of the other project's run.
+        processes: the number of training processes.
+
+    Returns:
+        The batch of the recipe.
+
+    Raises:
+        ValueError: if the processes cannot share a step.
+    """
+    if sizes.step % processes:
+        raise ValueError(
+            f"an optimizer step of {sizes.step} completions cannot be shared by {processes} "
+            "processes. Choose a --num_processes that divides it."
+        )
+    share = sizes.step // processes
+    micro_batch = min(sizes.micro_batch, share)
+    while share % micro_batch:
+        micro_batch -= 1
+    if "num_generations" not in draft.missing:
+        draft.write("num_generations", sizes.num_generations)
+    draft.write("per_device_train_batch_size", micro_batch)
+    draft.write("gradient_accumulation_steps", share // micro_batch)
+    generation: int | None = None
+    if sizes.generation != sizes.step:
+        generation = sizes.generation
+        draft.write("generation_batch_size", generation)
+    if sizes.num_iterations != 1:
+        draft.write("num_iterations", sizes.num_iterations)
+    return Batch(
+        per_device_train_batch_size=micro_batch,
+        num_processes=processes,
+        gradient_accumulation_steps=share // micro_batch,
+        num_generations=sizes.num_generations,
+        num_iterations=sizes.num_iterations,
+        generation_batch_size=generation,
+    )
+
+
+def sizes_of(batch: Batch) -> Sizes:
+    """Return the sizes of a batch in the keys of TRL."""
+    return Sizes(
+        num_generations=batch.num_generations,
+        step=batch.completions_per_step,
+        generation=batch.completions,
+        micro_batch=batch.per_device_train_batch_size,
+        num_iterations=batch.num_iterations,
+    )
+
+
+def batch_lines(batch: Batch) -> list[str]:
+    """Return sentences on a batch, in completions and prompts."""
+    groups = batch.completions / batch.num_generations
+    step_groups = batch.completions_per_step / batch.num_generations
+    steps = batch.passes / batch.gradient_accumulation_steps
+    processes = "1 process" if batch.num_processes == 1 else f"{batch.num_processes} processes"
+    return [
+        f"A generation: {groups:g} prompts x {batch.num_generations} completions = "
+        f"{batch.completions} completions. Optimizer steps per generation: {steps:g}.",
+        f"An optimizer step: {step_groups:g} prompts, {batch.completions_per_step} completions = "
+        f"{processes} x {batch.gradient_accumulation_steps} micro-batches x "
+        f"{batch.per_device_train_batch_size}.",
+    ]

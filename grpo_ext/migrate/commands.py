@@ -1,0 +1,154 @@
+"""Find the training command among the commands of a script, and its options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import PurePosixPath
+
+from grpo_ext.migrate.shell import Command
+from grpo_ext.migrate.shell_values import Word
+
+OPTION = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
+OVERRIDE = re.compile(r"[+~]{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
+VERL_MAIN = re.compile(r"(?:verl|recipe)[\w./]*[./]main_\w+(?:\.py)?")
+SERVERS = (("trl", "vllm-serve"), ("swift", "rollout"))
+# options of launchers that say how many processes train
+PROCESSES = ("num_processes", "nproc_per_node", "nproc-per-node")
+NODES = ("num_machines", "nnodes")
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a command with the words after it."""
+
+    key: str
+    words: list[Word]
+    line: int
+
+
+@dataclass
+class Launch:
+    """A training command: its project, options, processes, and remarks with their lines."""
+
+    project: str
+    options: list[Option]
+    processes: int | None = None
+    config: Word | None = None  # a YAML file with further settings
+    remarks: list[tuple[int, str]] = field(default_factory=list)
+
+
+def find_launch(commands: Sequence[Command], project: str | None) -> Launch | None:
+    """Return the first training command, or `None`.
+
+    Args:
+        commands: the commands of a script.
+        project: the project, if it is known.
+    """
+    first: Launch | None = None
+    remarks: list[tuple[int, str]] = []
+    for command in commands:
+        words = [word.text for word in command.words]
+        found = training_command(words)
+        line = command.words[0].line
+        if found is None:
+            for server in SERVERS:
+                if server in pairwise(words):
+                    remarks.append((line, f"{' '.join(server)}: start `grpo-ext serve` instead."))
+        elif first is not None:
+            remarks.append((line, "a second training command, which was not read."))
+        else:
+            name, end = found
+            first = launch_of(project or name, command, end)
+    if first is not None:
+        first.remarks += remarks
+    return first
+
+
+def training_command(words: list[str]) -> tuple[str, int] | None:
+    """Return the project of a training command, and the number of words before its options."""
+    for place, word in enumerate(words):
+        following = words[place + 1] if place + 1 < len(words) else ""
+        if VERL_MAIN.fullmatch(word):
+            return "verl", place + 1
+        if word in ("swift", "megatron") and following == "rlhf":
+            return "ms-swift", place + 2
+        if word.endswith("cli/rlhf.py"):
+            return "ms-swift", place + 1
+        if word == "trl" and following == "grpo":
+            return "trl", place + 2
+        if word.endswith(".py") and "grpo" in PurePosixPath(word).name:
+            return "open-r1" if "open_r1" in word or "open-r1" in word else "trl", place + 1
+    return None
+
+
+def launch_of(project: str, command: Command, end: int) -> Launch:
+    """Return a command's launch.
+
+    Args:
+        project: the project of the command.
+        command: the command.
+        end: the number of words before its options.
+    """
+    before = options_of(command.words[:end])
+    words = command.words[end:]
+    launch = Launch(project, overrides_of(words) if project == "verl" else options_of(words))
+    launch.processes = processes_of(before, command)
+    for option in list(launch.options):
+        if option.key in ("config", "config_file") and option.words:
+            launch.config = option.words[0]
+            launch.options.remove(option)
+    if project == "ms-swift" and words and words[0].text.endswith((".yaml", ".yml")):
+        launch.config = words[0]
+    if project != "ms-swift":
+        for option in before:
+            if option.key == "config_file" and option.words:
+                launch.options.append(Option("accelerate_config", option.words[:1], option.line))
+    return launch
+
+
+def processes_of(before: list[Option], command: Command) -> int | None:
+    """Return how many processes a launcher starts, by its options or variables; `None`: unknown."""
+    numbers: dict[str, int] = {}
+    for option in before:
+        for kind, keys in (("processes", PROCESSES), ("nodes", NODES)):
+            text = option.words[0].text if option.words else ""
+            if option.key in keys and re.fullmatch(r"[1-9]\d{0,5}", text):
+                numbers[kind] = int(text)
+                if option.key == "num_processes":
+                    numbers["all"] = int(text)  # accelerate counts those of all machines
+    for kind, key in (("processes", "NPROC_PER_NODE"), ("nodes", "NNODES")):
+        word = command.environment.get(key)
+        if word is not None and re.fullmatch(r"[1-9]\d{0,5}", word.text):
+            numbers[kind] = int(word.text)
+    if "processes" not in numbers:
+        return None
+    return numbers.get("all") or numbers["processes"] * numbers.get("nodes", 1)
+
+
+def options_of(words: Sequence[Word]) -> list[Option]:
+    """Return options such as `--key value`, `--key=value`, `--key a b` and `--flag`."""
+    options: list[Option] = []
+    for word in words:
+        found = OPTION.fullmatch(word.text)
+        if found is not None:
+            values = [] if found[2] is None else [Word(found[2], word.line, word.unknown)]
+            options.append(Option(found[1].replace("-", "_"), values, word.line))
+        elif options:
+            text = word.text.rstrip(",") if len(word.text) > 1 else word.text
+            options[-1].words.append(Word(text, word.line, word.unknown))
+    return options
+
+
+def overrides_of(words: Sequence[Word]) -> list[Option]:
+    """Return the overrides of hydra: `a.b=1`, `+a.b=1`, and `--config-name`."""
+    overrides = []
+    for word in words:
+        found = OVERRIDE.fullmatch(word.text)
+        if found is not None:
+            value = Word(found[2], word.line, word.unknown)
+            overrides.append(Option(found[1], [value], word.line))
+    overrides += [option for option in options_of(words) if option.key.startswith("config_")]
+    return overrides

@@ -1,0 +1,156 @@
+"""The recipe under construction: what was translated, what is left, and the remarks on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from trl import ModelConfig
+
+from grpo_ext.common.untrusted import is_secret, one_line
+from grpo_ext.recipe.fields import hints_of
+from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
+from grpo_ext.recipe.values import convert
+from grpo_ext.tasks.prompts import Prompts
+
+MOST_SHOWN = 160  # characters of a value that a remark shows
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of the other project."""
+
+    key: str  # as written there; the parts of a nested key are joined by dots
+    value: Any
+    place: str  # such as `run.sh:12`
+    unknown: str | None = None  # what in the value only the shell knows
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What was not taken over, or not exactly, and what to do by hand."""
+
+    text: str
+    key: str | None = None  # the key of the other project
+    place: str | None = None
+    by_hand: bool = True  # there is something to do or to know; otherwise the key is not needed
+
+    def __str__(self) -> str:
+        named = f"{self.key}: {self.text}" if self.key else self.text
+        return one_line(f"{self.place}: {named}" if self.place else named)
+
+
+@dataclass
+class Source:
+    """The settings of a file of another project."""
+
+    project: str  # one of `read_source.PROJECTS`
+    name: str  # of the file
+    settings: dict[str, Setting]
+    processes: int | None = None  # training processes, if the file says so
+    remarks: list[Remark] = field(default_factory=list)
+
+
+@cache
+def recipe_hints() -> dict[str, Any]:
+    """Return the type of each key of a recipe with `task: prompts`."""
+    hints: dict[str, Any] = {}
+    for cls in (Prompts, ModelConfig, RunConfig, GRPOExtConfig):
+        hints |= hints_of(cls)
+    return hints
+
+
+class Draft:
+    """A recipe under construction.
+
+    Attributes:
+        left: the settings that are not translated yet, by key.
+        values: the keys and values of the recipe.
+        comments: comments on keys of the recipe.
+        missing: keys of the recipe whose values must be written by hand, with the reason.
+        remarks: the remarks so far.
+    """
+
+    def __init__(self, source: Source):
+        self.left = dict(source.settings)
+        self.values: dict[str, Any] = {}
+        self.comments: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
+        self.remarks = list(source.remarks)
+
+    def take(self, *keys: str) -> Setting | None:
+        """Remove and return the first of `keys` that is set; remove the others, too."""
+        taken = [self.left.pop(key, None) for key in keys]
+        return next((setting for setting in taken if setting is not None), None)
+
+    def known(self, *keys: str, default: Any = None) -> Any:
+        """Take a setting and return its value; `default` if it is not set or not known."""
+        setting = self.take(*keys)
+        if setting is None:
+            return default
+        if setting.unknown is not None:
+            self.remark(setting, f"its value needs {setting.unknown}, which the file does not set.")
+            return default
+        return setting.value
+
+    def number(self, *keys: str, default: int) -> int:
+        """Take a setting and return it as a whole number; `default` if it is none."""
+        value = self.known(*keys, default=default)
+        return value if type(value) is int and value > 0 else default
+
+    def write(
+        self, key: str, value: Any, setting: Setting | None = None, comment: str = ""
+    ) -> None:
+        """Write a key of the recipe; a value that it does not take becomes a remark.
+
+        Args:
+            key: the key of the recipe.
+            value: its value.
+            setting: the setting that it comes from.
+            comment: a comment on the line of the recipe.
+        """
+        if setting is not None and setting.unknown is not None:
+            self.missing[key] = f"{shown(setting.value)}: the file does not set {setting.unknown}"
+            self.remark(setting, f"the file does not set {setting.unknown}. Write {key} by hand.")
+            return
+        if is_secret(key):
+            self.remark(setting, "a secret, which a recipe should not hold.")
+            return
+        if key == "top_k" and value == -1:  # in vLLM, all tokens
+            value = 0
+        try:
+            converted = convert(key, value, recipe_hints()[key])
+        except ValueError as error:
+            self.remark(setting, f"not taken over. {error}")
+            return
+        # 20 stays 20 where the field is a number that need not be whole
+        self.values[key] = value if type(value) is int and value == converted else converted
+        self.missing.pop(key, None)
+        self.comments.pop(key, None)
+        if comment:
+            self.comments[key] = comment
+
+    def move(self, theirs: str, ours: str, comment: str = "") -> None:
+        """Take the setting `theirs`, if it is set, and write its value as the key `ours`."""
+        setting = self.take(theirs)
+        if setting is not None:
+            self.write(ours, setting.value, setting, comment)
+
+    def default(self, key: str, value: Any, project: str) -> None:
+        """Write a default of the other project, unless the key is already written."""
+        if key not in self.values and key not in self.missing:
+            self.write(key, value, comment=f"the default of {project}")
+
+    def remark(self, setting: Setting | None, text: str, by_hand: bool = True) -> None:
+        """Add a remark on a setting, or on the whole file with `None`; see `Remark`."""
+        if setting is None:
+            self.remarks.append(Remark(text))
+        else:
+            self.remarks.append(Remark(text, setting.key, setting.place, by_hand))
+
+
+def shown(value: Any) -> str:
+    """Return a value on one line, shortened."""
+    text = one_line(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} ..."

@@ -1,0 +1,198 @@
+"""Read the settings of a YAML file or a shell script of another project, without running it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from grpo_ext.common.foreign_files import ForeignFile, read_bytes
+from grpo_ext.common.suggestions import did_you_mean
+from grpo_ext.common.yaml_text import YamlFault, load_yaml
+from grpo_ext.migrate.commands import Launch, find_launch
+from grpo_ext.migrate.draft import Remark, Setting, Source
+from grpo_ext.migrate.shell import MOST_BYTES, ScriptFault, read_commands
+from grpo_ext.recipe.problems import RecipeError
+from grpo_ext.recipe.read import read_yaml
+
+PROJECTS = ("trl", "open-r1", "ms-swift", "verl")
+VERL_SECTIONS = ("actor_rollout_ref", "algorithm", "data", "trainer")
+SWIFT_SECTIONS = ("train", "rollout")
+OPEN_R1_KEYS = re.compile(
+    r"dataset_prompt_column|system_prompt|benchmarks|callbacks|cosine_\w+|repetition_\w+|code_\w+"
+    r"|hub_model_revision|wandb_\w+|overwrite_hub_revision|push_to_hub_revision|dataset_mixture"
+)
+NUMBER = re.compile(r"[-+]?\d{1,300}(\.\d{0,300})?([eE][-+]?\d{1,3})?")
+
+
+def read_source(path: Path, project: str | None = None) -> Source:
+    """Return the settings of a file.
+
+    Args:
+        path: a YAML file, or a shell script.
+        project: one of `PROJECTS`; `None`: recognised by keys and commands.
+
+    Raises:
+        ValueError: if the file cannot be read, or is of no known project.
+        OSError: if there is no such file.
+    """
+    if path.suffix in (".yaml", ".yml"):
+        source = from_yaml(path, project)
+    else:
+        source = from_script(path, project)
+    if not source.settings:
+        raise ValueError(f"{path} has no settings. Pass a YAML file or a script of {names()}.")
+    return source
+
+
+def names() -> str:
+    """Return the names of the projects as text."""
+    return f"{', '.join(PROJECTS[:-1])} or {PROJECTS[-1]}"
+
+
+def from_yaml(path: Path, project: str | None, within: Path | None = None) -> Source:
+    """Return the settings of a YAML file; arguments and errors as for `read_source`.
+
+    `within` is the folder that must contain the file; `None`: any folder.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist. Pass the path of a file.")
+    try:
+        pairs = read_yaml(path, within)
+    except RecipeError as error:
+        raise ValueError(str(error)) from None
+    project = project or project_of(pairs)
+    sections: tuple[str, ...] = ()
+    if project == "ms-swift":
+        sections = SWIFT_SECTIONS
+    settings: dict[str, Setting] = {}
+    for key, (value, place) in pairs.items():
+        for name, inner in flattened(key, value, project == "verl").items():
+            bare = name.removeprefix(f"{key}.") if key in sections else name
+            settings[bare] = yaml_setting(bare, inner, place or str(path))
+    for section in sections:
+        nested = settings.pop(section, None)
+        if nested is not None and isinstance(nested.value, Mapping):
+            for key, value in nested.value.items():
+                settings[str(key)] = yaml_setting(str(key), value, nested.place)
+    return Source(project, str(path), settings)
+
+
+def project_of(keys: Mapping[str, Any]) -> str:
+    """Return the project that a YAML file with these keys is written for."""
+    if any(section in keys for section in VERL_SECTIONS):
+        return "verl"
+    if "rlhf_type" in keys or ("model" in keys and "model_name_or_path" not in keys):
+        return "ms-swift"
+    if any(OPEN_R1_KEYS.fullmatch(str(key)) for key in keys):
+        return "open-r1"
+    return "trl"
+
+
+def flattened(key: str, value: Any, nested: bool) -> dict[str, Any]:
+    """Return a mapping's entries by dotted keys, as in `{"a.b": 1}`; only with `nested`."""
+    if not (nested and isinstance(value, Mapping) and value):
+        return {key: value}
+    entries: dict[str, Any] = {}
+    for name, inner in value.items():
+        entries |= flattened(f"{key}.{name}", inner, nested)
+    return entries
+
+
+def yaml_setting(key: str, value: Any, place: str) -> Setting:
+    """Return a setting; a text with `${...}`, which OmegaConf would resolve, is unknown."""
+    reference = re.search(r"\$\{[^{}]{0,200}\}", value) if isinstance(value, str) else None
+    return Setting(key, value, place, None if reference is None else reference[0])
+
+
+def from_script(path: Path, project: str | None) -> Source:
+    """Return the settings of the first training command of a script.
+
+    Arguments and errors are those of `read_source`.
+    """
+    try:
+        text = read_bytes(path, MOST_BYTES).decode()
+        launch = find_launch(read_commands(text), project)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8. Pass a YAML file or a shell script.") from None
+    except ForeignFile as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
+    except ScriptFault as fault:
+        raise ValueError(f"{path} cannot be read: {fault}") from None
+    if launch is None:
+        raise ValueError(
+            f"{path} has no command that trains with GRPO. Known are `trl grpo`, `accelerate "
+            "launch ...grpo.py`, `swift rlhf` and `python -m verl.trainer.main_ppo`."
+        )
+    source = Source(launch.project, str(path), {}, launch.processes)
+    for line, remark in launch.remarks:
+        source.remarks.append(Remark(remark, place=f"{path}:{line}"))
+    read_config(source, launch, path)
+    for option in launch.options:
+        values = [word_value(word.text) for word in option.words]
+        unknown = [word.unknown for word in option.words if word.unknown is not None]
+        place = f"{path}:{option.line}"
+        value: Any = values
+        if not values:
+            value = True
+        elif len(values) == 1:
+            value = values[0]
+        setting = Setting(option.key, value, place, " and ".join(unknown) or None)
+        source.settings[option.key] = setting
+    rlhf_type = source.settings.get("rlhf_type")
+    if rlhf_type is not None and rlhf_type.value != "grpo":
+        raise ValueError(
+            f"{rlhf_type.place}: --rlhf_type {rlhf_type.value} is not GRPO, which is what this "
+            "command translates."
+        )
+    return source
+
+
+def read_config(source: Source, launch: Launch, path: Path) -> None:
+    """Add the settings of the YAML file that the command names, if it is next to the script."""
+    if launch.config is None:
+        return
+    place = f"{path}:{launch.config.line}"
+    name = launch.config.text
+    for folder in (path.resolve().parent, Path.cwd()):
+        file = folder / name
+        if (
+            launch.config.unknown is None
+            and file.is_file()
+            and file.resolve().is_relative_to(folder)
+        ):
+            config = from_yaml(file, source.project, folder)
+            source.settings |= config.settings
+            return
+    source.remarks.append(
+        Remark(
+            f"the settings of {name} were not read, since it is not in the folder of the script "
+            "or the current one. Translate it, too, and add the options of this command.",
+            "config",
+            place,
+        )
+    )
+
+
+def word_value(text: str) -> Any:
+    """Return the value of a word: a number, true, false, null, a list, a mapping, or the text."""
+    if NUMBER.fullmatch(text):
+        return float(text) if re.search("[.eE]", text) else int(text)
+    if text in ("None", "null"):
+        return None
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text[:1] in ("[", "{"):
+        try:
+            return load_yaml(text)
+        except YamlFault:
+            return text
+    return text
+
+
+def check_project(name: str) -> str:
+    """Return the name of a project unchanged; raise `ValueError` if it is unknown."""
+    if name not in PROJECTS:
+        raise ValueError(f"{name!r} is no known project.{did_you_mean(name, PROJECTS)}")
+    return name

@@ -1,0 +1,179 @@
+"""Read the commands of a shell script without running anything.
+
+Assignments of literals to variables are substituted, also arrays and sums of integers, unless they
+are in a condition, a loop or a function. Everything else stays as it is, marked as unknown.
+"""
+
+import re
+import shlex
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import StringIO
+from itertools import takewhile
+
+from grpo_ext.migrate.shell_text import CONTINUED, prepared
+from grpo_ext.migrate.shell_values import TooLong, Variables, Word
+
+MOST_BYTES = 2**18  # size limit of a script
+MOST_WORDS = 20_000
+ENDS = ";&|()<>\n"  # characters that are no part of a word
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
+OPENERS = ("if", "for", "while", "until", "case", "select", "function", "{")
+CLOSERS = ("fi", "done", "esac", "}")
+BETWEEN = ("then", "else", "elif", "do", "!", "time", "exec", "nohup")
+DECLARES = ("export", "declare", "local", "readonly", "typeset")
+
+
+class ScriptFault(ValueError):
+    """A script that cannot be read; `line` is counted from 1, or None."""
+
+    def __init__(self, message: str, line: int | None = None):
+        self.line = line
+        super().__init__(message)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the script, with the variables that are set in front of it."""
+
+    words: list[Word]
+    environment: dict[str, Word] = field(default_factory=dict)
+
+
+def read_commands(text: str) -> list[Command]:
+    """Return the commands of a script, with its variables substituted.
+
+    Raises:
+        ScriptFault: if a quote is not closed, or the words are too many or too long.
+    """
+    script = _Script()
+    try:
+        for token, line in _tokens(prepared(text)):
+            script.read(token, line)
+        script.finish()
+    except TooLong:
+        raise ScriptFault(
+            "its variables stand for more text than is read. Write their values into the command."
+        ) from None
+    return script.commands
+
+
+def _tokens(text: str) -> Iterator[tuple[str, int]]:
+    """Yield each word, and each run of characters between words, with its line."""
+    stream = StringIO(text)
+    lexer = shlex.shlex(stream, posix=True, punctuation_chars=ENDS)
+    lexer.whitespace = f" \t\r{CONTINUED}"
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    breaks = [place for place, character in enumerate(text) if character in f"\n{CONTINUED}"]
+    for count in range(MOST_WORDS + 1):
+        try:
+            token = lexer.get_token()
+        except ValueError:
+            raise ScriptFault("a quote is not closed. Close it.") from None
+        if token is None:
+            return
+        if count == MOST_WORDS:
+            raise ScriptFault(f"it has more than {MOST_WORDS:,} words. Keep only the command.")
+        yield token, bisect_right(breaks, stream.tell() - 2) + 1
+
+
+class _Script:
+    """The commands and variables so far, and the words of the current command."""
+
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+        self.variables = Variables()
+        self.words: list[tuple[str, int]] = []
+        self.array: list[Word] | None = None  # the words of an array that is not closed
+        self.depth = 0  # of conditions, loops and functions
+        self.skips = False  # the next word is the file of a redirection
+        self.exported: set[str] = set()
+
+    def read(self, token: str, line: int) -> None:
+        if token.strip(ENDS):
+            self._word(token, line)
+        elif self.array is not None:
+            if ")" in token:
+                self._close_array()
+        elif token[0] in "<>":
+            self.skips = True
+        elif token[0] == "(" and self.words and self.words[-1][0].endswith("="):
+            self.array = []
+            if ")" in token:
+                self._close_array()
+        else:
+            self.finish()
+
+    def _word(self, token: str, line: int) -> None:
+        if self.skips:
+            self.skips = False
+        elif self.array is not None:
+            self.array += self.variables.expand(token, line)
+        else:
+            self.words.append((token, line))
+
+    def _close_array(self) -> None:
+        token, _ = self.words.pop()
+        if assigned := ASSIGNMENT.fullmatch(token):
+            words = list(self.array or [])
+            if token.endswith("+="):
+                words = [*(self.variables.values.get(assigned[1]) or []), *words]
+            self.variables.set(assigned[1], words, self.depth == 0)
+        self.array = None
+
+    def finish(self) -> None:
+        """End the current command: an assignment, a part of a condition, or a command to keep."""
+        words = self.words
+        self.words = []
+        self.skips = False
+        while words and words[0][0] in (*OPENERS, *CLOSERS, *BETWEEN):
+            keyword = words.pop(0)[0]
+            self.depth += keyword in OPENERS
+            self.depth = max(0, self.depth - (keyword in CLOSERS))
+            if keyword in ("for", "select") and words:
+                self.variables.values[words[0][0]] = None
+        if words and words[0][0] in DECLARES:
+            for token, line in words[1:]:
+                self._assign(token, line)
+                self.exported.add(token.partition("=")[0])
+            return
+        settings = list(takewhile(lambda word: ASSIGNMENT.fullmatch(word[0]), words))
+        if len(settings) == len(words):
+            for token, line in settings:
+                self._assign(token, line)
+            return
+        environment = self._environment()
+        for token, line in settings:
+            name, _, value = token.partition("=")
+            environment[name.rstrip("+")] = self._value(value, line)
+        expanded: list[Word] = []
+        for token, line in words[len(settings) :]:
+            expanded += self.variables.expand(token, line)
+        if expanded:
+            self.commands.append(Command(expanded, environment))
+
+    def _environment(self) -> dict[str, Word]:
+        """Return the exported variables whose values are known."""
+        known = {}
+        for name in self.exported:
+            words = self.variables.values.get(name)
+            if words:
+                known[name] = words[0]
+        return known
+
+    def _assign(self, token: str, line: int) -> None:
+        assigned = ASSIGNMENT.fullmatch(token)
+        if assigned is None:
+            return
+        name = assigned[1]
+        certain = self.depth == 0 and not token[len(name) :].startswith("+=")
+        self.variables.set(name, [self._value(assigned[2], line)], certain)
+
+    def _value(self, text: str, line: int) -> Word:
+        """Return the value of an assignment, which is not split into words."""
+        words = self.variables.expand(text, line)
+        if len(words) == 1:
+            return words[0]
+        return Word(" ".join(word.text for word in words), line)

@@ -1,0 +1,133 @@
+"""The values of a script's words: variables that the same script sets to literals, and sums."""
+
+import ast
+import operator
+import re
+from dataclasses import dataclass
+
+from grpo_ext.migrate.shell_text import (
+    CLOSE,
+    LITERAL_DOLLAR,
+    LITERAL_TICK,
+    OPEN,
+    QUOTED_DOLLAR,
+    SUM,
+)
+
+MOST_CHARACTERS = 2**16  # of a word after the substitution of its variables
+MOST_TOTAL = 2**20  # of all words of a script
+MOST_ROUNDS = 20  # how deep `${A:-${B}}` may be nested
+LARGEST = 10**15  # of a sum
+UNKNOWN = re.compile("\ue008([^\ue009]*)\ue009")  # a name that was not substituted
+VARIABLE = re.compile(
+    r"""[$\ue001](?:(?P<bare>[A-Za-z_]\w*)
+      | \{(?P<name>[A-Za-z_]\w*|\d)(?::?-(?P<default>[^{}]*))?\})
+      | \ue003\{(?P<sum>[^{}]*)\}""",
+    re.VERBOSE,
+)
+WHOLE_ARRAY = re.compile(r"[$\ue001]\{([A-Za-z_]\w*)\[[@*]\]\}")
+WHOLE_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
+OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+}
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a command after substitution."""
+
+    text: str
+    line: int
+    unknown: str | None = None  # what in it only the shell knows, such as `$DATA`
+
+
+class TooLong(ValueError):
+    """The substituted words of a script exceed `MOST_CHARACTERS` or `MOST_TOTAL`."""
+
+
+class Variables:
+    """The variables of a script: lists of words, or `None` where the value is not a literal."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[Word] | None] = {"HOME": [Word("~", 0)]}
+        self.characters = 0
+
+    def set(self, name: str, words: list[Word], certain: bool) -> None:
+        """Set a variable; `certain`: outside of conditions and loops."""
+        known = certain and all(word.unknown is None for word in words)
+        self.values[name] = words if known else None
+
+    def expand(self, text: str, line: int) -> list[Word]:
+        """Return the words that a word of the script stands for.
+
+        Raises:
+            TooLong: if there are too many characters.
+        """
+        array = WHOLE_ARRAY.fullmatch(text)
+        if array is not None:
+            words = self.values.get(array[1])
+            return self._counted(words or [Word(f"${{{array[1]}[@]}}", line, f"${array[1]}")])
+        if text in ("$@", "$*", "\ue001@", "\ue001*"):
+            return []  # the arguments of the script
+        expanded = self._substituted(text, line)
+        if expanded.unknown is None and WHOLE_VARIABLE.fullmatch(text):
+            return self._counted([Word(part, line) for part in expanded.text.split()])
+        return self._counted([expanded])
+
+    def _substituted(self, text: str, line: int) -> Word:
+        for _ in range(MOST_ROUNDS):
+            replaced = VARIABLE.sub(self._value, text)
+            if replaced == text:
+                break
+            if len(replaced) > MOST_CHARACTERS:
+                raise TooLong(line)
+            text = replaced
+        names = [f"${name}" for name in UNKNOWN.findall(text)]
+        if re.search(r"[$`\ue001\ue003]", text):
+            names.append("what the shell computes")
+        text = UNKNOWN.sub(r"$\1", text).replace(QUOTED_DOLLAR, "$").replace(SUM, "$")
+        text = text.replace(OPEN, "(").replace(CLOSE, ")")
+        text = text.replace(LITERAL_DOLLAR, "$").replace(LITERAL_TICK, "`")
+        return Word(text, line, " and ".join(dict.fromkeys(names)) or None)
+
+    def _value(self, found: re.Match[str]) -> str:
+        if found["sum"] is not None:
+            value = self._sum(found["sum"].replace(OPEN, "(").replace(CLOSE, ")"))
+            return f"\ue008(({found['sum']}))\ue009" if value is None else str(value)
+        name = found["bare"] or found["name"]
+        words = self.values.get(name)
+        if words is not None:
+            return words[0].text if words else ""
+        if found["default"] is not None and name not in self.values:
+            return found["default"]
+        return f"\ue008{name}\ue009"
+
+    def _sum(self, text: str) -> int | None:
+        try:
+            return self._number(ast.parse(text, mode="eval").body)
+        except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
+            return None
+
+    def _number(self, node: ast.expr) -> int:
+        """Return the value of a sum of integers; raise `ValueError` for anything else."""
+        value: object = None
+        if isinstance(node, ast.Constant):
+            value = node.value
+        elif isinstance(node, ast.Name):
+            words = self.values.get(node.id)
+            if words:
+                value = int(words[0].text[:20])
+        elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+            value = OPERATORS[type(node.op)](self._number(node.left), self._number(node.right))
+        if type(value) is not int or abs(value) > LARGEST:
+            raise ValueError(node)
+        return value
+
+    def _counted(self, words: list[Word]) -> list[Word]:
+        self.characters += sum(len(word.text) + 1 for word in words)
+        if self.characters > MOST_TOTAL:
+            raise TooLong
+        return words

@@ -1,0 +1,211 @@
+"""What is special to ms-swift: data, system prompts, adapters, plugins, launch, batch."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from grpo_ext.common.foreign_files import read_text
+from grpo_ext.migrate.draft import Draft
+from grpo_ext.migrate.rewards import write_rewards
+from grpo_ext.migrate.trl import listed, write_batch
+from grpo_ext.recipe.batch import Batch
+
+DATA = re.compile(r"(?P<name>[^#]+?)(?::(?P<subset>[\w/-]+))?(?:#(?P<count>\d{1,12}))?")
+MOST_PLUGIN_BYTES = 2**20
+# values of `deepspeed`, and the accelerate config that does the same
+DEEPSPEED = {"zero1": "zero2", "zero2": "zero2", "zero3": "zero3"}
+DEFAULT_STEP = 16  # completions per optimizer step if gradient_accumulation_steps is not set
+LORA_DEFAULTS = {
+    "lora_r": 8,
+    "lora_alpha": 32,
+    "lora_dropout": 0.05,
+    "lora_target_modules": ["all-linear"],
+}
+
+
+def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
+    """Translate what is special to ms-swift, and return the batch.
+
+    Args:
+        draft: the recipe under construction.
+        found: the number of processes of the launcher; `None`: unknown.
+        processes: the number of processes of the recipe; `None`: the same.
+    """
+    draft.move("max_completion_length", "max_completion_length")
+    draft.default("max_completion_length", 512, "ms-swift")  # which rewards read
+    write_data(draft)
+    write_all_rewards(draft)
+    write_adapter(draft)
+    scaling = draft.take("scale_rewards")
+    if scaling is not None and scaling.value == "gdpo":
+        draft.write("multi_objective_aggregation", "normalize_then_sum", scaling)
+    elif scaling is not None:
+        draft.write("scale_rewards", scaling.value, scaling)
+    words = draft.take("stop_words")
+    if words is not None:
+        vllm = draft.left.get("use_vllm")
+        key = "stop" if vllm is not None and vllm.value is True else "stop_strings"
+        draft.write("generation_kwargs", {key: listed(words)}, words)
+    deepspeed = draft.take("deepspeed")
+    if deepspeed is not None:
+        ours = DEEPSPEED.get(str(deepspeed.value).removesuffix("_offload"))
+        if ours is None:
+            draft.remark(deepspeed, "not taken over. Write a file of accelerate_config.")
+        else:
+            draft.write("accelerate_config", ours, deepspeed)
+        if str(deepspeed.value).endswith("_offload"):
+            draft.remark(deepspeed, "nothing is offloaded. Set it in a file of accelerate_config.")
+    return write_all_sizes(draft, found, processes)
+
+
+def write_data(draft: Draft) -> None:
+    """Write the data, and the prompt's columns."""
+    setting = draft.take("dataset")
+    names = listed(setting)
+    if setting is not None and setting.unknown is not None:
+        draft.write("dataset_name", setting.value, setting)
+    elif names and (match := DATA.fullmatch(names[0])):
+        draft.write("dataset_name", match["name"], setting)
+        if match["subset"]:
+            draft.write("dataset_config", match["subset"], setting)
+        if match["count"]:
+            draft.write("max_train_samples", int(match["count"]))
+            draft.write("random_train_samples", True)
+        if not Path(match["name"]).suffix:
+            draft.remark(
+                setting,
+                "an id of ModelScope, unless --use_hf true was set: write the name that the data "
+                "has on the Hugging Face hub, or a file.",
+            )
+    if len(names) > 1:
+        draft.remark(setting, "only the first data set was taken over. Put all rows into one.")
+    columns = draft.take("columns")
+    renamed = {}
+    if columns is not None and isinstance(columns.value, Mapping):
+        renamed = {str(ours): str(theirs) for theirs, ours in columns.value.items()}
+    prompt = next((renamed.pop(name) for name in ("query", "messages") if name in renamed), None)
+    draft.write("prompt_column", prompt or "messages")
+    if renamed:
+        draft.write("rename_columns", renamed, columns)
+    draft.remark(
+        setting,
+        "ms-swift makes messages of columns such as query, problem or question. For rows without "
+        'the column messages, write user_prompt: "{problem}" in place of prompt_column, and '
+        "rename_columns: {solution: answer} where a reward's column has another name.",
+    )
+    share = draft.take("split_dataset_ratio")
+    has_eval = "val_dataset" in draft.left
+    if share is not None and share.value not in (0, 0.0):
+        draft.write("held_out_share", share.value, share)
+        has_eval = True
+    if not has_eval:
+        for key in [key for key in draft.left if key in ("eval_strategy", "eval_steps")]:
+            draft.remark(draft.take(key), "not taken over, because no rows are held out.")
+    system = draft.take("system")
+    if system is None:
+        return
+    if str(system.value).endswith((".txt", ".md")):
+        draft.missing["system_prompt"] = f"the text of {system.value}"
+        draft.remark(system, "a file. Write its text as system_prompt.")
+    else:
+        draft.write("system_prompt", system.value, system)
+
+
+def write_all_rewards(draft: Draft) -> None:
+    """Write rewards by name, from plugins, and reward models, which ms-swift puts last."""
+    plugins = draft.take("external_plugins")
+    classes: dict[str, str] = {}
+    for path in listed(plugins):
+        classes |= plugin_classes(path)
+    rewards = draft.take("reward_funcs")
+    models = draft.take("reward_model")
+    names = [classes.get(name, name) for name in listed(rewards)] + listed(models)
+    advice = ""
+    if plugins is not None:
+        file = listed(plugins)[0]
+        advice = (
+            f"not taken over: write '{file}:CLASS', with the class that the file has for it. "
+            "docs/coming-from.md says how a class of ms-swift is called."
+        )
+    write_rewards(draft, "ms-swift", rewards or models, names, advice)
+
+
+def plugin_classes(path: str) -> dict[str, str]:
+    """Return the rewards that a plugin registers by `orms['name'] = Class`, as `file.py:Class`.
+
+    The file is parsed and never run; a file that is not there or not Python has none.
+    """
+    try:
+        tree = ast.parse(read_text(Path(path), MOST_PLUGIN_BYTES))
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return {}
+    classes = {}
+    for node in tree.body:
+        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Name)):
+            continue
+        for target in node.targets:
+            if not (isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name)):
+                continue
+            if target.value.id == "orms" and isinstance(target.slice, ast.Constant):
+                classes[str(target.slice.value)] = f"{path}:{node.value.id}"
+    return classes
+
+
+def write_adapter(draft: Draft) -> None:
+    """Write LoRA's keys; ms-swift trains an adapter by default."""
+    kind = draft.take("tuner_type", "train_type")
+    if kind is not None and kind.value == "full":
+        return
+    if kind is not None and kind.value != "lora":
+        draft.remark(
+            kind, "not taken over: only LoRA and training of all parameters are supported."
+        )
+        return
+    draft.write("use_peft", True, kind)
+    for theirs, ours in {"lora_rank": "lora_r", "target_modules": "lora_target_modules"}.items():
+        draft.move(theirs, ours)
+    for key, value in LORA_DEFAULTS.items():
+        if key in draft.left:
+            draft.move(key, key)
+        else:
+            draft.default(key, value, "ms-swift")
+    if "learning_rate" not in draft.left and "lr" not in draft.left:
+        draft.default("learning_rate", 1e-4, "ms-swift for LoRA")
+
+
+def write_all_sizes(draft: Draft, found: int | None, processes: int | None) -> Batch:
+    """Write the batch, also in the keys of Megatron; arguments as for `translate`."""
+    if "learning_rate" not in draft.left and "lr" not in draft.left:
+        draft.default("learning_rate", 1e-5, "ms-swift")
+    found = data_parallel(draft, found)
+    micro = draft.number("micro_batch_size", default=1)
+    sizes = {"per_device_train_batch_size": micro, "num_generations": 8, "num_iterations": 1}
+    if (size := draft.number("per_device_train_batch_size", default=0)) > 0:
+        sizes["per_device_train_batch_size"] = size
+    step = draft.number("global_batch_size", default=0)  # of Megatron, in completions
+    share = sizes["per_device_train_batch_size"] * (found or 1)
+    sizes["gradient_accumulation_steps"] = math.ceil((step or DEFAULT_STEP) / share)
+    if step:
+        steps = draft.number("steps_per_generation", default=1)  # there optimizer steps
+        sizes["steps_per_generation"] = steps * sizes["gradient_accumulation_steps"]
+    return write_batch(draft, found, processes, sizes)
+
+
+def data_parallel(draft: Draft, found: int | None) -> int | None:
+    """Return how many processes have batches of their own; `None`: unknown.
+
+    With Megatron, the others hold parts of the same batch. `found` is the number of all processes.
+    """
+    gpus = draft.known("gpus")
+    if type(gpus) is int:
+        found = gpus
+    parallel = 1
+    for kind in ("tensor_model", "pipeline_model", "context"):
+        parallel *= draft.number(f"{kind}_parallel_size", default=1)
+    if found is None or found % parallel:
+        return found
+    return found // parallel

@@ -1,0 +1,73 @@
+"""Translate the settings of another project to a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from grpo_ext.common.files import data_yaml
+from grpo_ext.migrate import swift, trl, verl
+from grpo_ext.migrate.draft import Draft, Setting, Source, recipe_hints
+from grpo_ext.recipe.batch import Batch
+from grpo_ext.recipe.foreign import FOREIGN, TRANSLATIONS, entry_of
+
+DEFAULTS: dict[str, dict[str, object]] = data_yaml("grpo_ext.migrate", "defaults.yaml")
+REMOVE = "remove it"  # how advice on a key without counterpart begins
+# what is special to a project: it takes settings, and returns the batch
+PROJECT_RULES: dict[str, Callable[[Draft, int | None, int | None], Batch]] = {
+    "trl": trl.translate,
+    "open-r1": trl.translate_open_r1,
+    "ms-swift": swift.translate,
+    "verl": verl.translate,
+}
+
+
+def translate(source: Source, processes: int | None = None) -> tuple[Draft, Batch]:
+    """Return the recipe for the settings of another project, and its batch.
+
+    Args:
+        source: the settings.
+        processes: the number of training processes; `None`: that of the other project.
+
+    Raises:
+        ValueError: if the processes cannot share an optimizer step.
+    """
+    draft = Draft(source)
+    draft.write("task", "prompts")
+    batch = PROJECT_RULES[source.project](draft, source.processes, processes)
+    for setting in list(draft.left.values()):
+        translate_setting(draft, setting)
+    for key, value in DEFAULTS.get(source.project, {}).items():
+        draft.default(key, value, source.project)
+    for key in ("model_name_or_path", "dataset_name"):
+        if key not in draft.values and key not in draft.missing:
+            draft.missing[key] = f"{source.name} does not name it"
+            draft.remark(None, f"{source.name} does not name a value for {key}. Write it by hand.")
+    return draft, batch
+
+
+def translate_setting(draft: Draft, setting: Setting) -> None:
+    """Translate a setting by the table of keys of other packages, or remark on it."""
+    name = entry_of(setting.key)
+    inner = setting.key.rpartition(".")[2]
+    if name is None:
+        if inner in recipe_hints():
+            draft.write(inner, setting.value, setting)
+        else:
+            draft.remark(setting, "not taken over: no key of a recipe is like it.")
+        return
+    rule: object = TRANSLATIONS.get(name, FOREIGN[name][1])
+    if isinstance(rule, dict) and setting.unknown is None:
+        value = setting.value if isinstance(setting.value, str | int) else None
+        rule = rule.get(value, rule.get("*"))
+    if isinstance(rule, dict) and setting.unknown is None:
+        for key, written in rule.items():
+            draft.write(key, written, setting)
+        return
+    if isinstance(rule, str) and rule in recipe_hints():
+        draft.write(rule, setting.value, setting)
+        return
+    advice = FOREIGN[name][1]
+    if advice.startswith(REMOVE):
+        draft.remark(setting, f"left out{advice.removeprefix(REMOVE)}.", by_hand=False)
+    else:
+        draft.remark(setting, f"not taken over. Write {advice}.")

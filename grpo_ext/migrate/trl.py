@@ -1,0 +1,159 @@
+"""What is special to TRL's command line and to open-r1, which is written for TRL 0.18."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from grpo_ext.migrate.batches import sizes_of, write_sizes
+from grpo_ext.migrate.draft import Draft, Setting
+from grpo_ext.migrate.rewards import write_rewards
+from grpo_ext.recipe.batch import Batch
+
+# accelerate configs of TRL and open-r1, and ours that do the same
+ACCELERATE_CONFIGS = {
+    "single_gpu": "single_gpu",
+    "multi_gpu": "ddp",
+    "ddp": "ddp",
+    "deepspeed_zero1": "zero2",
+    "deepspeed_zero2": "zero2",
+    "deepspeed_zero3": "zero3",
+    "zero1": "zero2",
+    "zero2": "zero2",
+    "zero3": "zero3",
+    "fsdp": "fsdp2",
+    "fsdp1": "fsdp2",
+    "fsdp2": "fsdp2",
+}
+PROCESSES_OF_CONFIGS = 8  # of all of them except `single_gpu`
+BATCH_KEYS = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "num_generations",
+    "num_iterations",
+    "steps_per_generation",
+    "generation_batch_size",
+)
+DEFAULT_SIZES = {
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "num_generations": 8,
+    "num_iterations": 1,
+}
+
+
+def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
+    """Translate what is special to TRL, and return the batch.
+
+    Args:
+        draft: the recipe under construction.
+        found: the number of processes of the launcher; `None`: unknown.
+        processes: the number of processes of the recipe; `None`: the same.
+    """
+    rewards = draft.take("reward_funcs")
+    model = draft.take("reward_model_name_or_path")
+    names = listed(rewards)
+    if model is not None:
+        names = [str(model.value), *names]
+    write_rewards(draft, "trl", rewards or model, names)
+    write_mixture(draft)
+    return write_launch(draft, found, processes)
+
+
+def translate_open_r1(draft: Draft, found: int | None, processes: int | None) -> Batch:
+    """Translate what is special to open-r1; arguments and return value as for `translate`."""
+    rewards = draft.take("reward_funcs")
+    names = ["accuracy", "format", "tag_count"] if rewards is None else listed(rewards)
+    write_rewards(draft, "open-r1", rewards, names)
+    column = str(draft.known("dataset_prompt_column", default="prompt"))
+    if column.isidentifier():
+        draft.write("user_prompt", f"{{{column}}}")
+    else:
+        draft.write("prompt_column", column)
+    mixture = draft.take("dataset_mixture")
+    if mixture is not None:
+        value = mixture.value if isinstance(mixture.value, Mapping) else {}
+        draft.left["datasets"] = Setting("datasets", value.get("datasets"), mixture.place)
+        write_mixture(draft)
+    if "use_vllm" in draft.left and "vllm_mode" not in draft.left:
+        draft.write("vllm_mode", "server", comment="the default of open-r1")
+    return write_launch(draft, found, processes)
+
+
+def listed(setting: Setting | None) -> list[str]:
+    """Return the value of a setting as a list of texts; one value is a list of one."""
+    if setting is None or setting.value is None:
+        return []
+    values = setting.value if isinstance(setting.value, list) else [setting.value]
+    return [str(value) for value in values]
+
+
+def write_mixture(draft: Draft) -> None:
+    """Write the first data set of a mixture, and remark on the others."""
+    mixture = draft.take("datasets")
+    if mixture is None:
+        return
+    parts = mixture.value if isinstance(mixture.value, list) else [mixture.value]
+    first = parts[0] if parts and isinstance(parts[0], Mapping) else {}
+    name = first.get("path") or first.get("id")
+    if isinstance(name, str):
+        draft.write("dataset_name", name, mixture)
+    if len(parts) != 1 or not isinstance(name, str) or len(first) > 1:
+        draft.remark(
+            mixture,
+            f"a mixture of {len(parts)} data sets, of which only the name of the first was taken "
+            "over. Put all rows into one file or hub data set, and name it in dataset_name.",
+        )
+
+
+def write_launch(draft: Draft, found: int | None, processes: int | None) -> Batch:
+    """Write the accelerate config and the batch; arguments as for `translate`."""
+    config = draft.take("accelerate_config")
+    named = draft.known("num_processes")
+    if type(named) is int:
+        found = named
+    if config is not None:
+        stem = PurePosixPath(str(config.value)).stem
+        ours = ACCELERATE_CONFIGS.get(stem)
+        if ours is None:
+            draft.remark(config, "not taken over. Write the file's path in accelerate_config.")
+        else:
+            draft.write("accelerate_config", ours, config, f"{stem} there")
+            if found is None:
+                found = 1 if stem == "single_gpu" else PROCESSES_OF_CONFIGS
+    return write_batch(draft, found, processes, DEFAULT_SIZES)
+
+
+def write_batch(
+    draft: Draft, found: int | None, processes: int | None, defaults: Mapping[str, int]
+) -> Batch:
+    """Write batch sizes in the keys of TRL.
+
+    They stay as they are, unless the number of processes changes: then a step and a generation
+    keep their sizes.
+
+    Args:
+        draft: the recipe under construction.
+        found: the number of processes of the other project; `None`: unknown.
+        processes: the number of processes of the recipe; `None`: the same.
+        defaults: the sizes of the other project by default.
+    """
+    sizes: dict[str, int] = dict(defaults)
+    for key in BATCH_KEYS:
+        number = draft.number(key, default=0)
+        if number:
+            sizes[key] = number
+    if found is None:
+        found = processes or 1
+        draft.remark(
+            None,
+            f"The number of training processes is not in the file, so it is taken as {found}. "
+            "Pass another with --num_processes N.",
+        )
+    batch = Batch(num_processes=found, **sizes)
+    if processes is not None and processes != found:
+        return write_sizes(draft, sizes_of(batch), processes)
+    for key, number in sizes.items():
+        if key != "num_iterations" or number > 1:
+            draft.write(key, number)
+    return batch

@@ -1,0 +1,243 @@
+"""What is special to verl: sizes in prompts, intervals in generations, its rewards and rows."""
+
+from __future__ import annotations
+
+from grpo_ext.migrate.batches import Sizes, write_sizes
+from grpo_ext.migrate.draft import Draft, Setting
+from grpo_ext.recipe.batch import Batch
+
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+MODEL = "actor_rollout_ref.model"
+OVERLONG = "reward_model.reward_kwargs.overlong_buffer_cfg"
+OVERLONG_BEFORE = "reward_model.overlong_buffer"  # in older versions
+GPUS = 8  # of a node by default
+
+
+def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
+    """Translate what is special to verl, and return the batch.
+
+    Args:
+        draft: the recipe under construction.
+        found: the number of processes of a launcher, which verl does not use.
+        processes: the number of processes of the recipe; `None`: verl's number of GPUs.
+    """
+    draft.move("data.max_response_length", "max_completion_length")
+    draft.default("max_completion_length", 512, "verl")  # which rewards read
+    batch, sizes = write_batch(draft, processes or found)
+    write_rows(draft)
+    write_rewards(draft)
+    write_objective(draft)
+    write_intervals(draft, sizes.steps_per_generation)
+    write_adapter(draft)
+    return batch
+
+
+def write_batch(draft: Draft, processes: int | None) -> tuple[Batch, Sizes]:
+    """Write the batch, and return it with verl's sizes.
+
+    verl counts prompts in `train_batch_size` and `ppo_mini_batch_size`, each with `n` completions,
+    and completions in `ppo_micro_batch_size_per_gpu`.
+    """
+    gpus = draft.number("trainer.n_gpus_per_node", default=GPUS)
+    gpus *= draft.number("trainer.nnodes", default=1)
+    sequence = draft.known(f"{ACTOR}.ulysses_sequence_parallel_size", default=1)
+    shards = gpus // sequence if type(sequence) is int and 0 < sequence <= gpus else gpus
+    per_prompt = draft.number(f"{ROLLOUT}.n", default=1)
+    if per_prompt == 1:
+        draft.missing["num_generations"] = "rollout.n is 1, but a group has at least 2 completions"
+    generation = draft.number("data.train_batch_size", default=1024) * per_prompt
+    step = draft.number(f"{ACTOR}.ppo_mini_batch_size", default=256) * per_prompt
+    step = min(step, generation)
+    share = max(1, step // shards)
+    micro = draft.number(f"{ACTOR}.ppo_micro_batch_size_per_gpu", default=0)
+    old = draft.number(f"{ACTOR}.ppo_micro_batch_size", default=0)  # over all GPUs
+    dynamic = draft.known(f"{ACTOR}.use_dynamic_bsz", default=False)
+    tokens = draft.take(f"{ACTOR}.ppo_max_token_len_per_gpu")
+    if dynamic is True:
+        micro = share
+        if tokens is not None:
+            draft.write("max_tokens_per_micro_batch", tokens.value, tokens)
+        else:
+            draft.default("max_tokens_per_micro_batch", 16384, "verl")
+    if (processes or shards) > 1:
+        draft.take(f"{ACTOR}.strategy")
+        draft.write("accelerate_config", "fsdp2", comment="verl shards the model, too")
+    sizes = Sizes(
+        num_generations=per_prompt,
+        step=step,
+        generation=generation,
+        micro_batch=micro or max(1, old // shards) if micro or old else share,
+        num_iterations=draft.number(f"{ACTOR}.ppo_epochs", default=1),
+    )
+    return write_sizes(draft, sizes, processes or shards), sizes
+
+
+def write_rows(draft: Draft) -> None:
+    """Write the data files, of which a recipe takes one each."""
+    for theirs, ours in {"train_files": "dataset_name", "val_files": "eval_dataset_name"}.items():
+        setting = draft.take(f"data.{theirs}")
+        if setting is None:
+            continue
+        files = setting.value if isinstance(setting.value, list) else [setting.value]
+        draft.write(ours, files[0] if files else None, setting)
+        if len(files) > 1:
+            draft.remark(
+                setting,
+                f"only the first of {len(files)} files was taken over. Put all rows into one.",
+            )
+    for theirs, ours in {
+        "train_max_samples": "max_train_samples",
+        "val_max_samples": "max_eval_samples",
+    }.items():
+        number = draft.known(f"data.{theirs}")
+        if type(number) is int and number > 0:
+            draft.write(ours, number)
+
+
+def write_rewards(draft: Draft) -> None:
+    """Write the reward: the user's function, a reward model, or one chosen by data source."""
+    specs: list[object] = []
+    path = draft.take("custom_reward_function.path")
+    name = draft.known("custom_reward_function.name", default="compute_score")
+    enabled = draft.known("reward_model.enable", default=False)
+    model = draft.take("reward_model.model.path")
+    if path is not None and path.value is not None:
+        if path.unknown is not None:
+            draft.missing["reward_funcs"] = f"the path of {path.value}, with :{name}"
+            draft.remark(path, f"the file does not set {path.unknown}. Write reward_funcs by hand.")
+        else:
+            specs.append(f"{path.value}:{name}")
+    elif enabled is True and model is not None:
+        specs.append(model.value)
+        draft.remark(
+            model, "a reward model here scores the text of prompt and completion by a head."
+        )
+    else:
+        draft.write("rename_columns", {"solution": "reward_model.ground_truth"})
+        specs.append("accuracy")
+        draft.remark(
+            None,
+            "verl chooses a reward by the column data_source. accuracy compares with "
+            "reward_model.ground_truth; for answers that are no numbers or formulas name another "
+            "in reward_funcs, or verl's function as FILE.py:compute_score.",
+        )
+    overlong = {}
+    for key in ("enable", "len", "penalty_factor", "log"):
+        overlong[key] = draft.known(f"{OVERLONG}.{key}", f"{OVERLONG_BEFORE}.{key}")
+    if overlong["enable"] is True and type(overlong["len"]) is int:
+        length = draft.values["max_completion_length"]
+        factor = overlong["penalty_factor"]
+        weight = factor if isinstance(factor, int | float) else 1.0
+        specs.append(
+            {
+                "name": "soft_overlong_punishment",
+                "max_completion_len": length,
+                "soft_punish_cache": overlong["len"],
+                "weight": weight,
+            }
+        )
+    if "reward_funcs" not in draft.missing:
+        draft.write("reward_funcs", specs, path)
+    for key in [key for key in draft.left if key.startswith("reward_model.")]:
+        draft.remark(draft.take(key), "left out: reward_funcs names the rewards.", by_hand=False)
+
+
+def write_objective(draft: Draft) -> None:
+    """Write the clip range and the KL, of which verl has several keys."""
+    low = draft.take(f"{ACTOR}.clip_ratio_low")
+    high = draft.take(f"{ACTOR}.clip_ratio_high")
+    both = draft.take(f"{ACTOR}.clip_ratio")
+    if low or both:
+        chosen = low or both
+        draft.write("epsilon", chosen.value if chosen else 0.2, chosen)
+    if high:
+        draft.write("epsilon_high", high.value, high)
+    mode = draft.left.get(f"{ACTOR}.policy_loss.loss_mode")
+    if mode is None or mode.value == "vanilla":
+        draft.move(f"{ACTOR}.clip_ratio_c", "delta")
+        draft.default("delta", 3.0, "verl")
+    draft.take(f"{ACTOR}.clip_ratio_c")  # the other losses do not read it
+    used = draft.known(f"{ACTOR}.use_kl_loss", default=False)
+    weight = draft.take(f"{ACTOR}.kl_loss_coef")
+    kind = draft.take(f"{ACTOR}.kl_loss_type")
+    if used is not True:
+        draft.write("beta", 0.0, comment="use_kl_loss is false")
+        return
+    draft.write("beta", 0.001 if weight is None else weight.value, weight)
+    draft.write("use_bias_correction_kl", False, comment="verl's KL is not weighted by ratios")
+    if kind is not None:
+        draft.left[kind.key] = kind  # the table has its values
+
+
+def write_intervals(draft: Draft, steps: int) -> None:
+    """Write intervals, which verl counts in generations, in optimizer steps.
+
+    Args:
+        draft: the recipe under construction.
+        steps: optimizer steps per generation.
+    """
+    comment = f"times {steps} steps per generation" if steps > 1 else ""
+
+    def in_steps(setting: Setting | None) -> int | None:
+        if setting is None or type(setting.value) is not int or setting.unknown is not None:
+            return None
+        return setting.value * steps
+
+    total = in_steps(draft.take("trainer.total_training_steps"))
+    if total is not None:
+        draft.write("max_steps", total, comment=comment)
+        draft.take("trainer.total_epochs")  # the steps end the run
+    else:
+        draft.move("trainer.total_epochs", "num_train_epochs")
+        draft.default("num_train_epochs", 30, "verl")
+    saves = in_steps(draft.take("trainer.save_freq"))
+    if saves is not None and saves > 0:
+        draft.write("save_strategy", "steps")
+        draft.write("save_steps", saves, comment=comment)
+    elif saves is not None:
+        draft.write("save_strategy", "no", comment="save_freq is -1: without checkpoints a run "
+                    "cannot be resumed")  # fmt: skip
+    warmup = in_steps(draft.take(f"{ACTOR}.optim.lr_warmup_steps"))
+    if warmup is not None and warmup > 0:
+        draft.write("warmup_steps", warmup, comment=comment)
+        draft.take(f"{ACTOR}.optim.lr_warmup_steps_ratio")
+    tests = in_steps(draft.take("trainer.test_freq"))
+    before = draft.known("trainer.val_before_train", default=True)
+    if tests is not None and tests > 0:
+        draft.write("eval_strategy", "steps")
+        draft.write("eval_steps", tests, comment=comment)
+        draft.write("eval_on_start", before)
+        if f"{ROLLOUT}.val_kwargs.do_sample" not in draft.left:
+            draft.write("eval_temperature", 0.0, comment="verl's default: greedy")
+    else:
+        for key in list(draft.left):
+            if key.startswith(f"{ROLLOUT}.val_kwargs."):
+                draft.take(key)
+    project = draft.known("trainer.project_name")
+    loggers = draft.known("trainer.logger", default=["console", "wandb"])
+    chosen = [logger for logger in trl_loggers(loggers)]
+    draft.write("report_to", chosen or ["none"])
+    if project is not None and "wandb" in chosen:
+        draft.remark(None, f"set the environment variable WANDB_PROJECT={project}.")
+
+
+def trl_loggers(loggers: object) -> list[str]:
+    """Return verl's loggers under the names of transformers; the console is always written."""
+    names = loggers if isinstance(loggers, list) else [loggers]
+    return [str(name) for name in names if name != "console"]
+
+
+def write_adapter(draft: Draft) -> None:
+    """Write LoRA's keys where `lora_rank` is above 0."""
+    rank = draft.take(f"{MODEL}.lora_rank")
+    if rank is None or rank.value == 0:
+        for key in ("lora_alpha", "target_modules"):
+            draft.take(f"{MODEL}.{key}")
+        return
+    draft.write("use_peft", True)
+    draft.write("lora_r", rank.value, rank)
+    draft.move(f"{MODEL}.lora_alpha", "lora_alpha")
+    draft.move(f"{MODEL}.target_modules", "lora_target_modules")
+    draft.default("lora_alpha", 16, "verl")
+    draft.default("lora_target_modules", ["all-linear"], "verl")
