@@ -16,7 +16,7 @@ READY := $(VENV)/.ready
 
 VLLM := .venv-vllm
 
-.PHONY: demo test test-fast promises vllm real suite docs wheel lint types hunt pairs rules cards figures format clean help
+.PHONY: demo test test-fast promises vllm real suite docs wheel lint types hunt pairs rules keys cards figures format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -155,6 +155,10 @@ hunt: $(READY)
 # make pairs   write docs/options-that-meet.md: which options go together
 pairs: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.hunt.pairs
+
+# make keys    write docs/keys-of-others.md: the keys of other packages
+keys: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.migrate.keys_page
 
 # make rules   write docs/rules.md: every rule that refuses or notes a setting, by key
 rules: $(READY)

@@ -141,6 +141,7 @@ READERS = {
     },  # opens what this process has just written, to force it to the disk
     "curriculum": set(),
     "recipe": set(),
+    "migrate": set(),
     "tasks": set(),
     "evaluation": set(),
     "preflight": set(),

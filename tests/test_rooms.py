@@ -17,6 +17,7 @@ FORBIDDEN = {
     "run": ("grpo_ext.cli", "grpo_ext.demo"),
     "rewards": ("torch", "grpo_ext.trainer", "grpo_ext.recipe.load", "grpo_ext.demo"),
     "recipe": ("torch", "grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.rewards"),
+    "migrate": ("torch", "grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.rewards"),
     "tasks": ("torch", "trl", "grpo_ext.trainer", "grpo_ext.cli"),
     "preflight": ("grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),
     "objective": ("trl", "grpo_ext.trainer", "grpo_ext.recipe", "grpo_ext.rewards", "grpo_ext.cli"),

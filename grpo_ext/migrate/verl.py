@@ -29,6 +29,7 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
     write_rewards(draft)
     write_objective(draft)
     write_intervals(draft, sizes.steps_per_generation)
+    write_logging(draft)
     write_adapter(draft)
     return batch
 
@@ -97,22 +98,19 @@ def write_rows(draft: Draft) -> None:
 
 def write_rewards(draft: Draft) -> None:
     """Write the reward: the user's function, a reward model, or one chosen by data source."""
-    specs: list[object] = []
     path = draft.take("custom_reward_function.path")
     name = draft.known("custom_reward_function.name", default="compute_score")
     enabled = draft.known("reward_model.enable", default=False)
     model = draft.take("reward_model.model.path")
-    if path is not None and path.value is not None:
-        if path.unknown is not None:
-            draft.missing["reward_funcs"] = f"the path of {path.value}, with :{name}"
-            draft.remark(path, f"the file does not set {path.unknown}. Write reward_funcs by hand.")
-        else:
-            specs.append(f"{path.value}:{name}")
+    specs: list[object] = []
+    if path is not None and path.unknown is not None:
+        draft.missing["reward_funcs"] = f"{path.value}:{name}"
+        draft.remark(path, f"the file does not set {path.unknown}. Write reward_funcs by hand.")
+    elif path is not None and path.value is not None:
+        specs.append(f"{path.value}:{name}")
     elif enabled is True and model is not None:
         specs.append(model.value)
-        draft.remark(
-            model, "a reward model here scores the text of prompt and completion by a head."
-        )
+        draft.remark(model, "it must be a classifier of one label, which scores whole texts.")
     else:
         draft.write("rename_columns", {"solution": "reward_model.ground_truth"})
         specs.append("accuracy")
@@ -122,25 +120,29 @@ def write_rewards(draft: Draft) -> None:
             "reward_model.ground_truth; for answers that are no numbers or formulas name another "
             "in reward_funcs, or verl's function as FILE.py:compute_score.",
         )
-    overlong = {}
-    for key in ("enable", "len", "penalty_factor", "log"):
-        overlong[key] = draft.known(f"{OVERLONG}.{key}", f"{OVERLONG_BEFORE}.{key}")
-    if overlong["enable"] is True and type(overlong["len"]) is int:
-        length = draft.values["max_completion_length"]
-        factor = overlong["penalty_factor"]
-        weight = factor if isinstance(factor, int | float) else 1.0
-        specs.append(
-            {
-                "name": "soft_overlong_punishment",
-                "max_completion_len": length,
-                "soft_punish_cache": overlong["len"],
-                "weight": weight,
-            }
-        )
+    specs += overlong_penalty(draft)
     if "reward_funcs" not in draft.missing:
         draft.write("reward_funcs", specs, path)
     for key in [key for key in draft.left if key.startswith("reward_model.")]:
         draft.remark(draft.take(key), "left out: reward_funcs names the rewards.", by_hand=False)
+
+
+def overlong_penalty(draft: Draft) -> list[dict[str, object]]:
+    """Return the penalty of DAPO for long completions, if it is on."""
+    options = {}
+    for key in ("enable", "len", "penalty_factor", "log"):
+        options[key] = draft.known(f"{OVERLONG}.{key}", f"{OVERLONG_BEFORE}.{key}")
+    if options["enable"] is not True or type(options["len"]) is not int:
+        return []
+    factor = options["penalty_factor"]
+    return [
+        {
+            "name": "soft_overlong_punishment",
+            "max_completion_len": draft.values["max_completion_length"],
+            "soft_punish_cache": options["len"],
+            "weight": factor if isinstance(factor, int | float) else 1.0,
+        }
+    ]
 
 
 def write_objective(draft: Draft) -> None:
@@ -178,54 +180,56 @@ def write_intervals(draft: Draft, steps: int) -> None:
         steps: optimizer steps per generation.
     """
     comment = f"times {steps} steps per generation" if steps > 1 else ""
-
-    def in_steps(setting: Setting | None) -> int | None:
-        if setting is None or type(setting.value) is not int or setting.unknown is not None:
-            return None
-        return setting.value * steps
-
-    total = in_steps(draft.take("trainer.total_training_steps"))
-    if total is not None:
+    total = in_steps(draft.take("trainer.total_training_steps"), steps)
+    if total > 0:
         draft.write("max_steps", total, comment=comment)
         draft.take("trainer.total_epochs")  # the steps end the run
     else:
         draft.move("trainer.total_epochs", "num_train_epochs")
         draft.default("num_train_epochs", 30, "verl")
-    saves = in_steps(draft.take("trainer.save_freq"))
-    if saves is not None and saves > 0:
-        draft.write("save_strategy", "steps")
-        draft.write("save_steps", saves, comment=comment)
-    elif saves is not None:
-        draft.write("save_strategy", "no", comment="save_freq is -1: without checkpoints a run "
-                    "cannot be resumed")  # fmt: skip
-    warmup = in_steps(draft.take(f"{ACTOR}.optim.lr_warmup_steps"))
-    if warmup is not None and warmup > 0:
+    warmup = in_steps(draft.take(f"{ACTOR}.optim.lr_warmup_steps"), steps)
+    if warmup > 0:
         draft.write("warmup_steps", warmup, comment=comment)
         draft.take(f"{ACTOR}.optim.lr_warmup_steps_ratio")
-    tests = in_steps(draft.take("trainer.test_freq"))
+    saves = draft.take("trainer.save_freq")
+    if in_steps(saves, steps) > 0:
+        draft.write("save_strategy", "steps")
+        draft.write("save_steps", in_steps(saves, steps), saves, comment)
+    elif saves is not None and saves.unknown is None:
+        draft.write("save_strategy", "no", saves)
+        draft.remark(saves, "without checkpoints, a run that is stopped cannot be resumed.")
+    tests = in_steps(draft.take("trainer.test_freq"), steps)
     before = draft.known("trainer.val_before_train", default=True)
-    if tests is not None and tests > 0:
+    validation = [key for key in draft.left if key.startswith(f"{ROLLOUT}.val_kwargs.")]
+    if tests > 0:
         draft.write("eval_strategy", "steps")
         draft.write("eval_steps", tests, comment=comment)
         draft.write("eval_on_start", before)
-        if f"{ROLLOUT}.val_kwargs.do_sample" not in draft.left:
-            draft.write("eval_temperature", 0.0, comment="verl's default: greedy")
+        if f"{ROLLOUT}.val_kwargs.do_sample" not in validation:
+            draft.write("eval_temperature", 0.0, comment="the default of verl: greedy")
     else:
-        for key in list(draft.left):
-            if key.startswith(f"{ROLLOUT}.val_kwargs."):
-                draft.take(key)
+        draft.take(*validation)  # nothing is evaluated
+
+
+def in_steps(setting: Setting | None, steps: int) -> int:
+    """Return a setting that counts generations in optimizer steps; 0 if it is not a number.
+
+    `steps` are the optimizer steps per generation.
+    """
+    if setting is None or type(setting.value) is not int or setting.unknown is not None:
+        return 0
+    return setting.value * steps
+
+
+def write_logging(draft: Draft) -> None:
+    """Write where a run is logged; the console is always written."""
     project = draft.known("trainer.project_name")
     loggers = draft.known("trainer.logger", default=["console", "wandb"])
-    chosen = [logger for logger in trl_loggers(loggers)]
+    names = loggers if isinstance(loggers, list) else [loggers]
+    chosen = [str(name) for name in names if name != "console"]
     draft.write("report_to", chosen or ["none"])
     if project is not None and "wandb" in chosen:
         draft.remark(None, f"set the environment variable WANDB_PROJECT={project}.")
-
-
-def trl_loggers(loggers: object) -> list[str]:
-    """Return verl's loggers under the names of transformers; the console is always written."""
-    names = loggers if isinstance(loggers, list) else [loggers]
-    return [str(name) for name in names if name != "console"]
 
 
 def write_adapter(draft: Draft) -> None:

@@ -1,6 +1,6 @@
 """Keys of other tools and of older versions of TRL, and what to write instead.
 
-`docs/coming-from.md` has the complete tables.
+`docs/keys-of-others.md` has all of them.
 """
 
 import dataclasses

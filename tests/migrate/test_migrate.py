@@ -13,6 +13,7 @@ from grpo_ext.migrate.draft import recipe_hints
 from grpo_ext.preflight.check_recipe import check_recipe
 from grpo_ext.recipe.foreign import FOREIGN, TRANSLATIONS
 from grpo_ext.recipe.values import convert
+from tests.migrate.keys_page import PAGE, page
 from tests.support.logs import write_json_rows
 
 TRL = """
@@ -357,3 +358,7 @@ def test_each_translation_writes_keys_and_values_of_a_recipe():
                 continue
             for key, value in written.items():
                 assert convert(key, value, hints[key]) == value, name
+
+
+def test_the_page_of_keys_is_what_the_table_says():
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `make keys`"

@@ -36,7 +36,7 @@ OTHERS = _OTHERS.split()
 # Keys that have nothing to do with one of ours.
 _OF_NOBODY = """
 vllm_gpu_ratio use_soft_cache tokenizer_type kl_penalty prompt_template messages_key
-reward_model_name_or_path advantage_estimator clip_epsilon eos_token_id loss_fn fp8 tp_size
+reward_model_name_or_path clip_epsilon eos_token_id loss_fn fp8 tp_size
 env_factory ref_model_path remote_gen_model_n_judges early_stopping num_answers
 """
 OF_NOBODY = _OF_NOBODY.split()
