@@ -91,7 +91,7 @@ def recipe_of(
         "task": "prompts",
         "dataset_name": data,
     }
-    if isinstance(rows[0].get(proposal.prompt), list):  # chat messages
+    if any(isinstance(row.get(proposal.prompt), list) for row in rows):  # chat messages
         values["prompt_column"] = proposal.prompt
     elif "{" in proposal.prompt:
         values["user_prompt"] = proposal.prompt

@@ -238,12 +238,21 @@ def scores_of_golds(rows: Sequence[Row], reward: Reward) -> list[Score]:
         for row in rows:
             if time.monotonic() > until:
                 break
+            if is_structured(row[COLUMN]):
+                scores.append(None)
+                continue
             completion = Completion(f"<answer>\n{answer_in(row[COLUMN], reward)}\n</answer>", [])
             [sample] = score_completions([row], [[completion]], {guard.name: guard})
             scores.append(sample.rewards[guard.name])
             if len(scores) == 1:  # the first score may import a package
                 until = time.monotonic() + BUDGET
     return scores
+
+
+def is_structured(gold: object) -> bool:
+    """Return whether a gold answer is a mapping, or a list of mappings such as chat messages."""
+    entries = gold if isinstance(gold, list) else [gold]
+    return any(isinstance(entry, dict) for entry in entries)
 
 
 def answer_in(gold: object, reward: Reward) -> str:

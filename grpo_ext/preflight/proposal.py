@@ -27,9 +27,8 @@ from grpo_ext.preflight.rendered_rows import (
     ends_with_answer,
     is_identifier,
     share_of,
-    text_of_prompt,
 )
-from grpo_ext.rewards.code.asserts import tests_as_list
+from grpo_ext.preflight.try_code import names_functions
 from grpo_ext.rewards.format_rewards import LANGUAGES
 from grpo_ext.rewards.judge_client import model_at
 from grpo_ext.tasks.base import template_columns
@@ -50,7 +49,6 @@ COUNTDOWN = (
 MOST_CLASSES = 12  # distinct answers that are listed in a prompt
 ROWS_OF_CLASS = 3  # mean number of rows with the same answer, from which answers are classes
 MOST_TEXTS = 3  # columns of texts in a prompt that a person has to write
-CALLED = re.compile(r"assert\s+(?:not\s+)?\(*\s*(?:\w+\()*?([A-Za-z_]\w*)\(")
 
 
 @dataclass
@@ -101,7 +99,7 @@ def propose_whole(rows: list[Row]) -> Proposal:
     if question is None:
         return propose_unknown(rows)
     proposal = propose_reward(rows, question, [question])
-    if not isinstance(rows[0][question], str):
+    if any(isinstance(row.get(question), list) for row in rows):  # chat messages
         return proposal
     others = [name for name in names if name != question]
     return with_whole_prompt(proposal, rows, others)
@@ -241,7 +239,8 @@ def usual_question(rows: list[Row]) -> str | None:
     Columns of identifiers, and of other values than texts and messages, are skipped.
     """
     for name in usual_names(QUESTIONS, list(rows[0])):
-        if isinstance(rows[0][name], str | list) and not is_identifier_column(rows, name):
+        is_question = any(isinstance(row.get(name), str | list) for row in rows)
+        if is_question and not is_identifier_column(rows, name):
             return name
     return None
 
@@ -299,7 +298,7 @@ def has_answer(prompt: object) -> bool:
 
 def lists_options(rows: list[Row], question: str) -> bool:
     """Return whether most questions contain the letters of options."""
-    return most(re.search(r"\bA[).:\]]", text_of_prompt(row[question])) for row in rows)
+    return most(re.search(r"\bA[).:\]]", str(row[question])) for row in rows)
 
 
 def answers_are_options(golds: Golds | None, options: Options) -> bool:
@@ -334,11 +333,7 @@ def example_of_tests(rows: list[Row], question: str, tests: str) -> list[str]:
     """Return a part of the prompt with the first test, if tests call functions it does not name."""
     if not all(isinstance(row[tests], list) and isinstance(row[tests][0], str) for row in rows):
         return []
-    named = []
-    for row in rows:
-        call = CALLED.search(str(tests_as_list(row[tests])[0]))
-        named.append(call is None or call[1] in row[question])
-    if most(named):
+    if most(names_functions(str(row[question]), row[tests]) for row in rows):
         return []
     return [f"The program must pass tests such as this one:\n{{{tests}[0]}}"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo_ext.common.columns import ANSWERS, answer_column
 from grpo_ext.preflight.first_rows import Row
-from grpo_ext.preflight.gold_answers import is_blank
+from grpo_ext.preflight.gold_answers import is_blank, is_structured
 from grpo_ext.preflight.option_columns import Options
 from grpo_ext.preflight.rendered_rows import ANSWER_MARKS, share_of
 from grpo_ext.rewards.accuracy import gold_answer
@@ -189,6 +189,9 @@ def reward_for_golds(golds: Golds, options: Options | None) -> RewardChoice:
 def reward_for_texts(golds: Golds) -> RewardChoice:
     """Return the reward `exact` for short texts, and one to be written for long ones."""
     column = golds.column
+    if any(map(is_structured, golds.values)):
+        reason = f"{column} has mappings, which no rule can judge"
+        return RewardChoice(UNWRITTEN, reason, {"reference": column})
     if statistics.median(len(text.split()) for text in golds.texts) <= FEW_WORDS:
         reason = f"{column} has short texts"
         return RewardChoice("exact", reason, {"solution": column}, {"ignore_case": True})

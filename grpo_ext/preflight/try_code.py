@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo_ext.preflight.first_rows import Row
-from grpo_ext.preflight.rendered_rows import unguarded
+from grpo_ext.preflight.rendered_rows import MAX_SHARE, text_of_prompt, unguarded
 from grpo_ext.recipe.problems import Findings
-from grpo_ext.rewards.code.asserts import parse_asserts, tests_as_list
+from grpo_ext.rewards.code.asserts import called_functions, parse_asserts, tests_as_list
 from grpo_ext.rewards.code.memory_group import parent_of_groups
 from grpo_ext.rewards.code.sandbox import Job, Limits, MachineFault, NoIsolation, run
 from grpo_ext.rewards.reward import Reward
@@ -83,7 +83,7 @@ def check_isolation(limits: Limits, findings: Findings) -> None:
 
 
 def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings) -> None:
-    """Note rows whose tests cannot be used, and asserts that a program could cheat.
+    """Note tests that cannot be used, that a program could cheat, or whose functions have no name.
 
     Args:
         rows: the rows, with their `tests`.
@@ -92,13 +92,23 @@ def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings
     """
     unusable: list[str] = []
     cheatable: list[str] = []
-    for row in rows:
+    unnamed: list[int] = []  # numbers of rows whose prompt names no function of their tests
+    for number, row in enumerate(rows, 1):
         try:
             tests = tests_as_list(row.get("tests"))
             if all(isinstance(test, str) for test in tests):
                 cheatable += parse_asserts(tuple(map(str, tests))).cheatable
+                if not names_functions(text_of_prompt(row["prompt"]), tests):
+                    unnamed.append(number)
         except ValueError as error:
             unusable.append(str(error))
+    if len(unnamed) > MAX_SHARE * len(rows):
+        findings.note(
+            f"code: the prompts of {len(unnamed)} of the first {len(rows)} rows, such as row "
+            f"{unnamed[0]}, do not name the function that their tests call, so a right program may "
+            'fail. Show a test in user_prompt, such as "{text}\n{tests[0]}".',
+            KEY,
+        )
     if unusable:
         findings.note(
             f"code: the tests of {len(unusable)} of the first {len(rows)} rows cannot be used, so "
@@ -115,3 +125,15 @@ def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings
             f"assert {cheatable[0]:.80}",
             KEY,
         )
+
+
+def names_functions(prompt: str, tests: Sequence[object]) -> bool:
+    """Return whether a prompt names a function that the tests call, or the tests call none.
+
+    True if the tests cannot be read.
+    """
+    try:
+        called = called_functions(parse_asserts(tuple(map(str, tests))))
+    except ValueError:
+        return True
+    return not called or any(name in prompt for name in called)

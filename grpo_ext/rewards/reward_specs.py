@@ -34,6 +34,7 @@ from grpo_ext.rewards.signature import EXTRAS, object_of
 
 # Columns that TRL drops, overwrites or passes twice.
 RESERVED = ("completion", "completions", *EXTRAS)
+DROPPED = "completion"  # of these, the column that TRL drops
 LARGEST_WEIGHT = 1e4  # its square times the square of `scores.LARGEST` is finite in float32
 
 
@@ -235,7 +236,7 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
         return
     there = list(dataset_columns)
     for name in there:
-        if name in RESERVED:
+        if name in RESERVED and name != DROPPED:
             raise ValueError(
                 f"The data set has a column {name!r}, but the trainer passes another value to "
                 "rewards under this name. Rename the column in the data, or drop it."
@@ -253,9 +254,15 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
                     f"Reward {name!r} has a parameter `prompt`, but the trainer passes prompts by "
                     "the name `prompts`. Rename the parameter."
                 )
+            if column == DROPPED and column in there:
+                raise ValueError(
+                    f"Reward {name!r} reads the column {column!r}, which the trainer does not pass "
+                    "to rewards. With `task: prompts` write rename_columns: {reference: "
+                    "completion}, and read `reference`; elsewhere, rename the column in the data."
+                )
             if column not in there:
                 raise ValueError(
                     f"Reward {name!r} reads the column {column!r}, which the data set lacks. Its "
                     f"columns: {', '.join(there)}.{renaming(column, there)}"
                 )
-        check_call(reward, [column for column in there if column != "prompt"])
+        check_call(reward, [column for column in there if column not in ("prompt", DROPPED)])

@@ -164,3 +164,12 @@ def test_rewards_for_some_tasks_look_at_their_rows_alone():
     reward.tasks = ("sums",)
     findings = judged(rows, reward)
     assert not findings.problems and not findings.notes
+
+
+def test_mappings_are_no_answers():
+    rows = [
+        {"prompt": f"Say {n}.", "solution": [{"role": "assistant", "content": f"{n}"}]}
+        for n in range(N)
+    ]
+    findings = judged(rows, build("exact"))
+    assert "cannot read the answer of 24 of the first 24 rows" in findings.problems[0].message

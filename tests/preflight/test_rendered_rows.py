@@ -11,6 +11,7 @@ from grpo_ext.cli.main import main
 from grpo_ext.preflight.check_recipe import check_recipe
 from grpo_ext.preflight.proposal import propose
 from grpo_ext.preflight.rendered_rows import is_identifier, judge_rows
+from grpo_ext.preflight.try_code import check_tests
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards import build
 from tests.support.logs import write_json_rows
@@ -371,3 +372,16 @@ def test_a_known_column_of_identifiers_is_no_prompt():
     found = propose(rows)
     assert found.prompt.startswith("TO DO:") and found.prompt.endswith("{words}")
     assert found.questions
+
+
+def test_a_function_that_only_the_tests_name_is_noted():
+    tests = ["from math import floor", "assert set(shared((1, 2))) == {1}", "assert shared(()) == []"]
+    rows = [{"prompt": f"Find the numbers in both lists, {n}.", "tests": tests} for n in range(N)]
+    findings = Findings()
+    check_tests(rows, False, findings)
+    assert "such as row 1, do not name the function that their tests call" in str(findings.notes[0])
+    for row in rows:
+        row["prompt"] += f"\n{tests[1]}"
+    findings = Findings()
+    check_tests(rows, False, findings)
+    assert not findings.notes

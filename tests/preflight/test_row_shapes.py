@@ -78,6 +78,12 @@ EXPECTED = {
     ),
     "preference": Shape("{prompt}", UNWRITTEN, asks="train a reward model on it, or use DPO"),
     "judged_completions": Shape("{prompt}", UNWRITTEN, asks="label judges the completion"),
+    "prompt_completion": Shape(
+        "{prompt}", "number", rename={"solution": "completion"}, system=NUMBER
+    ),
+    "message_completion": Shape(
+        "prompt", UNWRITTEN, rename={"reference": "completion"}, asks="completion has mappings"
+    ),
     "ifeval": Shape("{prompt}", "instructions"),
     "mbpp": Shape(
         "{text}\n\nThe program must pass tests such as this one:\n{test_list[0]}",

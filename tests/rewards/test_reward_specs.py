@@ -177,10 +177,22 @@ def test_missing_columns_are_named_with_their_reward():
         check_columns(rewards, ["prompt", "nums", "targets"])
 
 
-@pytest.mark.parametrize("column", RESERVED)
+@pytest.mark.parametrize("column", sorted(set(RESERVED) - {"completion"}))
 def test_reserved_columns_are_refused(column):
     with pytest.raises(ValueError, match=f"column '{column}'"):
         check_columns([], ["prompt", column])
+
+
+def test_a_column_that_trl_drops_is_refused_only_where_a_reward_reads_it():
+    def reads_it(completions, completion, **kwargs):
+        return []
+
+    def reads_others(completions, prompts, completion_ids, trainer_state, log_extra, log_metric):
+        return []
+
+    check_columns([reads_others], ["prompt", "completion"])
+    with pytest.raises(ValueError, match=r"write rename_columns: \{reference: completion\}"):
+        check_columns([reads_it], ["prompt", "completion"])
 
 
 def test_a_reward_cannot_read_the_column_prompt():

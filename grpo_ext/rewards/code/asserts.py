@@ -77,6 +77,18 @@ def parse_asserts(tests: tuple[str, ...]) -> Asserts:
     )
 
 
+def called_functions(asserts: Asserts) -> set[str]:
+    """Return the names of the functions of the program that the asserts call."""
+    known = known_names(asserts.imports)
+    called = set()
+    for questions in asserts.tests:
+        for question in questions:
+            for node in ast.walk(ast.parse(question.condition)):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                    called.add(node.func.id)
+    return called - known
+
+
 def statements_of(test: str) -> list[ast.stmt]:
     try:
         return ast.parse(test.strip()).body
