@@ -156,8 +156,9 @@ hunt: $(READY)
 pairs: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.hunt.pairs
 
-# make keys    write docs/keys-of-others.md: the keys of other packages
+# make keys   write docs/keys.md, the keys of a recipe by topic, and docs/keys-of-others.md, those of other packages
 keys: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.recipe.keys_page
 	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.migrate.keys_page
 
 # make rules   write docs/rules.md: every rule that refuses or notes a setting, by key

@@ -17,6 +17,7 @@ html_show_copyright = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_class_signature = "mixed"
+autodoc_inherit_docstrings = False  # not those of TRL's and transformers' methods
 autodoc_default_options = {"members": True, "undoc-members": False}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
