@@ -166,7 +166,7 @@ def table(title: str) -> str:
     card, methods = CARDS[title]
     card_bytes = GPU_GIGABYTES[card] * GIGABYTE
     lines = [
-        f"### {title}",
+        f"## {title}",
         "",
         f"| {' | '.join(COLUMNS)} |",
         "|---" * len(COLUMNS) + "|",
