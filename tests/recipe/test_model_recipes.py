@@ -129,7 +129,7 @@ def test_a_recipe_passes_the_checks(name, tmp_path):
 @pytest.mark.parametrize("name", MODEL_RECIPES)
 def test_a_recipe_needs_what_its_header_says(name, capsys):
     header = MODEL_RECIPES[name].read_text(encoding="utf-8").partition("\nmodel_name_or_path")[0]
-    assert f"#   grpo-ext train --config {name}\n" in header
+    assert f"#   grpo-ext train --config recipes/{name}.yaml\n" in header
     command = re.search(r"#   grpo-ext (plan --config \S+ --gpu (\w+))\n", header)
     needs = re.search(r"# Needs (one GPU|eight GPUs) of (\d+) GB: about ([\d.]+) GiB", header)
     recipe = load_recipe(name)
