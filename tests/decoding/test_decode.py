@@ -232,3 +232,17 @@ def test_prefill_reads_each_distinct_row_once_and_answers_all(masked):
     assert passes == [(4, 5)]
     assert torch.allclose(logits, expected, atol=1e-5)
     assert inputs["past_key_values"].layers[0].keys.shape[0] == 7
+
+
+def test_the_head_reads_whole_tensors_and_not_slices():
+    """torch would copy the weights of a frozen head for each row of a slice."""
+    model = make_model().requires_grad_(False)
+    contiguous = []
+    model.get_output_embeddings().register_forward_hook(
+        lambda _, inputs, output: contiguous.append(inputs[0].is_contiguous())
+    )
+    with fast_generation(model):
+        model.generate(**make_batch([5, 3, 9]), generation_config=decoding())
+    assert len(contiguous) > 2
+    assert all(contiguous)
+    assert not model.get_output_embeddings()._forward_pre_hooks
