@@ -375,7 +375,11 @@ def test_a_known_column_of_identifiers_is_no_prompt():
 
 
 def test_a_function_that_only_the_tests_name_is_noted():
-    tests = ["from math import floor", "assert set(shared((1, 2))) == {1}", "assert shared(()) == []"]
+    tests = [
+        "from math import floor",
+        "assert set(shared((1, 2))) == {1}",
+        "assert shared(()) == []",
+    ]
     rows = [{"prompt": f"Find the numbers in both lists, {n}.", "tests": tests} for n in range(N)]
     findings = Findings()
     check_tests(rows, False, findings)
