@@ -16,7 +16,7 @@ READY := $(VENV)/.ready
 
 VLLM := .venv-vllm
 
-.PHONY: demo test test-fast promises vllm real suite docs wheel lint types hunt pairs rules keys cards figures format clean help
+.PHONY: demo test test-fast promises vllm real suite docs wheel lint types hunt pairs rules fields keys cards figures format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -168,6 +168,10 @@ rules: $(READY)
 # make cards   write docs/which-settings.md: settings that fit a card, by estimate
 cards: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.recipe.cards_page
+
+# make fields   write grpo_ext/recipe/trl_fields.py: the fields of TRL's arguments, which are keys of recipes
+fields: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.recipe.trl_fields
 
 # make figures  write the figures of benchmarks/results into the pages that cite them
 figures: $(READY)

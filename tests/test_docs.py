@@ -21,7 +21,7 @@ from grpo_ext import RecipeError, load_recipe
 from grpo_ext.cli.main import main, make_parser
 from grpo_ext.common.pages import DOES_NOT_LEARN, NOTHING_WAS_LEARNT
 from grpo_ext.objective.advantage import get_advantages, joint_advantages
-from grpo_ext.observe.health import RULES
+from grpo_ext.observe.health_rules import RULES
 from grpo_ext.recipe.foreign import FOREIGN
 from grpo_ext.recipe.load import load_sft_recipe
 from grpo_ext.rewards import build

@@ -230,7 +230,8 @@ def test_only_the_seams_import_private_names_of_trl(room):
         ("grpo_ext", ("torch", "transformers", "trl", "datasets")),
         ("grpo_ext.rewards", ("torch", "transformers", "trl", "math_verify", "pypinyin")),
         ("grpo_ext.cli.main", ("torch", "transformers", "trl", "datasets", "matplotlib")),
-        ("grpo_ext.recipe.read", ("torch", "transformers", "trl")),
+        ("grpo_ext.recipe.load", ("torch", "transformers", "trl", "datasets", "pandas", "scipy")),
+        ("grpo_ext.observe.report.serve", ("torch", "transformers", "trl", "matplotlib")),
         ("grpo_ext.run.training", ("torch", "transformers", "trl")),
         ("grpo_ext.run.launch", ("torch", "transformers", "trl")),
     ],
@@ -241,3 +242,34 @@ def test_light_modules_stay_light(module, heavy):
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPO)
     assert out.returncode == 0, out.stderr
     assert out.stdout.strip() == "[]"
+
+
+SLOW = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "pandas", "scipy")
+FAULTY = {
+    "check --config nowhere.yaml": 2,
+    "check --config countdown/tiny --bta 1": 1,
+    "check --config countdown/tiny --beta x --num_generations 5": 1,
+    "train --config nowhere.yaml": 2,
+    "train --config countdown/tiny --bta 1": 2,
+    "train --config countdown/tiny --num_generations 5": 2,
+    "sft --config countdown/tiny-sft --learning_rate x": 2,
+    "plan --config countdown/tiny --bta 1": 2,
+    "bench --config countdown/tiny --beta x": 2,
+    "eval --config countdown/tiny --bta 1": 2,
+    "serve --config countdown/tiny --beta x": 2,
+    "reproduce countdown --config countdown/tiny --bta 1": 2,
+    "init nowhere.jsonl model --yes": 2,
+    "report nowhere": 2,
+}
+
+
+def test_faulty_words_are_refused_without_slow_imports():
+    code = f"""
+import sys
+from grpo_ext.cli.main import main
+for words, code in {FAULTY!r}.items():
+    assert main(words.split()) == code, words
+    assert not [name for name in {SLOW!r} if name in sys.modules], words
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPO)
+    assert out.returncode == 0, out.stderr

@@ -75,6 +75,9 @@ def measure(args: argparse.Namespace, budget: Budget, display: Display) -> int:
     search = None
     with suppress(KeyboardInterrupt):
         display.begin("reading the recipe")
+        from grpo_ext.recipe.load import load_recipe
+
+        load_recipe(args.config, args.overrides, 1)  # refuses a faulty one before slow imports
         from grpo_ext.bench.measure import Bench
         from grpo_ext.bench.search import Search
 

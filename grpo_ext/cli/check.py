@@ -23,7 +23,6 @@ from typing import Any
 
 from grpo_ext.cli.command import add_processes, add_recipe_command, at_least
 from grpo_ext.common.files import in_bytes
-from grpo_ext.common.modules import without_collector
 from grpo_ext.common.untrusted import printable
 from grpo_ext.recipe.problems import Findings
 
@@ -50,8 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with without_collector():
-        from grpo_ext.preflight.check_recipe import check_recipe
+    from grpo_ext.preflight.check_recipe import check_recipe
 
     findings = check_recipe(
         args.config, args.overrides, args.num_processes, args.elsewhere, args.sample

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.cli.command import add_recipe_command, at_least
+from grpo_ext.common.modules import without_collector
 
 PARTS = ("greedy", "sampled")
 # options of one of the two kinds of evaluation, which the other refuses, with their defaults
@@ -119,10 +120,12 @@ def check_options(args: argparse.Namespace) -> None:
 
 def run_recipe(args: argparse.Namespace) -> int:
     """Evaluate on the rows of a recipe."""
-    from grpo_ext.evaluation.evaluate_recipe import evaluate_models, save_evaluation
     from grpo_ext.recipe.load import load_recipe
 
     recipe = load_recipe(args.config, args.overrides)
+    with without_collector():
+        from grpo_ext.evaluation.evaluate_recipe import evaluate_models, save_evaluation
+
     models = args.model or [recipe.model.model_name_or_path]
     evaluation = evaluate_models(
         recipe,
@@ -142,14 +145,16 @@ def run_recipe(args: argparse.Namespace) -> int:
 
 def run_suite(args: argparse.Namespace) -> int:
     """Evaluate on tasks of the harness; the recipe, if any, sets how the models are loaded."""
-    from grpo_ext.evaluation.suite import Suite, evaluate_suite
-    from grpo_ext.evaluation.suite_figures import save_suite
     from grpo_ext.recipe.load import load_recipe
 
     overrides = args.overrides
     if args.config is None:
         overrides = ["--model_name_or_path", args.model[0], "--dtype", "auto", *overrides]
     recipe = load_recipe(args.config, overrides)
+    with without_collector():
+        from grpo_ext.evaluation.suite import Suite, evaluate_suite
+        from grpo_ext.evaluation.suite_figures import save_suite
+
     suite = Suite(
         names=[name.strip() for name in args.suite.split(",") if name.strip()],
         folder=args.suite_tasks,

@@ -68,16 +68,17 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.common.files import write_atomically
-    from grpo_ext.preflight.check_recipe import check_recipe
-    from grpo_ext.preflight.first_recipe import recipe_of
-    from grpo_ext.preflight.proposal import propose, with_judge
-    from grpo_ext.preflight.proposed_reward import UNWRITTEN
     from grpo_ext.tasks.open_dataset import open_dataset
 
     folder = Path(args.output)
     check_folder(folder)
     rows = [dict(row) for row in islice(open_dataset(args.data, streaming=True), MAX_ROWS)]
+    from grpo_ext.common.files import write_atomically
+    from grpo_ext.preflight.check_recipe import check_recipe
+    from grpo_ext.preflight.first_recipe import recipe_of
+    from grpo_ext.preflight.proposal import propose, with_judge
+    from grpo_ext.preflight.proposed_reward import UNWRITTEN
+
     proposal = propose(rows)
     if not args.yes:
         proposal = ask_about(proposal, rows)

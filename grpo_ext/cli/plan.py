@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from grpo_ext.cli.command import add_processes, add_recipe_command
 from grpo_ext.common.files import in_bytes
+from grpo_ext.common.modules import without_collector
 from grpo_ext.common.run_time import RunTime, duration
 from grpo_ext.common.untrusted import printable
 
@@ -55,11 +56,13 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.preflight.forecast import make_forecast
-    from grpo_ext.preflight.measured_time import measured_time
     from grpo_ext.recipe.load import load_recipe
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
+    with without_collector():
+        from grpo_ext.preflight.forecast import make_forecast
+        from grpo_ext.preflight.measured_time import measured_time
+
     gpu_bytes = GPU_GIGABYTES[args.gpu] * 10**9 if args.gpu else None
     forecast = make_forecast(recipe, args.num_processes, args.rows, gpu_bytes)
     time = measured_time(recipe, forecast.plan)

@@ -51,7 +51,12 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from grpo_ext.common.untrusted import one_line
-    from grpo_ext.observe.report.page import write_report
+    from grpo_ext.observe.run_folders import find_folder, runs_in
+
+    for folder in args.runs:
+        if not runs_in(folder):
+            find_folder(folder)  # raises an error that says what is missing
+    from grpo_ext.observe.report.page import write_report  # takes half a second
 
     if args.serve is not None:
         serve_report(args.runs, args.serve, args.max_completions)
@@ -76,11 +81,7 @@ def run(args: argparse.Namespace) -> int:
 def serve_report(folders: list[Path], port: int, max_completions: int) -> None:
     """Serve the live report of runs, or of folders of runs, until Ctrl-C."""
     from grpo_ext.observe.report.serve import ReportServer
-    from grpo_ext.observe.run_folders import find_folder, runs_in
 
-    for folder in folders:
-        if not runs_in(folder):
-            find_folder(folder)  # raises an error that says what is missing
     with (
         ReportServer(folders, port, max_completions) as server,
         suppress(KeyboardInterrupt),

@@ -111,8 +111,6 @@ def num_cores() -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.reproduce.command import print_claims, reproduce, selected
-
     names = list(dict.fromkeys(args.experiments))
     if args.config and len(names) > 1:
         raise ValueError("--config: a recipe belongs to one experiment. Name only that experiment.")
@@ -123,6 +121,12 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.scale not in (None, "tiny") and not args.config:
         raise ValueError(f"--scale {args.scale} needs the recipe of a model. Add --config RECIPE.")
+    if args.config:
+        from grpo_ext.recipe.load import load_recipe
+
+        load_recipe(args.config, args.overrides)  # refuses a faulty one before slow imports
+    from grpo_ext.reproduce.command import print_claims, reproduce, selected
+
     scale: Scale = args.scale or ("pretrained" if args.config else "tiny")
     experiments = selected(names, args.claim or [])
     if args.list:

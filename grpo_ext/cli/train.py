@@ -62,18 +62,19 @@ def add_training_parser(
 
 
 def run(args: argparse.Namespace) -> int:
-    with without_collector():
-        from grpo_ext.preflight.check_recipe import check_start
-        from grpo_ext.recipe.difference import check_same_run
-        from grpo_ext.recipe.load import load_recipe, load_sft_recipe
-        from grpo_ext.recipe.rules import processes
-        from grpo_ext.run.launch import launch
+    from grpo_ext.recipe.difference import check_same_run
+    from grpo_ext.recipe.load import load_recipe, load_sft_recipe
+    from grpo_ext.recipe.rules import processes
+    from grpo_ext.run.launch import launch
 
     load = load_recipe if args.module == "grpo_ext.train" else load_sft_recipe
     overrides = args.overrides
     if args.accelerate_config:
         overrides = [*overrides, "--accelerate_config", args.accelerate_config]
     recipe = load(args.config, overrides, args.num_processes)
+    with without_collector():
+        from grpo_ext.preflight.recipe_checks import check_start
+
     # The processes check the recipe again, but here each fault is reported once, before they start.
     check_start(recipe)
     check_same_run(recipe)

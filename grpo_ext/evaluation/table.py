@@ -16,10 +16,10 @@ from grpo_ext.common.untrusted import one_line
 from grpo_ext.evaluation.completions import Row
 from grpo_ext.observe.changes import change_of_metric
 from grpo_ext.observe.jsonl import read
+from grpo_ext.observe.log_files import METRICS
 from grpo_ext.observe.panels import NOT_DRAWN_ENDINGS, problems_key
 from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import RunData
-from grpo_ext.observe.run_log import METRICS
 from grpo_ext.recipe.difference import as_yaml
 
 CUT = 400  # maximum number of characters in a cell

@@ -14,11 +14,15 @@ float64 up to this point, and a group of equal rewards (see `equal_in_group`) ge
 exactly 0.
 """
 
+from __future__ import annotations
+
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # recipes read the names of the estimators, which must not take the time of torch
+    from torch import Tensor
 
 _EPSILON = 1e-4
 
@@ -40,14 +44,16 @@ def equal_in_group(
         magnitudes: (B,), for each reward the sum of the absolute values of its terms, which bounds
             its rounding error; `None`: the absolute values of the rewards.
     """
+    import torch
+
     if magnitudes is None:
         magnitudes = rewards
     grouped = rewards.view(-1, num_generations)  # (groups, G)
     missing = grouped.isnan()  # (groups, G)
     sizes = magnitudes.abs().view_as(grouped)  # (groups, G)
     largest = sizes.masked_fill(missing, 0.0).amax(1)  # (groups,)
-    highest = grouped.masked_fill(missing, -torch.inf).amax(1)  # (groups,)
-    lowest = grouped.masked_fill(missing, torch.inf).amin(1)  # (groups,)
+    highest = grouped.masked_fill(missing, -math.inf).amax(1)  # (groups,)
+    lowest = grouped.masked_fill(missing, math.inf).amin(1)  # (groups,)
     unit = torch.finfo(rewards.dtype).eps
     rounding = _ROUNDING_UNITS * unit * largest  # (groups,)
     is_equal = highest - lowest <= rounding  # (groups,)
@@ -105,14 +111,14 @@ def group_stds(
     grouped = rewards.view(-1, num_generations)  # (N, G)
     num_scored = (~grouped.isnan()).sum(dim=1)  # (N,)
     stds = nan_std(grouped, 1, std_estimator).squeeze(1)  # (N,)
-    return stds.masked_fill(num_scored < 2, torch.nan)
+    return stds.masked_fill(num_scored < 2, math.nan)
 
 
 #: `estimate(rewards, std_estimator)`: maps the rewards (N, G) of N groups and the value of
 #: `std_estimator` to advantages (N, G)
-Estimate = Callable[[Tensor, str], Tensor]
+Estimate = Callable[["Tensor", str], "Tensor"]
 #: `estimate(rewards, weights)`: maps rewards (N, G, R) and their weights (R,) to advantages (N, G)
-JointEstimate = Callable[[Tensor, Tensor], Tensor]
+JointEstimate = Callable[["Tensor", "Tensor"], "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -312,6 +318,7 @@ def turn_advantages(
     Returns:
         The advantages (B, K); 0 for turns that an episode does not have.
     """
+    import torch
 
     max_turns = gains.size(1)  # K
 
@@ -327,7 +334,7 @@ def turn_advantages(
     # A small remainder of large gains carries their rounding errors.
     magnitudes = rewards.abs().unsqueeze(1) + gains.abs().cumsum(1)  # (B, K)
     advantages = group_advantages(
-        by_turn(to_go.masked_fill(absent, torch.nan)),
+        by_turn(to_go.masked_fill(absent, math.nan)),
         num_generations,
         scale_rewards,
         std_estimator,
@@ -379,6 +386,8 @@ def normalized_then_summed(rewards: Tensor, weights: Tensor) -> Tensor:
     sum and divide it by its std over the batch. A group whose weighted sums are all equal gets
     exactly 0. Takes rewards (N, G, R) and weights (R,), and returns advantages (N, G).
     """
+    import torch
+
     num_generations = rewards.size(1)  # G
     by_completion = rewards.flatten(0, 1)  # (B, R)
     normalized = []
@@ -386,7 +395,7 @@ def normalized_then_summed(rewards: Tensor, weights: Tensor) -> Tensor:
         normalized.append(group_advantages(reward, num_generations))
     weighted = torch.stack(normalized, dim=1) * weights  # (B, R)
     unscored = by_completion.isnan().all(dim=1)  # (B,)
-    total = weighted.sum(dim=1).masked_fill(unscored, torch.nan)  # (B,)
+    total = weighted.sum(dim=1).masked_fill(unscored, math.nan)  # (B,)
     std = nan_std(total, 0)  # (1,)
     advantages = (total - total.nanmean()) / (std + _EPSILON)  # (B,)
     magnitudes = weighted.abs().sum(dim=1)  # (B,)

@@ -17,8 +17,12 @@ which reweights tokens of an older policy and adds the missing part of the gradi
 correction the table holds if p_old is p.
 """
 
-import torch
-from torch import Tensor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # recipes read `REFUSED`, which must not take the time of torch
+    from torch import Tensor
 
 # Combinations of an estimator and whether it is corrected whose gradient is not that of a KL, with
 # the reason and what to write instead.
@@ -54,13 +58,13 @@ def kl_per_token(
         # r times the ratio is p_ref / p_old, which does not depend on the policy. If it stayed in
         # the graph, the gradients of its two factors would cancel, which leaves only rounding
         # errors where r is large.
-        return (torch.exp(log_r) * ratio).detach() - (log_r + 1) * ratio
+        return (log_r.exp() * ratio).detach() - (log_r + 1) * ratio
     if estimator == "k1":
         kl = -log_r
     elif estimator == "k2":
         kl = log_r**2 / 2
     else:
-        kl = torch.exp(log_r) - log_r - 1
+        kl = log_r.exp() - log_r - 1
     if ratio is not None:
         kl = kl * ratio
     return kl

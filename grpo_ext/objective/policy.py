@@ -22,12 +22,15 @@ constant       1 / (sequences max_completion_length)  equal, and independent of 
 =============  =====================================  ==============================================
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # recipes read the names of the losses, which must not take the time of torch
+    from torch import Tensor
 
 AGGREGATIONS = ("sequence_mean", "token_mean", "sequence_sum", "constant")
 
@@ -114,7 +117,7 @@ class LossInputs:
     level: str = "token"
 
 
-PolicyTerm = Callable[[LossInputs], Tensor]
+PolicyTerm = Callable[[LossInputs], "Tensor"]
 LossStats = Callable[[LossInputs], dict[str, Stat]]
 
 
@@ -307,7 +310,7 @@ def clipped(x: LossInputs) -> Tensor:
         ratio = ratio.clamp(max=o.delta)
     unclipped_gain = ratio * x.advantages  # (B, T)
     clipped_gain = clipped_ratio * x.advantages  # (B, T)
-    return -torch.min(unclipped_gain, clipped_gain)
+    return -unclipped_gain.minimum(clipped_gain)
 
 
 @register_loss("cispo", aggregation="token_mean", stats=cispo_stats, needs_advantage=True)
@@ -328,6 +331,8 @@ def _by_sign(
     x: LossInputs,
 ) -> Tensor:
     """Return `if_positive` where `positive`, else `otherwise`, in the dtype of the log-probs."""
+    import torch
+
     return torch.where(
         positive,
         x.logps.new_tensor(if_positive),
@@ -343,7 +348,7 @@ def sapo(x: LossInputs) -> Tensor:
     """
     o = x.options
     tau = _by_sign(x.advantages > 0, o.sapo_temperature_pos, o.sapo_temperature_neg, x)
-    gate = torch.sigmoid(tau * (x.ratio - 1))  # (B, T)
+    gate = (tau * (x.ratio - 1)).sigmoid()  # (B, T)
     return -gate * 4 / tau * x.advantages
 
 
@@ -356,7 +361,6 @@ def dppo(x: LossInputs) -> Tensor:
     return -dppo_mask(x) * x.ratio * x.advantages
 
 
-@torch.no_grad()
 def dppo_mask(x: LossInputs) -> Tensor:
     """Return (B, T), 0 for tokens whose update would move further out of the trust region, else 1.
 
@@ -364,8 +368,10 @@ def dppo_mask(x: LossInputs) -> Tensor:
     `dppo_delta`, and its update leads further away if A > 0 and w > 1, or A < 0 and w < 1. PPO's
     clip uses only w, which is large even for rare tokens whose probability has hardly changed.
     """
+    import torch
+
     away = torch.where(x.advantages > 0, x.ratio > 1, x.ratio < 1)  # (B, T)
-    p = x.logps.exp()  # (B, T)
+    p = x.logps.detach().exp()  # (B, T)
     old_p = x.old_logps.exp()  # (B, T)
     outside = (p - old_p).abs() > x.options.dppo_delta
     masked = away & outside
@@ -387,17 +393,16 @@ def vespo(x: LossInputs) -> Tensor:
     return -vespo_weight(x) * x.advantages * x.logps
 
 
-@torch.no_grad()
 def vespo_weight(x: LossInputs) -> Tensor:
     """Return phi(W) = W^k exp(lambda (1 - W)), where W is the product of the sequence's ratios.
 
     k and lambda depend on the sign of A, so the shape is that of the advantages, (B, 1) or (B, T).
     log W is clamped to [log 1e-8, 20], and the log ratio of each token to [-20, 20]. With a
-    separate sampler, W includes the sampler's ratio.
+    separate sampler, W includes the sampler's ratio. The result has no gradient.
     """
     options = x.options
     lowest = math.log(1e-8)
-    token_log_ratios = (x.logps - x.old_logps).clamp(-20.0, 20.0)  # (B, T)
+    token_log_ratios = (x.logps.detach() - x.old_logps).clamp(-20.0, 20.0)  # (B, T)
     log_w = (token_log_ratios * x.mask).sum(-1, keepdim=True)  # (B, 1)
     if x.sampler_ratio is not None:
         sampler_log_ratios = x.sampler_ratio.log().clamp(lowest, 20.0)  # (B, T) or (B, 1)

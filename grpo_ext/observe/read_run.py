@@ -18,8 +18,8 @@ from grpo_ext.common.hashes import in_share
 from grpo_ext.common.untrusted import one_line
 from grpo_ext.common.yaml_text import YamlFault, load_yaml
 from grpo_ext.observe.jsonl import read, row_of
+from grpo_ext.observe.log_files import LEARNT_NOTHING, METRICS, RUN, SAMPLE, SAMPLES
 from grpo_ext.observe.run_folders import find_folder, short_name
-from grpo_ext.observe.run_log import LEARNT_NOTHING, METRICS, RUN, SAMPLE, SAMPLES
 
 Row = dict[str, Any]
 Values = list[float | None]

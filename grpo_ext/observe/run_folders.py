@@ -8,7 +8,7 @@ from pathlib import Path
 
 from grpo_ext.common.foreign_files import entries, leads_out, open_plain
 from grpo_ext.observe.jsonl import parts
-from grpo_ext.observe.run_log import METRICS
+from grpo_ext.observe.log_files import METRICS
 
 QUIET = 300.0  # a run without a lock counts as stopped after this many seconds without a new line
 

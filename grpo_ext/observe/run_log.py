@@ -20,26 +20,8 @@ from grpo_ext.common.files import write_atomically
 from grpo_ext.common.foreign_files import read_text, size_of
 from grpo_ext.common.hashes import in_share
 from grpo_ext.common.modules import versions
-from grpo_ext.observe.jsonl import FieldType, JsonLines, parts, read, row_of
-
-METRICS = "metrics.jsonl"
-SAMPLES = "samples.jsonl"
-RUN = "run.json"
-LEARNT_NOTHING = "learnt_nothing"  # the alarm of a run that finished without having learned
-# The fields, with their types, that a line of samples.jsonl must have in addition to `step`.
-SAMPLE: dict[str, FieldType] = {
-    "mode": str,
-    "dataset": str,
-    "prompt_id": str,
-    "prompt": object,
-    "group": int,
-    "text": str,
-    "rewards": dict,
-    "reward": int | float | None,
-    "advantage": int | float | None,
-    "finish_reason": str,
-    "length": int | float,
-}
+from grpo_ext.observe.jsonl import JsonLines, parts, read, row_of
+from grpo_ext.observe.log_files import METRICS, RUN, SAMPLES
 
 
 @dataclass(eq=False)

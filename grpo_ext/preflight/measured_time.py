@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo_ext.common.run_time import BESIDE, RunTime
 from grpo_ext.observe.jsonl import read
-from grpo_ext.observe.run_log import METRICS
+from grpo_ext.observe.log_files import METRICS
 from grpo_ext.recipe.difference import LENGTHS, SAVED, differences
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.run_plan import Plan

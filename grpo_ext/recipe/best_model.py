@@ -3,11 +3,12 @@
 transformers' default, `eval_loss`, says nothing about a policy trained with GRPO.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-
-from trl import GRPOConfig
+from typing import TYPE_CHECKING
 
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.objective.policy import get_loss
@@ -15,6 +16,9 @@ from grpo_ext.recipe.group_options import reward_weights_of
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.rule_kinds import Rule
 from grpo_ext.recipe.typed_values import Unsound, Values
+
+if TYPE_CHECKING:
+    from trl import GRPOConfig
 
 OF_REWARDS = (
     "rewards/",

@@ -1,21 +1,25 @@
 """The types of recipe fields, and a check of dataclasses built in Python against these types.
 
 Fields of this package have exact types. TRL types many of its fields as plain `str` or `float` and
-rejects wrong values late or never: `CHOICES` and `BOUNDS` state which values such fields accept.
+rejects wrong values late or never: `CHOICES`, `NAMES` and `BOUNDS` state which values such fields
+accept.
 """
+
+from __future__ import annotations
 
 import dataclasses
 import typing
+from enum import Enum
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
-from transformers.generation.configuration_utils import ALL_CACHE_IMPLEMENTATIONS
-from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
-from trl import GRPOConfig
 
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import Count, Positive, PositiveOrZero, PositiveShare, Share, convert
+
+if TYPE_CHECKING:
+    from trl import GRPOConfig
 
 CORRECTIONS = (
     "token_truncate",
@@ -30,12 +34,9 @@ CHOICES: dict[str, tuple[str | bool, ...]] = {
     "vllm_importance_sampling_mode": CORRECTIONS,
     "vllm_mode": ("colocate", "server"),
     "vllm_model_impl": ("vllm", "transformers"),
-    "lr_scheduler_type": tuple(choice.value for choice in SchedulerType),
-    "eval_strategy": tuple(choice.value for choice in IntervalStrategy),
-    "logging_strategy": tuple(choice.value for choice in IntervalStrategy),
-    "save_strategy": tuple(choice.value for choice in SaveStrategy),
-    "cache_implementation": ALL_CACHE_IMPLEMENTATIONS,
 }
+# Fields whose type is an enumeration or any text, and which accept only the enumeration's values.
+NAMES = ("lr_scheduler_type", "eval_strategy", "logging_strategy", "save_strategy")
 TYPES: dict[str, Any] = {
     "num_generations": Annotated[int, Field(ge=2)],  # TRL's type allows null
     "per_device_eval_batch_size": Count | None,  # with null, the trainer chooses
@@ -70,8 +71,7 @@ BOUNDS: tuple[tuple[Any, str], ...] = (
 def hints_of(cls: type) -> dict[str, Any]:
     """Return the type of each field of a dataclass, as narrow as possible.
 
-    Types are replaced by those in `TYPES`, and narrowed by the choices in the field's metadata, by
-    `CHOICES` or by `BOUNDS`.
+    Types are replaced by those in `TYPES`, and narrowed by `choices_of` or `BOUNDS`.
     """
     hints = typing.get_type_hints(cls, include_extras=True)
     bounds: dict[str, Any] = {}
@@ -80,16 +80,41 @@ def hints_of(cls: type) -> dict[str, Any]:
     narrowed = {}
     for f in dataclasses.fields(cls):
         hint = TYPES.get(f.name, hints[f.name])
-        choices = f.metadata.get("choices") or CHOICES.get(f.name)
+        choices = choices_of(f, hint)
         if choices:
             allows_null = type(None) in typing.get_args(hint)
-            hint = Literal[tuple(choices)]
+            hint = Literal[choices]
             if allows_null:
                 hint = hint | None
         elif f.name in bounds:
             hint = Annotated[hint, bounds[f.name]]
         narrowed[f.name] = hint
     return narrowed
+
+
+def choices_of(f: dataclasses.Field, hint: Any) -> tuple[str | bool, ...]:
+    """Return the values that a field accepts, or `()` if its type `hint` says it."""
+    stated = f.metadata.get("choices") or CHOICES.get(f.name)
+    if stated:
+        return tuple(stated)
+    if f.name in NAMES:
+        for kind in typing.get_args(hint):
+            if issubclass(kind, Enum):
+                return tuple(choice.value for choice in kind)
+    if f.name == "cache_implementation":
+        from transformers.generation.configuration_utils import ALL_CACHE_IMPLEMENTATIONS
+
+        return tuple(ALL_CACHE_IMPLEMENTATIONS)
+    return ()
+
+
+def default_of(f: dataclasses.Field) -> Any:
+    """Return the default of a field; `None` if it has none."""
+    if f.default is not dataclasses.MISSING:
+        return f.default
+    if f.default_factory is not dataclasses.MISSING:
+        return f.default_factory()
+    return None
 
 
 def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
@@ -99,6 +124,8 @@ def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
     `GRPOConfig` are not checked. A value that fits after conversion, such as the string `"5e-7"`
     for a number, is replaced in `args` by the converted value.
     """
+    from trl import GRPOConfig
+
     trl = typing.get_type_hints(GRPOConfig)
     problems = []
     for name, hint in hints_of(cls).items():

@@ -1,22 +1,26 @@
 """Load recipes from YAML and the command line, and check their values.
 
-`load_recipe` reports at once every fault that can be found without a model, a GPU or the data. The
-dataclasses are built on demand, because TRL's depend on the machine: a `GRPOConfig` with bfloat16
-cannot be built on a machine without a GPU.
+`load_recipe` reports at once every fault that can be found without a model, a GPU or the data. It
+imports neither TRL nor torch if their fields are known (see `grpo_ext.recipe.keys`), so a faulty
+recipe is refused at once. The dataclasses are built on demand, because TRL's depend on the machine:
+a `GRPOConfig` with bfloat16 cannot be built on a machine without a GPU.
 """
 
+from __future__ import annotations
+
+import dataclasses
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-from trl import ModelConfig, SFTConfig
+from typing import TYPE_CHECKING, Any
 
 from grpo_ext.common.devices import settings_here
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.fields import hints_of
 from grpo_ext.recipe.foreign import unknown_key
+from grpo_ext.recipe.keys import keys_of
 from grpo_ext.recipe.notes import GRPO_NOTES, SFT_NOTES, notes_of
+from grpo_ext.recipe.options import RunOptions
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Overrides, Settings, read_settings
 from grpo_ext.recipe.rules import (
@@ -27,10 +31,14 @@ from grpo_ext.recipe.rules import (
     flat_values,
     processes,
 )
-from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
 from grpo_ext.recipe.several_tasks import TaskOfSeveral, read_tasks
 from grpo_ext.recipe.values import convert
 from grpo_ext.tasks import Task, get_task_class
+
+if TYPE_CHECKING:
+    from trl import ModelConfig
+
+    from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
 
 PRESET = "preset "  # the places of keys that a preset sets begin with this
 
@@ -41,7 +49,8 @@ class Recipe:
 
     # the values that were set: {"training": {"learning_rate": 5e-07, ...}, "run": ...}
     values: dict[str, dict[str, Any]]
-    schema: dict[str, type] = field(repr=False)  # the dataclass of each part of `values`
+    # the dataclass that lists the fields of each part of `values`
+    schema: dict[str, type] = field(repr=False)
     # where a key was set, as `tiny.yaml:12`
     places: dict[str, str | None] = field(default_factory=dict, repr=False)
 
@@ -81,6 +90,11 @@ class Recipe:
         return read_tasks(self.values["run"].get("tasks"))[0]
 
     @property
+    def grpo(self) -> bool:
+        """Whether the recipe is for GRPO; otherwise it is for supervised training."""
+        return "task" in self.schema
+
+    @property
     def output_dir(self) -> Path:
         """The folder of the run; TRL's default if none was set."""
         return Path(str(self.training.output_dir))
@@ -96,7 +110,7 @@ class Recipe:
 
         There are no notes on keys that a preset sets.
         """
-        rules = GRPO_NOTES if "task" in self.schema else SFT_NOTES
+        rules = GRPO_NOTES if self.grpo else SFT_NOTES
         values = self.flat
         note_of_key = {note.key: note for note in notes_of(values, rules, processes(values))}
         notes = []
@@ -110,8 +124,16 @@ class Recipe:
         """Return the value of `key` or its default; raise `KeyError` for an unknown key."""
         return self.flat[key]
 
+    def class_of(self, part: str) -> type:
+        """Return the dataclass that is built from a part of `values`."""
+        if part == "task":
+            return self.schema[part]
+        from grpo_ext.recipe.schema import GRPO_CLASSES, SFT_CLASSES
+
+        return (GRPO_CLASSES if self.grpo else SFT_CLASSES)[part]
+
     def _build(self, part: str) -> Any:
-        return self.schema[part](**self.values[part])
+        return self.class_of(part)(**self.values[part])
 
 
 def load_recipe(
@@ -139,14 +161,14 @@ def load_recipe(
         for key, (value, source) in PRESETS[preset].items():
             preset_settings[key] = (value, f"{PRESET}{preset} ({source})")
         settings = preset_settings | settings
-    name, place = settings.get("task", (RunConfig.task, None))
+    name, place = settings.get("task", (RunOptions.task, None))
     task_class: type[Task] = Task
     problems: list[Problem] = []
     try:
         task_class = Task if "tasks" in settings else get_task_class(name)
     except ValueError as error:
         problems = [Problem(str(error), "task", place)]
-    schema = {"training": GRPOExtConfig, "run": RunConfig, "model": ModelConfig, "task": task_class}
+    schema = {**keys_of(grpo=True, keys=settings), "task": task_class}
     return _checked(path, settings, schema, problems, num_processes)
 
 
@@ -158,8 +180,9 @@ def load_sft_recipe(
     Like `load_recipe`, but with the fields of `SFTConfig`, `ModelConfig` and `LaunchConfig`, and no
     task.
     """
-    schema = {"training": SFTConfig, "run": LaunchConfig, "model": ModelConfig}
-    return _checked(path, read_settings(path, overrides), schema, [], num_processes)
+    settings = read_settings(path, overrides)
+    schema = keys_of(grpo=False, keys=settings)
+    return _checked(path, settings, schema, [], num_processes)
 
 
 def _checked(
@@ -174,7 +197,7 @@ def _checked(
     Args:
         path: the recipe's file, which names the default `output_dir`; `None`: there is no file.
         settings: the value and the place of each key.
-        schema: the dataclass of each part of the recipe.
+        schema: the dataclass that lists the fields of each part of the recipe.
         problems: the problems found so far; the others are added.
         ranks: the number of training processes, as for `load_recipe`.
     """
@@ -185,8 +208,10 @@ def _checked(
     }
     grpo = "task" in schema
     rules = GRPO_RULES if grpo else SFT_RULES
-    training, run = (SFTConfig, LaunchConfig) if grpo else (GRPOExtConfig, RunConfig)
-    other_fields = {*hints_of(training), *hints_of(run)}
+    other_kind = keys_of(not grpo)
+    other_fields = set()
+    for part in ("training", "run"):
+        other_fields |= {f.name for f in dataclasses.fields(other_kind[part])}
     values: dict[str, dict[str, Any]] = {part: {} for part in schema}
     for key, (value, place) in settings.items():
         try:

@@ -1,19 +1,14 @@
-"""Check the values of a recipe, or arguments built in Python, against the rules between them.
+"""Check the values of a recipe against the rules between them.
 
 A rule is a short function of the values and the number of processes that yields problems. Rules
 need neither a GPU nor the data.
 """
 
 import dataclasses
-import fnmatch
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from enum import Enum
-from string import Formatter
-from typing import Any, cast
-
-from trl import GRPOConfig, ModelConfig, SFTConfig
+from typing import Any
 
 from grpo_ext.recipe import (
     advantage_options,
@@ -32,13 +27,10 @@ from grpo_ext.recipe import (
     step_options,
     vllm_options,
 )
-from grpo_ext.recipe.fields import field_problems
+from grpo_ext.recipe.fields import default_of
 from grpo_ext.recipe.folder import settings_of
-from grpo_ext.recipe.notes import ARGUMENT_NOTES, GRPO_NOTES, SFT_NOTES, notes_of
-from grpo_ext.recipe.overlap_options import SEPARATE_SAMPLER
-from grpo_ext.recipe.problems import Problem, RecipeError
-from grpo_ext.recipe.rule_kinds import Dependency, Idle, Refusal, Rule
-from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
+from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.rule_kinds import Rule
 from grpo_ext.recipe.typed_values import Unsound, Values
 
 
@@ -78,12 +70,7 @@ def flat_values(
     defaults: dict[str, Any] = {}
     for cls in schema.values():
         for f in dataclasses.fields(cls):
-            default = None
-            if f.default is not dataclasses.MISSING:
-                default = f.default
-            elif f.default_factory is not dataclasses.MISSING:
-                default = f.default_factory()
-            defaults.setdefault(f.name, default)
+            defaults.setdefault(f.name, default_of(f))
     merged: dict[str, Any] = {}
     for part in values.values():
         merged |= part
@@ -97,25 +84,6 @@ def processes(v: Values) -> int:
     accelerate config, else 1.
     """
     return int(os.environ.get("WORLD_SIZE", 0)) or settings_of(v).get("num_processes", 1)
-
-
-def check_keys(rules: Iterable[Rule], classes: Iterable[type]) -> None:
-    """Raise `KeyError` if a rule's key or message names something that is not a field."""
-    fields = {f.name for cls in classes for f in dataclasses.fields(cls)}
-    for rule in rules:
-        named: set[str] = set()
-        if isinstance(rule, Dependency):
-            named = {rule.key, *rule.needed}
-        if isinstance(rule, Idle):
-            named = set(rule.always)
-            named |= {pattern for pattern in rule.patterns if not fnmatch.filter(fields, pattern)}
-        if isinstance(rule, Refusal):
-            named = {rule.key}
-            for _, name, _, _ in Formatter().parse(rule.message):
-                if name:
-                    named.add(name.partition("[")[0])
-        if not named <= fields:
-            raise KeyError(f"{rule} names keys that are not fields of a recipe: {named - fields}")
 
 
 # the plugins of `reward_options` may register what the rules after them look up
@@ -137,67 +105,3 @@ GRPO_RULES: tuple[Rule, ...] = (
     *episode_options.RULES,
 )
 SFT_RULES: tuple[Rule, ...] = run_rules.SUPERVISED_RULES
-check_keys((*GRPO_RULES, *GRPO_NOTES), (GRPOExtConfig, RunConfig, ModelConfig))
-check_keys((*SFT_RULES, *SFT_NOTES), (SFTConfig, LaunchConfig, ModelConfig))
-
-
-def with_our_defaults(args: GRPOConfig) -> GRPOExtConfig:
-    """Set the fields that a `GRPOConfig` lacks to our defaults, and return the same object."""
-    for name, default in flat_values({}, {"training": GRPOExtConfig}).defaults.items():
-        if not hasattr(args, name):
-            setattr(args, name, default)
-    return cast(GRPOExtConfig, args)
-
-
-def check_arguments(
-    args: GRPOExtConfig, num_processes: int, separate_sampler: bool = False
-) -> None:
-    """Check arguments built in Python by the same rules as recipes.
-
-    Rules that depend on the model, its adapter or the data are skipped, because only a recipe names
-    these. A value that differs from its default counts as set.
-
-    Args:
-        args: the arguments of the trainer.
-        num_processes: the number of training processes.
-        separate_sampler: whether the trainer was given a sampler that is a separate engine.
-
-    Raises:
-        RecipeError: if anything is wrong. It lists all problems, each with what to write instead.
-    """
-    problems = field_problems(args, GRPOExtConfig)
-    unsound = {problem.key for problem in problems if problem.key}
-    values = argument_values(args, unsound)
-    if separate_sampler:
-        values[SEPARATE_SAMPLER] = True
-    problems += check_values(values, GRPO_RULES, {}, num_processes)
-    if problems:
-        raise RecipeError(problems)
-
-
-def argument_notes(args: GRPOExtConfig, num_processes: int) -> list[Problem]:
-    """Return notes on arguments that were checked: values that are odd, but are used as given."""
-    return notes_of(argument_values(args, set()), ARGUMENT_NOTES, num_processes)
-
-
-def argument_values(args: GRPOExtConfig, unsound: set[str]) -> Values:
-    """Convert trainer arguments to the `Values` that rules read, omitting those in `unsound`.
-
-    Arguments that equal their defaults count as unset. `steps_per_generation` always does, because
-    TRL sets it in addition to `generation_batch_size`.
-    """
-    defaults = flat_values({}, {"training": GRPOExtConfig}).defaults
-    elsewhere: set[str] = set()
-    for cls in (RunConfig, ModelConfig):
-        elsewhere |= {f.name for f in dataclasses.fields(cls)}
-    elsewhere -= defaults.keys()
-    values = {}
-    for name in defaults.keys() - unsound:
-        value = getattr(args, name)
-        if isinstance(value, Enum):
-            value = value.value
-        if value != defaults[name]:
-            values[name] = value
-    # TRL sets both this and `generation_batch_size`; a recipe sets at most one
-    values.pop("steps_per_generation", None)
-    return Values(values, defaults, unsound | elsewhere)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from grpo_ext.observe.health import Action, chosen_rules
+from grpo_ext.observe.health_rules import Action, chosen_rules
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.rule_kinds import Rule
 from grpo_ext.recipe.typed_values import Values

@@ -39,12 +39,12 @@ def merge_adapter(
             removed.
         ValueError, OSError: from peft, if there is no adapter or no base model.
     """
-    from peft import AutoPeftModelForCausalLM, PeftConfig
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty: write another folder after --out.")
     check_model_folder(folder)
+    from peft import AutoPeftModelForCausalLM, PeftConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     base = PeftConfig.from_pretrained(str(folder)).base_model_name_or_path
     if base is not None:
         check_model_folder(Path(base))

@@ -82,7 +82,7 @@ def _train(words: list[str] | None, make_trainer: MakeTrainer, supervised: bool)
         print(f"Cannot run {recipe_name}:\n{error}", file=sys.stderr)
         return 2
     check_sharding(trainer.is_fsdp_enabled, trainer.is_deepspeed_enabled)
-    if "task" not in recipe.schema and trainer.is_world_process_zero():
+    if not recipe.grpo and trainer.is_world_process_zero():
         # includes preset and command line; for a recipe with a task, the trainer does this
         write_atomically(recipe.output_dir / SAVED, as_yaml(recipe.flat))
     for note in recipe.notes:
@@ -128,7 +128,7 @@ def save_model(recipe: Recipe, trainer: TransformersTrainer) -> int:
         )
         return 1
     trainer.accelerator.print(f"Saved to {recipe.output_dir}.")
-    if "task" in recipe.schema:
+    if recipe.grpo:
         commands = next_commands(recipe, str(recipe.output_dir))
         trainer.accelerator.print("next:", *commands, sep="\n  ")
     # No rank may destroy the process group while another one saves.

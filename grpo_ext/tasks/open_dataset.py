@@ -44,8 +44,6 @@ def open_dataset(
             without splits, a folder has links out of it or special files, or reading a file could
             fill the memory.
     """
-    from datasets import load_dataset, load_from_disk
-
     path = Path(name).expanduser()
     if is_unsplit(path) and SLICED.search(split):
         raise ValueError(
@@ -53,11 +51,13 @@ def open_dataset(
             "plain name, such as train, and limit the rows with max_train_samples or "
             "max_eval_samples."
         )
+    if path.suffix in FILE_BUILDERS and not path.is_file():
+        raise FileNotFoundError(
+            f"there is no data file {path}.{did_you_mean(name, neighbours(name))}"
+        )
+    from datasets import load_dataset, load_from_disk  # takes a second
+
     if path.suffix in FILE_BUILDERS:
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"there is no data file {path}.{did_you_mean(name, neighbours(name))}"
-            )
         check_rows(path)
         try:
             return load_dataset(

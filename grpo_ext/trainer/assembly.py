@@ -10,7 +10,8 @@ from transformers import TrainerCallback
 
 import grpo_ext.trainer.settings as settings
 from grpo_ext.environments.episode_rules import COLUMNS
-from grpo_ext.observe.health import HealthMonitor, chosen_rules
+from grpo_ext.observe.health import HealthMonitor
+from grpo_ext.observe.health_rules import chosen_rules
 from grpo_ext.observe.run_log import RunLog
 from grpo_ext.recipe.overlap_options import OverlapOptions
 from grpo_ext.rewards.guard import Guard

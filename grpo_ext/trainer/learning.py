@@ -15,7 +15,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from grpo_ext.common.pages import DOES_NOT_LEARN, NOTHING_WAS_LEARNT
 from grpo_ext.objective.advantage import equal_in_group
-from grpo_ext.observe.run_log import LEARNT_NOTHING
+from grpo_ext.observe.log_files import LEARNT_NOTHING
 from grpo_ext.step.groups import GroupShape
 from grpo_ext.step.loss import POLICY_SHARE
 from grpo_ext.step.records import Scored

@@ -8,9 +8,9 @@ from transformers import ProcessorMixin
 
 from grpo_ext.preflight.checkpointing import Checkpointing
 from grpo_ext.preflight.forecast import MEASURED_PROMPTS, size_of
+from grpo_ext.recipe.arguments import argument_values
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.memory import ModelSize, eval_batch_size
-from grpo_ext.recipe.rules import argument_values
 from grpo_ext.seams import trl as seam
 from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.settings import set_checkpointing

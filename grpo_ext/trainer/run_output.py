@@ -16,8 +16,8 @@ from grpo_ext.common.files import write_atomically
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.evaluation.constant import constant_sentences
 from grpo_ext.evaluation.table import add_to_card, draw_curves, gained
+from grpo_ext.recipe.arguments import argument_values
 from grpo_ext.recipe.difference import SAVED, as_yaml
-from grpo_ext.recipe.rules import argument_values
 from grpo_ext.tasks.sharegpt import is_sharegpt
 from grpo_ext.trainer.judging import rewards_of
 from grpo_ext.trainer.port import Trainer

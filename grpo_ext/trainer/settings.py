@@ -18,8 +18,8 @@ from grpo_ext.environments.start_episodes import Begin, beginning, beginning_wit
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.objective.policy import LossOptions, get_loss
 from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.recipe.arguments import argument_notes, check_arguments, with_our_defaults
 from grpo_ext.recipe.episode_options import TURN_ENDS
-from grpo_ext.recipe.rules import argument_notes, check_arguments, with_our_defaults
 from grpo_ext.recipe.schema import CHECKPOINTING_KEYS, GRPOExtConfig
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.reward import Reward

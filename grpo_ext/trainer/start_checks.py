@@ -1,7 +1,8 @@
 """Check a run when training begins, before the first generation.
 
 The checks apply to recipes and to trainers made in Python alike. What can be known before a model
-is loaded is checked earlier: arguments in `recipe/rules.py`, rewards in `rewards/reward_checks.py`.
+is loaded is checked earlier: arguments in `recipe/arguments.py`, rewards in
+`rewards/reward_checks.py`.
 """
 
 import logging

@@ -8,7 +8,7 @@ from tqdm.auto import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from grpo_ext.common.run_time import BESIDE, RunTime, duration
-from grpo_ext.recipe.rules import argument_values
+from grpo_ext.recipe.arguments import argument_values
 from grpo_ext.recipe.run_plan import make_plan
 from grpo_ext.trainer.phases import Phases
 from grpo_ext.trainer.port import Trainer

@@ -12,15 +12,14 @@ from datasets import Dataset
 
 from grpo_ext.common.noise import error_of_neighbours
 from grpo_ext.environments.transcript import as_text
-from grpo_ext.observe.health import (
+from grpo_ext.observe.health import repeats_itself, written_text
+from grpo_ext.observe.health_rules import (
     RULES,
     WINDOW,
     History,
     Watch,
     chosen_rules,
-    repeats_itself,
     reward_collapse,
-    written_text,
 )
 from grpo_ext.observe.jsonl import read
 from grpo_ext.recipe.load import load_recipe

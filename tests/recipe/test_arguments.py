@@ -15,8 +15,8 @@ from trl import GRPOConfig
 
 from grpo_ext import GRPOExtConfig, RecipeError
 from grpo_ext.objective.policy import _LOSSES, register_loss
+from grpo_ext.recipe.arguments import argument_notes, check_arguments, with_our_defaults
 from grpo_ext.recipe.row_options import RowOptions
-from grpo_ext.recipe.rules import argument_notes, check_arguments, with_our_defaults
 from grpo_ext.recipe.schema import LaunchConfig, RunConfig
 
 OWN = {f.name: f for f in dataclasses.fields(GRPOExtConfig) if not hasattr(GRPOConfig, f.name)}

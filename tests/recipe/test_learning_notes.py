@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grpo_ext import GRPOExtConfig, load_recipe
-from grpo_ext.recipe.rules import argument_notes
+from grpo_ext.recipe.arguments import argument_notes
 
 NOTED = {
     "learning_rate": ({"learning_rate": 0.0}, "`learning_rate: 0` leaves all weights unchanged"),

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from fnmatch import filter as names_that_match
 from fnmatch import fnmatchcase
+from string import Formatter
 
 import pytest
 from trl import ModelConfig, SFTConfig
@@ -19,9 +21,9 @@ from grpo_ext.objective.presets import PRESETS
 from grpo_ext.objective.sampling import FIELD_DEFAULTS
 from grpo_ext.recipe import difference, fields, vllm_options
 from grpo_ext.recipe.load import load_sft_recipe
-from grpo_ext.recipe.notes import GRPO_NOTES
+from grpo_ext.recipe.notes import GRPO_NOTES, SFT_NOTES
 from grpo_ext.recipe.rule_kinds import Dependency, Idle, Refusal
-from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES, check_keys, check_values
+from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES, check_values
 from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
 from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import choices
@@ -37,6 +39,25 @@ DEPENDENCIES = [rule for rule in GRPO_RULES if isinstance(rule, Dependency)]
 
 def values():
     return load_recipe(None, MODEL).flat
+
+
+def check_keys(rules, classes) -> None:
+    """Raise `KeyError` if a rule's key or message names something that is not a field."""
+    fields = {f.name for cls in classes for f in dataclasses.fields(cls)}
+    for rule in rules:
+        named: set[str] = set()
+        if isinstance(rule, Dependency):
+            named = {rule.key, *rule.needed}
+        if isinstance(rule, Idle):
+            named = set(rule.always)
+            named |= {pattern for pattern in rule.patterns if not names_that_match(fields, pattern)}
+        if isinstance(rule, Refusal):
+            named = {rule.key}
+            for _, name, _, _ in Formatter().parse(rule.message):
+                if name:
+                    named.add(name.partition("[")[0])
+        if not named <= fields:
+            raise KeyError(f"{rule} names keys that are not fields of a recipe: {named - fields}")
 
 
 def test_a_mistyped_key_raises_where_it_is_read():
@@ -73,9 +94,14 @@ def test_a_message_with_a_mistyped_key_raises():
         Idle(("beta",), lambda v: True, "it", always=("bta",)),
     ],
 )
-def test_a_table_with_a_mistyped_key_raises_at_import(rule):
+def test_a_table_with_a_mistyped_key_is_found(rule):
     with pytest.raises(KeyError, match="bta"):
         check_keys((rule,), CLASSES)
+
+
+def test_rules_name_fields_of_their_kind_of_recipe():
+    check_keys((*GRPO_RULES, *GRPO_NOTES), (GRPOExtConfig, RunConfig, ModelConfig))
+    check_keys((*SFT_RULES, *SFT_NOTES), (SFTConfig, LaunchConfig, ModelConfig))
 
 
 def test_no_field_has_the_name_of_a_method_of_values():

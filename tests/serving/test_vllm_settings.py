@@ -6,8 +6,8 @@ import pytest
 
 from grpo_ext import GRPOExtConfig, load_recipe
 from grpo_ext.cli.main import main
+from grpo_ext.recipe.arguments import check_arguments
 from grpo_ext.recipe.problems import RecipeError
-from grpo_ext.recipe.rules import check_arguments
 from grpo_ext.vllm import server
 from grpo_ext.vllm.server import check_reach
 from grpo_ext.vllm.settings import MIB, TextModel, cpu_settings, server_command, vllm_dtype

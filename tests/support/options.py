@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from trl import GRPOConfig
 
 from grpo_ext.objective.advantage import advantage_names, joint_advantage_names
+from grpo_ext.recipe.arguments import argument_values
 from grpo_ext.recipe.fields import hints_of
-from grpo_ext.recipe.rules import GRPO_RULES, argument_values, check_values
+from grpo_ext.recipe.rules import GRPO_RULES, check_values
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.recipe.values import choices
 from tests.support.scripted_run import DEVICE, REWARDS, WORLD, arguments, name_of, rewards_of

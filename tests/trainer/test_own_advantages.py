@@ -16,7 +16,7 @@ from grpo_ext.objective.advantage import (
     register_advantages,
     register_joint_advantages,
 )
-from grpo_ext.recipe.rules import check_arguments
+from grpo_ext.recipe.arguments import check_arguments
 from grpo_ext.train import make_trainer
 from tests.support.image_run import run
 from tests.support.registry_state import registry_as_before

@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl
 from grpo_ext.common.foreign_files import size_of
 from grpo_ext.observe.changes import changes
 from grpo_ext.observe.jsonl import parts, placed
+from grpo_ext.observe.log_files import METRICS, RUN, SAMPLE, SAMPLES
 from grpo_ext.observe.panels import rewards
 from grpo_ext.observe.read_run import (
     MOST_METRICS,
@@ -34,7 +35,6 @@ from grpo_ext.observe.read_run import (
 from grpo_ext.observe.report.columns import Explainer, sample_columns, sample_texts
 from grpo_ext.observe.report.page import about, as_json, build_page, logged
 from grpo_ext.observe.run_folders import is_running, runs_in, unique_names
-from grpo_ext.observe.run_log import METRICS, RUN, SAMPLE, SAMPLES
 
 PORT = 8787
 SLICE = 4 * 2**20  # approximate size of the part of a log in one response, in bytes

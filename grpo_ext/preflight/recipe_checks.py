@@ -1,0 +1,316 @@
+"""The checks of a loaded recipe, for the command `check` and for the start of a run."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch.optim import SGD
+from transformers import get_scheduler
+
+from grpo_ext.curriculum.difficulty import difficulty_fault
+from grpo_ext.environments.episode_rules import COLUMNS
+from grpo_ext.preflight.first_rows import NO_ROW, Row, are_prompts, first_rows, take
+from grpo_ext.preflight.forecast import layer_sizes
+from grpo_ext.preflight.gold_answers import judge_golds
+from grpo_ext.preflight.machine import check_machine, check_server, check_workers
+from grpo_ext.preflight.model_folder import check_model
+from grpo_ext.preflight.rendered_rows import judge_rows
+from grpo_ext.preflight.row_counts import check_eval_rows, count_train_rows
+from grpo_ext.preflight.sample_completions import try_rewards_on_samples
+from grpo_ext.preflight.tokenized_prompts import load_tokenizer
+from grpo_ext.preflight.try_code import check_code
+from grpo_ext.preflight.try_environment import read_prompts, try_environment
+from grpo_ext.preflight.try_rewards import three_completions, try_rewards_of_tasks
+from grpo_ext.recipe.batch import Batch, batch_of
+from grpo_ext.recipe.load import Recipe
+from grpo_ext.recipe.memory import eval_batch_size
+from grpo_ext.recipe.problems import Findings
+from grpo_ext.recipe.rules import Values, processes
+from grpo_ext.recipe.run_plan import make_plan, too_few_rows
+from grpo_ext.rewards.reward_specs import WeightsError, check_columns
+from grpo_ext.run.from_recipe import Rows, named_rewards_and_weights
+from grpo_ext.run.task_rows import task_options
+from grpo_ext.tasks.prompts import TO_DO, Prompts
+
+CHECKED_ROWS = 256  # first rows whose prompts and columns are checked
+MAX_READ_ROWS = 4096  # rows that are read to see whether they fill a generation
+
+
+def check_loaded(
+    recipe: Recipe, findings: Findings, num_processes: int | None = None, num_samples: int = 0
+) -> None:
+    """Run all checks of a recipe whose individual values are valid.
+
+    Args:
+        recipe: the recipe.
+        findings: the problems of the recipe's rules; gets the results of the checks.
+        num_processes: number of training processes; `None`: as in the accelerate config.
+        num_samples: number of completions that the model samples to try the rewards on.
+    """
+    values_agree = findings.sound
+    v = recipe.flat
+    findings.notes = recipe.notes
+    findings.places = recipe.places
+    batch = batch_of(v, num_processes or processes(v))
+    check_model(v, findings)
+    rows: list[Row] = []
+    if count_train_rows(recipe, findings):
+        rows = first_rows(recipe, rows_to_read(batch), findings)
+    eval_rows = check_eval_rows(recipe, findings)
+    if batch.fits and values_agree:
+        is_complete = 0 < len(rows) < rows_to_read(batch)
+        check_evaluations(v, batch, len(rows) if is_complete else None, eval_rows, findings)
+    check_parts(recipe, batch, rows, rewards_of(recipe, findings), findings, num_samples)
+    if num_samples and "samples" not in findings.figures:
+        findings.note(
+            "no completions were sampled: --sample needs a recipe without the problems that are "
+            "found before, and the model's tokenizer on this machine."
+        )
+    if batch.fits:
+        findings.figures["batch"] = {
+            "prompts": batch.prompts,
+            "completions": batch.completions,
+            "step": batch.completions_per_step,
+        }
+    if not findings.elsewhere:
+        check_machine(v, findings)
+        check_server(v, findings)
+    if values_agree:
+        check_training_arguments(recipe, batch, findings)
+
+
+def check_evaluations(
+    v: Values, batch: Batch, rows: int | None, eval_rows: int | None, findings: Findings
+) -> None:
+    """Record the size of an evaluation batch, and note evaluations that outweigh training.
+
+    Args:
+        v: the values of the recipe.
+        batch: its batch sizes.
+        rows: the number of training rows; `None` if it is not known.
+        eval_rows: the number of held-out rows; `None` if it is not known.
+        findings: gets the note, and the figure "eval_batch" if the size is known.
+    """
+    if str(v.eval_strategy) == "no":
+        return
+    size = layer_sizes(v)
+    if size is not None or v.per_device_eval_batch_size is not None:
+        findings.figures["eval_batch"] = eval_batch_size(v, batch, size)
+    fills = rows is not None and rows >= batch.prompts
+    if fills or (rows is None and v.max_steps > 0):
+        remark = make_plan(v, batch.num_processes, rows, eval_rows).eval_remark
+        if remark:
+            findings.note(remark, "eval_strategy")
+
+
+def check_start(
+    recipe: Recipe,
+    train_dataset: Rows | None = None,
+    rewards: list[Any] | None = None,
+    model_given: bool = False,
+) -> None:
+    """Check a recipe again when its run starts.
+
+    The vLLM server is not checked: the trainer waits for it (`vllm_server_timeout`).
+
+    Args:
+        recipe: the recipe of the run.
+        train_dataset: the training rows; `None` in the launcher, which leaves checking them to the
+            training processes.
+        rewards: the rewards of the run; used only with `train_dataset`.
+        model_given: whether the run trains a model other than the recipe's, so that the recipe's is
+            not checked.
+
+    Raises:
+        RecipeError: if there are problems; it contains all of them.
+    """
+    findings = Findings(places=recipe.places)
+    if model_given:
+        findings.note(
+            "model_name_or_path was not checked, because the run trains another model.",
+            "model_name_or_path",
+        )
+    else:
+        check_model(recipe.flat, findings)
+    if train_dataset is not None:
+        batch = batch_of(recipe.flat, processes(recipe.flat))
+        rows = take(train_dataset, rows_to_read(batch))
+        if not rows:
+            findings.problem(NO_ROW, "dataset_name")
+        check_parts(recipe, batch, rows, rewards or [], findings)
+    elif recipe.grpo:
+        rewards_of(recipe, findings)
+    check_machine(recipe.flat, findings)
+    findings.refuse()
+
+
+def rows_to_read(batch: Batch) -> int:
+    return max(CHECKED_ROWS, min(batch.prompts, MAX_READ_ROWS))
+
+
+def check_parts(
+    recipe: Recipe,
+    batch: Batch,
+    rows: list[Row],
+    rewards: list[Any],
+    findings: Findings,
+    num_samples: int = 0,
+) -> None:
+    """Check the rows, prompts, environment and rewards of a recipe.
+
+    The later checks are skipped if they depend on something that has already failed.
+
+    Args:
+        recipe: the recipe.
+        batch: its batch sizes.
+        rows: the first `rows_to_read` training rows; empty if they cannot be read.
+        rewards: the rewards that score them.
+        findings: gets the problems, notes and figures.
+        num_samples: number of completions that the model samples to try the rewards on.
+    """
+    v = recipe.flat
+    # Fewer rows than requested means that these are all rows.
+    if batch.fits and 0 < len(rows) < min(batch.prompts, MAX_READ_ROWS):
+        findings.problem(too_few_rows(len(rows), batch), "per_device_train_batch_size")
+    check_schedule(v, findings)
+    check_difficulty(v, rows, findings)
+    check_written(recipe, findings)
+    prompts_are_sound = bool(rows) and are_prompts(rows, findings)
+    tokenizer = None
+    if v["model_name_or_path"] and not findings.mentions("model_name_or_path"):
+        tokenizer = load_tokenizer(v, findings)
+    if not prompts_are_sound:
+        return
+    has_episodes = v["environment"] is not None
+    checked_rows = rows[:CHECKED_ROWS]
+    judge_rows(checked_rows, rewards, findings, episodes=has_episodes)
+    judge_golds(checked_rows, rewards, findings)
+    check_code(rewards, checked_rows, v["reward_timeout"], findings)
+    check_workers(rewards, findings)
+    prompts = None
+    begin = None
+    if tokenizer:
+        prompts, begin = read_prompts(recipe, checked_rows, tokenizer, findings)
+    findings.figures["prompts"] = prompts
+    prefilled = bool(prompts and prompts["prefilled"])
+    can_try_rewards = True
+    if has_episodes:
+        texts = list(three_completions(rows[0], prefilled).values())
+        can_try_rewards = begin is not None and try_environment(begin, rows[0], texts, findings)
+    try:
+        check_columns(rewards, [*rows[0], *(COLUMNS if has_episodes else ())])
+        if can_try_rewards:
+            findings.figures |= try_rewards_of_tasks(rewards, rows, prefilled, findings, begin)
+    except ValueError as error:
+        findings.problem(error, "reward_funcs")
+    if num_samples and tokenizer is not None and findings.sound:
+        try_rewards_on_samples(recipe, rewards, rows, tokenizer, num_samples, findings, begin)
+
+
+def check_written(recipe: Recipe, findings: Findings) -> None:
+    """Check that no prompt still says what a person has to write, as `grpo-ext init` leaves it."""
+    for task, _ in task_options(recipe).values():
+        if isinstance(task, Prompts) and TO_DO in (task.user_prompt or ""):
+            findings.problem(
+                f"user_prompt still contains {TO_DO!r}, which `grpo-ext init` writes where the "
+                "data does not say what the model should do. Write the task there instead.",
+                "user_prompt",
+            )
+
+
+def check_difficulty(v: Values, rows: list[Row], findings: Findings) -> None:
+    """Check the column by which `curriculum: easy_to_hard` sorts the rows; ignore other curricula.
+
+    Args:
+        v: the values of the recipe.
+        rows: the first rows.
+        findings: gets the problem.
+    """
+    column = v["difficulty_column"]
+    if v["curriculum"] != "easy_to_hard" or not column or not rows:
+        return
+    fault = difficulty_fault(column, list(rows[0]), lambda: (row[column] for row in rows))
+    if fault:
+        findings.problem(fault, "difficulty_column")
+
+
+def check_schedule(v: Values, findings: Findings) -> None:
+    """Check that the scheduler `lr_scheduler_type` accepts `lr_scheduler_kwargs`.
+
+    transformers checks it only when training begins.
+    """
+    kwargs = v["lr_scheduler_kwargs"]
+    try:
+        get_scheduler(
+            v["lr_scheduler_type"],
+            SGD([torch.zeros(1)], lr=1.0),
+            num_warmup_steps=1,
+            num_training_steps=2,
+            scheduler_specific_kwargs=json.loads(kwargs) if isinstance(kwargs, str) else kwargs,
+        )
+    except (ValueError, TypeError) as error:
+        findings.problem(
+            f"`lr_scheduler_kwargs: {kwargs}` does not fit lr_scheduler_type ({error}). Write a "
+            "mapping of the arguments that this scheduler needs.",
+            "lr_scheduler_kwargs" if kwargs else "lr_scheduler_type",
+        )
+
+
+def check_training_arguments(recipe: Recipe, batch: Batch, findings: Findings) -> None:
+    """Check that TRL and transformers accept the training arguments.
+
+    They are checked for this machine, or for a CPU if the run will be on another machine.
+
+    Args:
+        recipe: the recipe.
+        batch: its batch sizes, with the number of processes.
+        findings: gets the problem.
+    """
+    arguments = recipe.values["training"]
+    if not findings.elsewhere:
+        recipe.fit_machine()
+    replaced: dict[str, Any] = {"report_to": "none", "deepspeed": None}
+    if findings.elsewhere:
+        replaced |= {"use_cpu": True, "bf16": False, "fp16": False, "tf32": None}
+    # This single process gets the batch of all processes.
+    for key in ("per_device_train_batch_size", "per_device_eval_batch_size"):
+        if recipe.flat[key] is not None:
+            replaced[key] = recipe.flat[key] * batch.num_processes
+    accepted = arguments | replaced
+    config_class = recipe.class_of("training")
+    try:
+        config_class(**accepted)
+    except (ValueError, ImportError) as error:
+        findings.problem(error, argument_at_fault(config_class, arguments, replaced))
+
+
+def argument_at_fault(
+    config_class: type, arguments: dict[str, Any], replaced: dict[str, Any]
+) -> str | None:
+    """Return the first argument without which the others are accepted; `None` if there is none.
+
+    Args:
+        config_class: the class of the training arguments, which refuses all of them together.
+        arguments: the values that the recipe sets.
+        replaced: values that replace the recipe's.
+    """
+    for key in arguments:
+        others = arguments | replaced
+        del others[key]
+        with suppress(ValueError, ImportError):
+            config_class(**others)
+            return key
+    return None
+
+
+def rewards_of(recipe: Recipe, findings: Findings) -> list[Any]:
+    """Build the recipe's rewards; if that fails, report why and return an empty list."""
+    try:
+        return named_rewards_and_weights(recipe)[0]
+    except WeightsError as error:
+        if not findings.has_problem("reward_weights"):  # the recipe's rules may have reported it
+            findings.problem(error, "reward_weights")
+    except ValueError as error:
+        findings.problem(error, "reward_funcs" if recipe.run.reward_funcs else "reward_plugins")
+    return []

@@ -1,0 +1,57 @@
+"""The keys of each kind of recipe, as dataclasses that list the fields.
+
+If the fields of the installed TRL are known, nothing here imports TRL. Otherwise, the dataclasses
+are those that a run builds.
+"""
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from grpo_ext.common.modules import versions
+from grpo_ext.recipe import trl_fields
+from grpo_ext.recipe.options import LaunchOptions, RunOptions, TrainerOptions
+
+# The versions, without their last number, whose dataclasses have the fields in `trl_fields`.
+KNOWN = {"trl": ("1.16",), "transformers": ("5.23", "5.24")}
+BUILT = "parallelism_config"  # its mapping becomes a dataclass of accelerate, which checks it
+
+
+@dataclass(init=False, repr=False, eq=False)
+class TrainerKeys(TrainerOptions, trl_fields.GRPOConfig):
+    """The fields of `GRPOExtConfig`."""
+
+
+@dataclass(init=False, repr=False, eq=False)
+class LaunchKeys(LaunchOptions, trl_fields.ScriptArguments):
+    """The fields of `LaunchConfig`."""
+
+
+@dataclass(init=False, repr=False, eq=False)
+class RunKeys(RunOptions, trl_fields.ScriptArguments):
+    """The fields of `RunConfig`."""
+
+
+GRPO_KEYS = {"training": TrainerKeys, "run": RunKeys, "model": trl_fields.ModelConfig}
+SFT_KEYS = {"training": trl_fields.SFTConfig, "run": LaunchKeys, "model": trl_fields.ModelConfig}
+
+
+def keys_of(grpo: bool, keys: Container[str] = ()) -> dict[str, type]:
+    """Return the dataclass of each part of a recipe, besides the task of a GRPO recipe.
+
+    Args:
+        grpo: whether the recipe is for GRPO; otherwise it is for supervised training.
+        keys: the keys that the recipe sets.
+    """
+    if fields_are_known() and BUILT not in keys:
+        return {**(GRPO_KEYS if grpo else SFT_KEYS)}
+    from grpo_ext.recipe.schema import GRPO_CLASSES, SFT_CLASSES
+
+    return {**(GRPO_CLASSES if grpo else SFT_CLASSES)}
+
+
+def fields_are_known() -> bool:
+    """Return whether `trl_fields` has the fields of the installed TRL and transformers."""
+    installed = versions()
+    return all(
+        installed.get(package, "").rpartition(".")[0] in known for package, known in KNOWN.items()
+    )
