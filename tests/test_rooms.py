@@ -273,3 +273,22 @@ for words, code in {FAULTY!r}.items():
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPO)
     assert out.returncode == 0, out.stderr
+
+
+# packages of other recipes, other commands, and of the training itself
+UNNEEDED = (
+    "math_verify", "latex2sympy2_extended", "jsonschema", "pypinyin", "matplotlib", "scipy.stats",
+    "requests", "vllm", "deepspeed", "torch._inductor.compile_fx",
+)  # fmt: skip
+
+
+def test_a_check_imports_only_what_its_recipe_needs(tiny_folder):
+    words = ["check", "--config", "countdown/tiny", "--model_name_or_path", str(tiny_folder)]
+    code = f"""
+import sys
+from grpo_ext.cli.main import main
+assert main({words!r}) == 0
+assert not [name for name in {UNNEEDED!r} if name in sys.modules]
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPO)
+    assert out.returncode == 0, out.stderr
