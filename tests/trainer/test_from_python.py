@@ -267,15 +267,15 @@ def test_few_logs_have_neither_error_nor_verdict():
 
 @pytest.mark.skipif(gpu_is_there(), reason="for machines without a GPU")
 @pytest.mark.parametrize(
-    "first, given, policy",
+    "first, given, waiting",
     [
-        ("", {}, "PASSIVE"),
-        ("", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"),
-        ("", {"GOMP_SPINCOUNT": "100"}, None),
-        ("import torch", {}, None),
+        ("", {}, "PASSIVE 1000"),
+        ("", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None"),
+        ("", {"GOMP_SPINCOUNT": "100"}, "None 100"),
+        ("import torch", {}, "None None"),
     ],
 )
-def test_threads_wait_calmly_where_nobody_has_chosen(first, given, policy):
+def test_threads_wait_calmly_where_nobody_has_chosen(first, given, waiting):
     """Whatever loads torch first: the package from Python, or a command."""
     for then in (
         "import grpo_ext; grpo_ext.register",
@@ -284,7 +284,8 @@ def test_threads_wait_calmly_where_nobody_has_chosen(first, given, policy):
         code = (
             f"{first}\n"
             f"{then}\n"
-            f"import os, sys; print(os.environ.get('OMP_WAIT_POLICY'), file=sys.stderr)"
+            "import os, sys; print(os.environ.get('OMP_WAIT_POLICY'), "
+            "os.environ.get('GOMP_SPINCOUNT'), file=sys.stderr)"
         )
         kept = {
             key: value
@@ -298,4 +299,4 @@ def test_threads_wait_calmly_where_nobody_has_chosen(first, given, policy):
             env={**kept, **given},
             cwd=REPO,
         )
-        assert out.stderr.split()[-1] == str(policy), out.stderr
+        assert out.stderr.splitlines()[-1] == waiting, out.stderr
