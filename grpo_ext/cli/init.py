@@ -126,6 +126,11 @@ def describe_time(recipe: FirstRecipe) -> str:
     """Describe how long the run takes by estimate, or say what measures it."""
     if recipe.seconds is None:
         return "The time of the run is not estimated here: `grpo-ext bench` measures a step."
+    from grpo_ext.preflight.first_recipe import EVENING
+
+    advice = ""
+    if recipe.seconds > EVENING:
+        advice = " Use a smaller model, a GPU, or fewer steps to see it end sooner."
     steps = recipe.values["max_steps"]
     completions = (
         recipe.values["per_device_train_batch_size"] * recipe.values["gradient_accumulation_steps"]
@@ -133,7 +138,7 @@ def describe_time(recipe: FirstRecipe) -> str:
     return (
         f"The run takes about {duration(recipe.seconds)} on this machine by estimate: {steps} "
         f"steps of {completions} completions with up to {recipe.values['max_completion_length']} "
-        "tokens."
+        f"tokens.{advice}"
     )
 
 

@@ -12,9 +12,11 @@ import yaml
 from grpo_ext.cli.init import in_yaml
 from grpo_ext.cli.main import main
 from grpo_ext.preflight import first_recipe
+from grpo_ext.preflight.estimated_time import step_seconds
 from grpo_ext.preflight.proposal import Proposal, propose
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import load_recipe
+from grpo_ext.recipe.memory import ModelSize
 from tests.support.bad_servers import reply, routes, serving
 from tests.support.forked import LIMIT
 from tests.support.logs import write_json_rows
@@ -105,28 +107,34 @@ def test_a_reward_that_is_not_written_fails_the_check_until_it_is(
 
 
 def test_sizes_are_those_of_an_evening(tiny_folder, monkeypatch):
-    """Steps of a CPU that does a tenth, a hundredth of the operations have shorter completions."""
+    """Slower CPUs get shorter completions, then fewer of them, and fewer steps."""
     values = {"model_name_or_path": str(tiny_folder), "task": "prompts", "dataset_name": "a.jsonl"}
     monkeypatch.setattr(first_recipe, "TINY", 0)
-    recipes = {}
-    for rate in (1e12, 1e9, 1e8, 1e6):
+    sizes = []
+    for rate in (1e12, 4e8, 2e8, 1e8, 5e7, 1e6):
         monkeypatch.setattr(first_recipe, "rate_of_cpu", lambda hidden, rate=rate: rate)
-        recipes[rate] = first_recipe.with_sizes(dict(values), 1024, lora=False)
-    sizes = {
-        rate: (
-            recipe.values["per_device_train_batch_size"]
-            * recipe.values["gradient_accumulation_steps"],
-            recipe.values["max_completion_length"],
-            recipe.values["max_steps"],
-        )
-        for rate, recipe in recipes.items()
-    }
-    assert sizes[1e12] == (64, 1024, 200)
-    assert sizes[1e9] == (64, 256, 200) or recipes[1e9].seconds <= first_recipe.EVENING
-    assert sizes[1e6] == (32, 128, 50) and recipes[1e6].seconds > first_recipe.EVENING
-    for rate in (1e12, 1e9, 1e8):
-        assert recipes[rate].seconds <= first_recipe.EVENING
-    assert recipes[1e8].seconds * 1e8 < recipes[1e12].seconds * 1e12
+        recipe = first_recipe.with_sizes(dict(values), 1024, lora=False)
+        batch = batch_of(load_recipe(None, recipe.values).flat, 1)
+        length = recipe.values["max_completion_length"]
+        sizes.append((batch.completions_per_step, length, recipe.values["max_steps"]))
+        assert (recipe.seconds <= first_recipe.EVENING) == (rate > 1e6)
+    assert sizes[0] == (64, 1024, 200) and sizes[-1] == (32, 128, 50)
+    assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) >= 4
+
+
+def test_the_time_of_a_step_counts_operations_and_layers():
+    size = ModelSize(1_000_000, 400_000, "float32", 64, num_hidden_layers=2, kv_width=64)
+    values = {"max_completion_length": 100, "per_device_train_batch_size": 8, "num_generations": 8}
+    v = load_recipe(None, {"model_name_or_path": "m", "task": "countdown", **values}).flat
+    v = v.replaced(gradient_checkpointing=False)
+    seconds = step_seconds(size, v, batch_of(v, 1), rate=1e9)
+    tokens = 800
+    sampling = 2e6 * tokens / 0.3e9
+    training = (4e6 + 0.8e6) * tokens / 0.6e9
+    assert seconds == pytest.approx(200 * 0.0015 + sampling + training)
+    v = v.replaced(gradient_checkpointing=True)
+    again = step_seconds(size, v, batch_of(v, 1), rate=1e9)
+    assert again - seconds == pytest.approx(training / 3)
 
 
 @pytest.mark.slow
