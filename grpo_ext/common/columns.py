@@ -6,18 +6,19 @@ TASK = "task"  # the column that names the row's task, in a data set of several 
 ANSWERS = (
     "solution", "answer", "answers", "last_line", "target", "ground_truth", "label", "output",
     "response", "completion", "expected", "gold", "final_answer", "reference",
-    "correct_answer", "gold_answer", "answerKey", "answer_key", "answer_idx", "cop", "correct",
+    "correct_answer", "gold_answer", "answerKey", "answer_key", "answer_idx", "answer_index",
+    "answer_number", "correct_option", "cop", "correct",
     "summary", "highlights",
 )  # fmt: skip
 # Columns that may hold a part of the question, in addition to an instruction or a question.
 CONTEXTS = (
     "input", "context", "passage", "document", "article", "background", "premise", "hypothesis",
-    "table", "paragraph", "story", "choices", "options", "endings",
+    "table", "body", "paragraph", "story", "choices", "options", "endings",
 )  # fmt: skip
 # verl, SQuAD, TriviaQA and others keep the answer in a mapping.
 NESTED_ANSWERS = (
     "reward_model.ground_truth", "extra_info.answer", "answers.text", "answer.value",
-    "metadata.answer", "verification_info.ground_truth",
+    "answers_spans.spans", "metadata.answer", "verification_info.ground_truth",
 )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ FEWEST_ROWS = 20  # no rows are held out from fewer
 MOST_EVALUATED = 64  # rows of an evaluation
 EVALUATIONS = 4  # of a run
 # Texts of a question that says in which form to answer.
-FORMATS = ("\\boxed", "####", "<answer>", "inal answer", "the answer is")
+FORMATS = ("\\boxed", "####", "<answer>", "inal answer", "the answer is", "nswer:")
 
 # reward -> the system prompt, and the maximum length of a completion in tokens
 REWARD_PROMPTS = {

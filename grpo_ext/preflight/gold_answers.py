@@ -34,6 +34,7 @@ PATIENCE = 1.0  # seconds that a reward may take for a gold answer
 BUDGET = 2.0  # seconds for the gold answers after the first
 LONG_ANSWER = 8  # minimum characters of an answer that is not in a prompt by chance
 LONG_TEXT = 20  # words of a text that no completion repeats exactly
+LONG_WORDS = 6  # characters of a word, for languages that write no spaces
 ENOUGH_ROWS = 16  # equal answers in fewer rows are no sign of a fault
 AT_THE_END = 0.9  # share of prompts that end with the answer, above which it is no chance
 
@@ -279,7 +280,7 @@ def report_missing_options(
     for number, row in rows:
         letter = letter_of_gold(row[COLUMN], reward.options["first_index"])
         prompt = text_of_prompt(row["prompt"])
-        if letter is not None and not re.search(rf"(?<!\w){letter}(?![\w'])", prompt):
+        if letter is not None and not re.search(rf"(?i)(?<!\w){letter}(?![\w'])", prompt):
             missing.append((number, letter))
     if len(missing) > MAX_SHARE * len(rows):
         number, letter = missing[0]
@@ -293,8 +294,7 @@ def report_missing_options(
 
 def report_long(rows: Sequence[tuple[int, Row]], findings: Findings) -> None:
     """Note that most answers are long texts, which hardly any completion repeats exactly."""
-    words = [len(answer_words(row[COLUMN])) for _, row in rows]
-    if share_of(count > LONG_TEXT for count in words) > MAX_SHARE:
+    if share_of(is_long(row[COLUMN]) for _, row in rows) > MAX_SHARE:
         findings.note(
             f"most answers in {COLUMN!r} have more than {LONG_TEXT} words, and reward 'exact' pays "
             "only for the same text, so hardly any completion earns it. Write a reward that "
@@ -303,7 +303,8 @@ def report_long(rows: Sequence[tuple[int, Row]], findings: Findings) -> None:
         )
 
 
-def answer_words(gold: object) -> list[str]:
-    """Return the words of a gold answer; of a list, those of the shortest text."""
+def is_long(gold: object) -> bool:
+    """Return whether a gold answer is a long text; of a list, whether all texts are long."""
     texts = gold if isinstance(gold, list) else [gold]
-    return min((str(text).split() for text in texts), key=len)
+    shortest = min(map(str, texts), key=len)
+    return len(shortest.split()) > LONG_TEXT or len(shortest) > LONG_TEXT * LONG_WORDS

@@ -8,6 +8,7 @@ from typing import Any
 from grpo_ext.preflight.first_rows import Row
 
 LISTS = ("choices", "options", "endings", "candidates", "answer_choices")
+POSITIONS = ("label", "correct", "answer_index", "answer_idx", "correct_option")
 TEXTS = ("text", "value", "content")  # keys of an option's text, if the options are mappings
 # Beginnings of the names of columns with one option each, such as `option_a` or `opa`.
 PREFIXES = ("option", "opt", "op", "choice", "answer", "ans", "ending", "sol")
@@ -34,15 +35,33 @@ class Options:
 def find_options(rows: list[Row], names: list[str]) -> Options | None:
     """Return the options that the columns `names` contain; `None` if there are none."""
     for name in names:
-        if name.lower() in LISTS:
-            options = options_in(name, rows)
-            if options is not None:
-                return options
+        is_list = name.lower() in LISTS or (name == "answers" and has_positions(name, rows))
+        options = options_in(name, rows) if is_list else None
+        if options is not None:
+            return options
     for prefix in ("", *PREFIXES):
         columns = numbered_columns(prefix, names)
         if len(columns) >= 2:
             return options_of_columns(columns, rows)
     return None
+
+
+def has_positions(name: str, rows: list[Row]) -> bool:
+    """Return whether rows have the position of the right entry of a list in another column.
+
+    `name` is the column of the lists, which else may be answers that are all right.
+    """
+    for other in POSITIONS:
+        if all(is_position(row.get(other), row.get(name)) for row in rows):
+            return True
+    return False
+
+
+def is_position(value: object, entries: object) -> bool:
+    """Return whether a value is the number of an entry of a list, from 0 or 1."""
+    if isinstance(value, bool) or not isinstance(entries, list):
+        return False
+    return str(value).isdecimal() and int(str(value)) <= len(entries)
 
 
 def options_in(name: str, rows: list[Row]) -> Options | None:

@@ -38,7 +38,8 @@ from grpo_ext.tasks.sharegpt import chat_messages
 # usual names of the column that contains the question
 QUESTIONS = (
     "prompt", "messages", "conversations", "conversation", "question", "problem", "instruction",
-    "query", "question_stem", "task", "goal", "ctx", "text", "input",
+    "query", "question_stem", "problem_statement", "problem_description", "task", "goal", "ctx",
+    "text", "input",
 )  # fmt: skip
 # Of these, names of texts that do not say what to do with them.
 VAGUE = ("text", "input")
@@ -119,9 +120,9 @@ def with_whole_prompt(proposal: Proposal, rows: list[Row], others: list[str]) ->
     question = proposal.prompt
     golds = find_golds(rows, others)
     parts = [f"{{{question}}}"]
-    for name in CONTEXTS:
+    for name in usual_names(CONTEXTS, others):
         is_gold = golds is not None and name == golds.column
-        if name in others and not is_gold and is_text_column(rows, name):
+        if not is_gold and is_text_column(rows, name):
             parts.append(f"{{{name}}}")
     questions = list(proposal.questions)
     is_vague = question in VAGUE
@@ -131,7 +132,7 @@ def with_whole_prompt(proposal: Proposal, rows: list[Row], others: list[str]) ->
         parts[-1] += f"\n{options.template}"
     elif proposal.reward == "choice" and not lists_options(rows, question):
         questions.append("Where are the options of the question? The prompt has to list them.")
-    elif proposal.reward == "exact" and options is not None and answers_are_options(golds, options):
+    elif options is not None and answers_are_options(golds, options):
         parts[-1] += f"\n{options.unlettered}"
     elif proposal.reward == "code" and tests is not None:
         is_vague = False

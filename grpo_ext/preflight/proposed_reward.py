@@ -1,5 +1,6 @@
 """Choose a reward for rows by the columns that have tests, gold answers or references."""
 
+import json
 import re
 import statistics
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,7 @@ from grpo_ext.common.columns import ANSWERS, answer_column
 from grpo_ext.preflight.first_rows import Row
 from grpo_ext.preflight.gold_answers import is_blank, is_structured
 from grpo_ext.preflight.option_columns import Options
-from grpo_ext.preflight.rendered_rows import ANSWER_MARKS, share_of
+from grpo_ext.preflight.rendered_rows import ANSWER_MARKS, MAX_SHARE, share_of
 from grpo_ext.rewards.accuracy import gold_answer
 from grpo_ext.rewards.code.asserts import tests_as_list
 from grpo_ext.rewards.quantity import number
@@ -22,10 +23,12 @@ UNWRITTEN = "my_reward"  # a reward that the user has to write
 TESTS = ("tests", "test_list", "test_cases", "unit_tests", "input_output", "public_tests", "test")
 MOST = 0.9  # share of the gold answers that must be of a kind
 FEW_WORDS = 5  # median number of words up to which an answer can be compared as a text
+FEW_CHARACTERS = 40  # the same for characters, since some languages write no spaces
 FORMULA = 200  # maximum characters of a formula
 MARKS = (*ANSWER_MARKS, "nswer:", "<answer>", "\\frac")
-TWO_WORDS = re.compile(r"(?<!\\)\b[^\W\d_]{2,}\s+[^\W\d_]{2,}")  # prose, not a formula
-LETTER = re.compile(r"\(?[A-J]\)?\.?")
+# A word, which a formula does not have: neither a command of LaTeX nor a function.
+WORD = re.compile(r"(?<!\\)\b(?!(?:sin|cos|tan|log|exp|mod|sqrt|and|pmatrix)\b)[^\W\d_]{3,}")
+LETTER = re.compile(r"\(?[A-Ja-j]\)?\.?")
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,8 @@ def choose_reward(rows: list[Row], names: list[str], options: Options | None) ->
         return RewardChoice(
             UNWRITTEN, "label judges the completion of the data, which scores no other completion"
         )
+    if options is not None:
+        names = [name for name in names if name not in options.columns]
     golds = find_golds(rows, names)
     if golds is None:
         return RewardChoice(UNWRITTEN, "no column has an answer that a rule can judge")
@@ -181,7 +186,7 @@ def reward_for_golds(golds: Golds, options: Options | None) -> RewardChoice:
         return RewardChoice("accuracy", f"{column} has marked or written-out solutions", columns)
     if most(len(text) < 100 and number(text) is not None for text in texts):
         return RewardChoice("number", f"{column} has numbers", columns)
-    if most(is_formula(text) for text in texts):
+    if share_of(is_formula(text) for text in texts) > MAX_SHARE:
         return RewardChoice("accuracy", f"{column} has formulas", columns)
     return reward_for_texts(golds)
 
@@ -189,14 +194,26 @@ def reward_for_golds(golds: Golds, options: Options | None) -> RewardChoice:
 def reward_for_texts(golds: Golds) -> RewardChoice:
     """Return the reward `exact` for short texts, and one to be written for long ones."""
     column = golds.column
-    if any(map(is_structured, golds.values)):
+    if any(is_structured(value) or is_json(value) for value in golds.values):
         reason = f"{column} has mappings, which no rule can judge"
         return RewardChoice(UNWRITTEN, reason, {"reference": column})
-    if statistics.median(len(text.split()) for text in golds.texts) <= FEW_WORDS:
+    words = statistics.median(len(text.split()) for text in golds.texts)
+    characters = statistics.median(map(len, golds.texts))
+    if words <= FEW_WORDS and characters <= FEW_CHARACTERS:
         reason = f"{column} has short texts"
         return RewardChoice("exact", reason, {"solution": column}, {"ignore_case": True})
     reason = f"{column} has long texts, which no rule can judge"
     return RewardChoice(UNWRITTEN, reason, {"reference": column})
+
+
+def is_json(gold: object) -> bool:
+    """Return whether a gold answer is JSON text with a mapping, such as a call of a function."""
+    if not isinstance(gold, str) or not gold.startswith(("{", "[")):
+        return False
+    try:
+        return is_structured(json.loads(gold))
+    except (ValueError, RecursionError):
+        return False
 
 
 def reward_for_numbered_options(golds: Golds, options: Options) -> RewardChoice:
@@ -226,10 +243,10 @@ def is_marked(text: str) -> bool:
 
 def is_formula(text: str) -> bool:
     """Return whether a text is a number or formula that the reward `accuracy` reads."""
-    if len(text) > FORMULA or TWO_WORDS.search(text):
-        return False
-    if number(text) is not None:
+    if number(text) is not None and text[:1] in "0123456789-+.$\\(":
         return True
+    if len(text) > FORMULA or WORD.search(text):
+        return False
     return gold_answer(text) is not None and not is_text(text)
 
 

@@ -236,8 +236,8 @@ def unused_contexts(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
     Columns that are empty, or that are among the `columns` that rewards read, are omitted.
     """
     unused = []
-    for name in CONTEXTS:
-        if name in columns or name not in rows[0]:
+    for name in rows[0]:
+        if name in columns or name.lower() not in CONTEXTS:
             continue
         is_filled = False
         is_used = False

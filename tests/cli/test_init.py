@@ -267,7 +267,18 @@ def test_it_asks_about_the_prompt_and_the_reward(tiny_folder, tmp_path, monkeypa
             "accuracy",
             {"solution": "answer"},
         ),
-        ({"question": "a", "input_output": '{"inputs": ["1"], "outputs": ["2"]}'}, "my_reward", {}),
+        (
+            {"question": "a", "input_output": '{"inputs": ["1"], "outputs": ["2"]}'},
+            "code",
+            {"tests": "input_output"},
+        ),
+        (
+            {"question": "a", "input_output": '{"inputs": [1], "outputs": [2], "fn_name": "f"}'},
+            "my_reward",
+            {},
+        ),
+        ({"question": "a", "answer": "很长的回答" * 20}, "my_reward", {"reference": "answer"}),
+        ({"Body": "b", "Question": "a", "Answer": 3.0}, "number", {"solution": "Answer"}),
     ],
 )
 def test_the_reward_that_fits(row, reward, columns):

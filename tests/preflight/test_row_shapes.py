@@ -15,6 +15,7 @@ import yaml
 
 from grpo_ext.cli.main import main
 from grpo_ext.preflight.check_recipe import check_recipe
+from grpo_ext.preflight.proposal import propose
 from tests.support.places import REPO
 
 SHAPES = REPO / "tests" / "preflight" / "row_shapes"
@@ -187,3 +188,68 @@ def test_init_proposes_what_a_careful_person_would_or_asks(
     [scores] = findings.figures["rewards"]["scores"].values()
     if name not in ("ifeval", "mbpp", "code_inputs", "countdown"):
         assert scores[:2] == [0, 0]
+
+
+OTHERS = [
+    (
+        lambda n: {"Body": f"Ann has {n} pens.", "Question": "How many?", "Answer": float(n)},
+        ("{Question}\n\n{Body}", "number"),
+    ),
+    (
+        lambda n: {
+            "context": f"Text {n}.",
+            "question": "Why?",
+            "answers": ["a b", "c"],
+            "label": 0,
+        },
+        ("{question}\n\n{context}\n{answers:letters}", "choice"),
+    ),
+    (
+        lambda n: {"question": "Why?", "options": {"A": "x", "B": "rain"}, "answer": "rain"},
+        ("{question}\n{options[A]}\n{options[B]}", "exact"),
+    ),
+    (
+        lambda n: {"question": "Why?", "options": ["A)21", "B)22"], "correct": "AB"[n % 2]},
+        ("{question}\n{options:lines}", "choice"),
+    ),
+    (
+        lambda n: {"question": "Why?", "options": [{"key": "A", "value": "x"}] * 2, "answer": "A"},
+        ("{question}\nA) {options[0][value]}\nB) {options[1][value]}", "choice"),
+    ),
+    (
+        lambda n: {"goal": f"Open jar {n}.", "sol1": "twist it", "sol2": "burn it", "label": n % 2},
+        ("{goal}\nA) {sol1}\nB) {sol2}", "choice"),
+    ),
+    (
+        lambda n: {"question": "Sum?", "choices": [f"{n}", f"{n + 1}"], "answer": f"{n}"},
+        ("{question}\n{choices:lines}", "number"),
+    ),
+    (lambda n: {"query": "Weather?", "answers": '[{"name": "w"}]'}, ("{query}", UNWRITTEN)),
+    (lambda n: {"question": "Who?", "answer": "Apollo 11"}, ("{question}", "exact")),
+    (
+        lambda n: {"problem": "x?", "answer": ["7", "x^2", "no", "1/2"][n % 4]},
+        ("{problem}", "accuracy"),
+    ),
+    (
+        lambda n: {"instruction": f"Do {n}.", "input": "", "output": "7"},
+        ("{instruction}", "number"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("row", "expected"), OTHERS)
+def test_proposals_for_other_shapes(row, expected):
+    proposal = propose([row(n) for n in range(12)])
+    assert (proposal.prompt, proposal.reward) == expected and not proposal.questions
+
+
+def test_where_the_first_option_has_no_known_number_it_asks():
+    rows = [{"question": f"{n}?", "choices": ["a", "b", "c"], "answer": 1} for n in range(12)]
+    proposal = propose(rows)
+    assert "Is the first option number 0 or 1 in answer?" in proposal.questions[0]
+
+
+def test_pairs_of_whole_dialogues_are_refused():
+    rows = [{"chosen": "Human: hi\n\nAssistant: hello", "rejected": "Human: hi\n\nAssistant: no"}]
+    with pytest.raises(ValueError, match="contain the question together with an answer"):
+        propose(rows)

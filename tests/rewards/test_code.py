@@ -3,6 +3,7 @@
 Hostile programs get nothing and touch nothing, honest ones are judged right.
 """
 
+import json
 import logging
 import os
 import platform
@@ -29,7 +30,7 @@ from grpo_ext.preflight.try_code import check_code
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards import build
 from grpo_ext.rewards.code import allowed_calls, bubblewrap, memory_group, sandbox
-from grpo_ext.rewards.code.asserts import parse_asserts
+from grpo_ext.rewards.code.asserts import parse_asserts, tests_as_list
 from grpo_ext.rewards.code.inside.canonical import NotPlain, canonical
 from grpo_ext.rewards.code.sandbox import Job, Limits, MachineFault, NoIsolation, run
 from grpo_ext.rewards.guard import Guard
@@ -904,3 +905,12 @@ def test_values_without_a_text(value):
         canonical(value)
     with pytest.raises(NotPlain):
         canonical(OrderedDict(), expected=True)
+
+
+def test_tests_in_the_form_of_apps():
+    tests = {"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"], "fn_name": None}
+    pairs = [{"input": "1 2\n", "output": "3\n"}, {"input": "3 4\n", "output": "7\n"}]
+    assert tests_as_list(tests) == tests_as_list(json.dumps(tests)) == pairs
+    for wrong in ({**tests, "fn_name": "f"}, {**tests, "outputs": ["3\n"]}, {"inputs": "1"}, {}):
+        with pytest.raises(ValueError, match="tests must be a non-empty list"):
+            tests_as_list(wrong)

@@ -249,6 +249,20 @@ def literal_text(source: str) -> str | None:
     return None
 
 
+def paired(tests: dict[str, object]) -> list[object]:
+    """Return the tests of APPS, `{"inputs": [...], "outputs": [...]}`, as a list of mappings.
+
+    The list is empty if the mapping has another form.
+    """
+    inputs = tests.get("inputs")
+    outputs = tests.get("outputs")
+    if not isinstance(inputs, list) or not isinstance(outputs, list):
+        return []
+    if len(inputs) != len(outputs):
+        return []
+    return [{"input": i, "output": o} for i, o in zip(inputs, outputs, strict=True)]
+
+
 def tests_as_list(tests: object) -> list[object]:
     """Return a row's tests as a list; a string is parsed as JSON or as a Python literal.
 
@@ -262,9 +276,12 @@ def tests_as_list(tests: object) -> list[object]:
         except (ValueError, RecursionError):
             with suppress(*NO_LITERAL):
                 parsed = ast.literal_eval(tests)
+    if isinstance(parsed, dict) and parsed.get("fn_name") is None:
+        parsed = paired(parsed)
     if not isinstance(parsed, list) or not parsed:
         raise ValueError(
             "code: tests must be a non-empty list of asserts, or of mappings with input and "
-            f"output; got {tests!r:.80}."
+            "output, or a mapping with the lists inputs and outputs and no fn_name; got "
+            f"{tests!r:.80}."
         )
     return parsed

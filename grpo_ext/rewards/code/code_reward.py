@@ -39,10 +39,10 @@ def code(
 
     Args:
         tests: a list of asserts, `["assert f(2) == 3"]`, or of inputs with outputs, `[{"input":
-            "2", "output": "3"}]`, also as JSON text. Asserts may come with imports. A side of `==`
-            that needs only builtins and these imports is evaluated without the program, which
-            cannot read it. Other asserts are evaluated with the program's own objects, so the
-            program could cheat on them.
+            "2", "output": "3"}]` or `{"inputs": ["2"], "outputs": ["3"]}`, also as JSON text.
+            Asserts may come with imports. A side of `==` that needs only builtins and these imports
+            is evaluated without the program, which cannot read it. Other asserts are evaluated with
+            the program's own objects, so the program could cheat on them.
         partial: whether the score is the share of tests that pass.
         seconds: the wall-clock limit of the program for all tests of the row together.
         megabytes: the memory limit of a run, at least 64.
