@@ -10,7 +10,8 @@ vocabulary of 32k); completions of equal length after distinct prompts, where no
 and a single row. Where the model does not determine lengths, they are scripted. Both sides
 alternate; figures are medians over the rounds. `--check` exits with 1 if ours is not as much faster
 as it should be. `--pretrained` takes SmolLM2-135M-Instruct in bfloat16 instead, whose prompts are
-those of `grpo-ext demo real`; one thread works, and seconds are processor time. Predicted before the first run: Countdown 2.3, long 2.5, equal lengths 1.0.
+those of `grpo-ext demo real`; one thread works, and seconds are processor time. Predicted before
+the first run: Countdown 2.3, long 2.5, equal lengths 1.0.
 """
 
 from __future__ import annotations
