@@ -38,6 +38,7 @@ TEXT: dict[str, Any] = {
     "max_position_embeddings": 32_768,
     "tie_word_embeddings": True,
     "bos_token_id": None,
+    "initializer_range": 0.4,  # tokens differ in probability, and depend on those before them
 }
 # what a family needs beside `TEXT`, so that all its kinds of layers are there
 MORE: dict[str, dict[str, Any]] = {
