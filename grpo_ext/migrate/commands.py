@@ -93,9 +93,13 @@ def launch_of(project: str, command: Command, end: int) -> Launch:
         end: the number of words before its options.
     """
     before = options_of(command.words[:end])
+    main = command.words[end - 1]
     words = command.words[end:]
     launch = Launch(project, overrides_of(words) if project == "verl" else options_of(words))
     launch.processes = processes_of(before, command)
+    if "one_step_off" in main.text:
+        advice = "samples beside the training: write overlap: one_step, with vllm_mode: server."
+        launch.remarks.append((main.line, f"{main.text} {advice}"))
     for option in list(launch.options):
         if option.key in ("config", "config_file") and option.words:
             launch.config = option.words[0]

@@ -111,13 +111,14 @@ class Draft:
             comment: a comment on the line of the recipe.
         """
         if setting is not None and setting.unknown is not None:
+            self.values.pop(key, None)
             self.missing[key] = f"{shown(setting.value)}: the file does not set {setting.unknown}"
             self.remark(setting, f"the file does not set {setting.unknown}. Write {key} by hand.")
             return
         if is_secret(key):
             self.remark(setting, "a secret, which a recipe should not hold.")
             return
-        if key == "top_k" and value == -1:  # in vLLM, all tokens
+        if key in ("top_k", "eval_top_k") and value == -1:  # in vLLM, all tokens
             value = 0
         try:
             converted = convert(key, value, recipe_hints()[key])

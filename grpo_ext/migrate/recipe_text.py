@@ -71,6 +71,6 @@ def as_yaml(value: Any) -> str:
         value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=10**9
     )
     text = text.removesuffix("...\n").strip()
-    if "\n" in text:  # a text of several lines
+    if not text.isprintable():  # a text of several lines, or with odd characters
         return yaml_scalar(value)
     return text

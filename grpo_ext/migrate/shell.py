@@ -92,7 +92,7 @@ class _Script:
         self.exported: set[str] = set()
 
     def read(self, token: str, line: int) -> None:
-        if token.strip(ENDS):
+        if not token or token.strip(ENDS):  # an empty word was quoted
             self._word(token, line)
         elif self.array is not None:
             if ")" in token:

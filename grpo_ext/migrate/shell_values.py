@@ -10,6 +10,7 @@ from grpo_ext.migrate.shell_text import (
     LITERAL_DOLLAR,
     LITERAL_TICK,
     OPEN,
+    PRIVATE,
     QUOTED_DOLLAR,
     SUM,
 )
@@ -91,6 +92,7 @@ class Variables:
         text = UNKNOWN.sub(r"$\1", text).replace(QUOTED_DOLLAR, "$").replace(SUM, "$")
         text = text.replace(OPEN, "(").replace(CLOSE, ")")
         text = text.replace(LITERAL_DOLLAR, "$").replace(LITERAL_TICK, "`")
+        text = PRIVATE.sub("", text)  # parts of names within names
         return Word(text, line, " and ".join(dict.fromkeys(names)) or None)
 
     def _value(self, found: re.Match[str]) -> str:

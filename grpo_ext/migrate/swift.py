@@ -104,7 +104,7 @@ def write_data(draft: Draft) -> None:
         has_eval = True
     if not has_eval:
         for key in [key for key in draft.left if key in ("eval_strategy", "eval_steps")]:
-            draft.remark(draft.take(key), "not taken over, because no rows are held out.")
+            draft.remark(draft.take(key), "left out: no rows are held out.", by_hand=False)
     system = draft.take("system")
     if system is None:
         return

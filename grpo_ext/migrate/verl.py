@@ -30,6 +30,12 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
     write_objective(draft)
     write_intervals(draft, sizes.steps_per_generation)
     write_logging(draft)
+    for key in ("config_name", "config_path", "defaults"):
+        setting = draft.take(key)
+        if setting is not None:
+            draft.remark(
+                setting, "the settings of other YAML files were not read. Write them, too."
+            )
     write_adapter(draft)
     return batch
 
@@ -38,40 +44,60 @@ def write_batch(draft: Draft, processes: int | None) -> tuple[Batch, Sizes]:
     """Write the batch, and return it with verl's sizes.
 
     verl counts prompts in `train_batch_size` and `ppo_mini_batch_size`, each with `n` completions,
-    and completions in `ppo_micro_batch_size_per_gpu`.
+    and completions in `ppo_micro_batch_size_per_gpu`. `processes` are those of the recipe; `None`:
+    as many as in verl have batches of their own.
     """
-    gpus = draft.number("trainer.n_gpus_per_node", default=GPUS)
-    gpus *= draft.number("trainer.nnodes", default=1)
-    sequence = draft.known(f"{ACTOR}.ulysses_sequence_parallel_size", default=1)
-    shards = gpus // sequence if type(sequence) is int and 0 < sequence <= gpus else gpus
+    shards = data_parallel(draft)
     per_prompt = draft.number(f"{ROLLOUT}.n", default=1)
     if per_prompt == 1:
         draft.missing["num_generations"] = "rollout.n is 1, but a group has at least 2 completions"
-    generation = draft.number("data.train_batch_size", default=1024) * per_prompt
     step = draft.number(f"{ACTOR}.ppo_mini_batch_size", default=256) * per_prompt
+    generation = draft.number("data.train_batch_size", default=1024) * per_prompt
     step = min(step, generation)
-    share = max(1, step // shards)
-    micro = draft.number(f"{ACTOR}.ppo_micro_batch_size_per_gpu", default=0)
-    old = draft.number(f"{ACTOR}.ppo_micro_batch_size", default=0)  # over all GPUs
-    dynamic = draft.known(f"{ACTOR}.use_dynamic_bsz", default=False)
-    tokens = draft.take(f"{ACTOR}.ppo_max_token_len_per_gpu")
-    if dynamic is True:
-        micro = share
-        if tokens is not None:
-            draft.write("max_tokens_per_micro_batch", tokens.value, tokens)
-        else:
-            draft.default("max_tokens_per_micro_batch", 16384, "verl")
-    if (processes or shards) > 1:
-        draft.take(f"{ACTOR}.strategy")
-        draft.write("accelerate_config", "fsdp2", comment="verl shards the model, too")
     sizes = Sizes(
         num_generations=per_prompt,
         step=step,
         generation=generation,
-        micro_batch=micro or max(1, old // shards) if micro or old else share,
+        micro_batch=micro_batch(draft, max(1, step // shards), shards),
         num_iterations=draft.number(f"{ACTOR}.ppo_epochs", default=1),
     )
-    return write_sizes(draft, sizes, processes or shards), sizes
+    if processes is None:
+        processes = shards
+        while step % processes:
+            processes -= 1
+    if processes > 1:
+        draft.take(f"{ACTOR}.strategy")
+        draft.write("accelerate_config", "fsdp2", comment="verl shards the model, too")
+    return write_sizes(draft, sizes, processes), sizes
+
+
+def data_parallel(draft: Draft) -> int:
+    """Return how many GPUs have batches of their own; others share sequences or layers."""
+    gpus = draft.number("trainer.n_gpus_per_node", default=GPUS)
+    gpus *= draft.number("trainer.nnodes", default=1)
+    shared = draft.number(f"{ACTOR}.ulysses_sequence_parallel_size", default=1)
+    for kind in ("tensor_model", "pipeline_model", "context"):
+        shared *= draft.number(f"{ACTOR}.megatron.{kind}_parallel_size", default=1)
+    return max(1, gpus // shared)
+
+
+def micro_batch(draft: Draft, share: int, shards: int) -> int:
+    """Return the completions of a micro-batch, and write their limit of tokens if verl has one.
+
+    Args:
+        draft: the recipe under construction.
+        share: the completions of a step on one GPU.
+        shards: the GPUs that share a step.
+    """
+    size = draft.number(f"{ACTOR}.ppo_micro_batch_size_per_gpu", default=0)
+    over_all = draft.number(f"{ACTOR}.ppo_micro_batch_size", default=0)
+    tokens = draft.take(f"{ACTOR}.ppo_max_token_len_per_gpu")
+    if draft.known(f"{ACTOR}.use_dynamic_bsz", default=False) is True:
+        draft.default("max_tokens_per_micro_batch", 16384, "verl")
+        if tokens is not None:
+            draft.write("max_tokens_per_micro_batch", tokens.value, tokens)
+        return share
+    return size or over_all // shards or share
 
 
 def write_rows(draft: Draft) -> None:
@@ -132,13 +158,14 @@ def overlong_penalty(draft: Draft) -> list[dict[str, object]]:
     options = {}
     for key in ("enable", "len", "penalty_factor", "log"):
         options[key] = draft.known(f"{OVERLONG}.{key}", f"{OVERLONG_BEFORE}.{key}")
-    if options["enable"] is not True or type(options["len"]) is not int:
+    length = draft.values.get("max_completion_length")
+    if options["enable"] is not True or type(options["len"]) is not int or length is None:
         return []
     factor = options["penalty_factor"]
     return [
         {
             "name": "soft_overlong_punishment",
-            "max_completion_len": draft.values["max_completion_length"],
+            "max_completion_len": length,
             "soft_punish_cache": options["len"],
             "weight": factor if isinstance(factor, int | float) else 1.0,
         }
@@ -234,13 +261,14 @@ def write_logging(draft: Draft) -> None:
 
 def write_adapter(draft: Draft) -> None:
     """Write LoRA's keys where `lora_rank` is above 0."""
-    rank = draft.take(f"{MODEL}.lora_rank")
+    rank = draft.take(f"{MODEL}.lora_rank", f"{MODEL}.lora.rank")
     if rank is None or rank.value == 0:
-        for key in ("lora_alpha", "target_modules"):
+        for key in ("lora_alpha", "lora.alpha", "target_modules"):
             draft.take(f"{MODEL}.{key}")
         return
     draft.write("use_peft", True)
     draft.write("lora_r", rank.value, rank)
+    draft.move(f"{MODEL}.lora.alpha", "lora_alpha")
     draft.move(f"{MODEL}.lora_alpha", "lora_alpha")
     draft.move(f"{MODEL}.target_modules", "lora_target_modules")
     draft.default("lora_alpha", 16, "verl")
