@@ -2,6 +2,7 @@
 
 examples:
   grpo-ext demo                                        train a tiny model, offline, in minutes
+  grpo-ext migrate run.sh --output mine.yaml           from TRL, open-r1, ms-swift or verl
   grpo-ext check --config countdown/tiny               find the faults of a recipe before a run
   grpo-ext train --config countdown/tiny               train from a recipe
   grpo-ext train --config RECIPE --learning_rate 1e-5  any key of a recipe can be set here

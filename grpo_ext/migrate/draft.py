@@ -14,6 +14,7 @@ from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
 from grpo_ext.recipe.values import convert
 from grpo_ext.tasks.prompts import Prompts
 
+MOST_NUMBER = 10**6  # of a size in another project's settings
 MOST_SHOWN = 160  # characters of a value that a remark shows
 
 
@@ -95,9 +96,20 @@ class Draft:
         return setting.value
 
     def number(self, *keys: str, default: int) -> int:
-        """Take a setting and return it as a whole number; `default` if it is none."""
-        value = self.known(*keys, default=default)
-        return value if type(value) is int and value > 0 else default
+        """Take a setting and return it as a whole number from 1 to `MOST_NUMBER`.
+
+        Without a setting, or with -1 or 0, which stand for none, it is `default`. Any other value
+        becomes a remark, and the number is `default`, too.
+        """
+        setting = self.left.get(next((key for key in keys if key in self.left), ""))
+        value = self.known(*keys)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if type(value) is int and 0 < value <= MOST_NUMBER:
+            return value
+        if value not in (None, 0, -1):
+            self.remark(setting, f"{shown(value)} is no size. The default is used: {default}.")
+        return default
 
     def write(
         self, key: str, value: Any, setting: Setting | None = None, comment: str = ""

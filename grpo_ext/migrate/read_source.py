@@ -11,8 +11,9 @@ from grpo_ext.common.foreign_files import ForeignFile, read_bytes
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.common.yaml_text import YamlFault, load_yaml
 from grpo_ext.migrate.commands import Launch, find_launch
-from grpo_ext.migrate.draft import Remark, Setting, Source
+from grpo_ext.migrate.draft import Remark, Setting, Source, recipe_hints
 from grpo_ext.migrate.shell import MOST_BYTES, ScriptFault, read_commands
+from grpo_ext.recipe.foreign import entry_of
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.recipe.read import read_yaml
 
@@ -41,9 +42,14 @@ def read_source(path: Path, project: str | None = None) -> Source:
         source = from_yaml(path, project)
     else:
         source = from_script(path, project)
-    if not source.settings:
+    if not any(is_known(key) for key in source.settings):
         raise ValueError(f"{path} has no settings. Pass a YAML file or a script of {names()}.")
     return source
+
+
+def is_known(key: str) -> bool:
+    """Return whether a key is one of a recipe or of another package."""
+    return entry_of(key) is not None or key.rpartition(".")[2] in recipe_hints()
 
 
 def names() -> str:

@@ -38,8 +38,11 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
     draft.move("max_completion_length", "max_completion_length")
     draft.default("max_completion_length", 512, "ms-swift")  # which rewards read
     write_data(draft)
+    write_prompt(draft)
+    write_held_out(draft)
     write_all_rewards(draft)
     write_adapter(draft)
+    write_sharding(draft)
     scaling = draft.take("scale_rewards")
     if scaling is not None and scaling.value == "gdpo":
         draft.write("multi_objective_aggregation", "normalize_then_sum", scaling)
@@ -50,20 +53,11 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
         vllm = draft.left.get("use_vllm")
         key = "stop" if vllm is not None and vllm.value is True else "stop_strings"
         draft.write("generation_kwargs", {key: listed(words)}, words)
-    deepspeed = draft.take("deepspeed")
-    if deepspeed is not None:
-        ours = DEEPSPEED.get(str(deepspeed.value).removesuffix("_offload"))
-        if ours is None:
-            draft.remark(deepspeed, "not taken over. Write a file of accelerate_config.")
-        else:
-            draft.write("accelerate_config", ours, deepspeed)
-        if str(deepspeed.value).endswith("_offload"):
-            draft.remark(deepspeed, "nothing is offloaded. Set it in a file of accelerate_config.")
     return write_all_sizes(draft, found, processes)
 
 
 def write_data(draft: Draft) -> None:
-    """Write the data, and the prompt's columns."""
+    """Write the data: `id_or_file:subset#count`, of which both ends may be missing."""
     setting = draft.take("dataset")
     names = listed(setting)
     if setting is not None and setting.unknown is not None:
@@ -83,6 +77,16 @@ def write_data(draft: Draft) -> None:
             )
     if len(names) > 1:
         draft.remark(setting, "only the first data set was taken over. Put all rows into one.")
+    draft.remark(
+        setting,
+        "ms-swift makes messages of columns such as query, problem or question. For rows without "
+        'the column messages, write user_prompt: "{problem}" in place of prompt_column, and '
+        "rename_columns: {solution: answer} where a reward's column has another name.",
+    )
+
+
+def write_prompt(draft: Draft) -> None:
+    """Write the columns of prompts and rewards, and the system prompt."""
     columns = draft.take("columns")
     renamed = {}
     if columns is not None and isinstance(columns.value, Mapping):
@@ -91,20 +95,6 @@ def write_data(draft: Draft) -> None:
     draft.write("prompt_column", prompt or "messages")
     if renamed:
         draft.write("rename_columns", renamed, columns)
-    draft.remark(
-        setting,
-        "ms-swift makes messages of columns such as query, problem or question. For rows without "
-        'the column messages, write user_prompt: "{problem}" in place of prompt_column, and '
-        "rename_columns: {solution: answer} where a reward's column has another name.",
-    )
-    share = draft.take("split_dataset_ratio")
-    has_eval = "val_dataset" in draft.left
-    if share is not None and share.value not in (0, 0.0):
-        draft.write("held_out_share", share.value, share)
-        has_eval = True
-    if not has_eval:
-        for key in [key for key in draft.left if key in ("eval_strategy", "eval_steps")]:
-            draft.remark(draft.take(key), "left out: no rows are held out.", by_hand=False)
     system = draft.take("system")
     if system is None:
         return
@@ -113,6 +103,32 @@ def write_data(draft: Draft) -> None:
         draft.remark(system, "a file. Write its text as system_prompt.")
     else:
         draft.write("system_prompt", system.value, system)
+
+
+def write_held_out(draft: Draft) -> None:
+    """Write the share of held-out rows, and leave out evaluations that would have none."""
+    share = draft.take("split_dataset_ratio")
+    if share is not None and share.value != 0:
+        draft.write("held_out_share", share.value, share)
+    elif "val_dataset" not in draft.left:
+        for key in ("eval_strategy", "eval_steps"):
+            setting = draft.take(key)
+            if setting is not None:
+                draft.remark(setting, "left out: no rows are held out.", by_hand=False)
+
+
+def write_sharding(draft: Draft) -> None:
+    """Write the accelerate config that does the same as `deepspeed`."""
+    setting = draft.take("deepspeed")
+    if setting is None:
+        return
+    ours = DEEPSPEED.get(str(setting.value).removesuffix("_offload"))
+    if ours is None:
+        draft.remark(setting, "not taken over. Write accelerate_config: a file of accelerate.")
+    else:
+        draft.write("accelerate_config", ours, setting)
+    if str(setting.value).endswith("_offload"):
+        draft.remark(setting, "nothing is offloaded. Set it in a file of accelerate_config.")
 
 
 def write_all_rewards(draft: Draft) -> None:
@@ -200,9 +216,7 @@ def data_parallel(draft: Draft, found: int | None) -> int | None:
 
     With Megatron, the others hold parts of the same batch. `found` is the number of all processes.
     """
-    gpus = draft.known("gpus")
-    if type(gpus) is int:
-        found = gpus
+    found = draft.number("gpus", default=0) or found
     parallel = 1
     for kind in ("tensor_model", "pipeline_model", "context"):
         parallel *= draft.number(f"{kind}_parallel_size", default=1)

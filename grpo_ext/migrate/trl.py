@@ -109,9 +109,7 @@ def write_mixture(draft: Draft) -> None:
 def write_launch(draft: Draft, found: int | None, processes: int | None) -> Batch:
     """Write the accelerate config and the batch; arguments as for `translate`."""
     config = draft.take("accelerate_config")
-    named = draft.known("num_processes")
-    if type(named) is int:
-        found = named
+    found = draft.number("num_processes", default=0) or found
     if config is not None:
         stem = PurePosixPath(str(config.value)).stem
         ours = ACCELERATE_CONFIGS.get(stem)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grpo_ext.migrate.batches import Sizes, write_sizes
-from grpo_ext.migrate.draft import Draft, Setting
+from grpo_ext.migrate.draft import MOST_NUMBER, Draft, Setting
 from grpo_ext.recipe.batch import Batch
 
 ACTOR = "actor_rollout_ref.actor"
@@ -78,7 +78,7 @@ def data_parallel(draft: Draft) -> int:
     shared = draft.number(f"{ACTOR}.ulysses_sequence_parallel_size", default=1)
     for kind in ("tensor_model", "pipeline_model", "context"):
         shared *= draft.number(f"{ACTOR}.megatron.{kind}_parallel_size", default=1)
-    return max(1, gpus // shared)
+    return min(max(1, gpus // shared), MOST_NUMBER)
 
 
 def micro_batch(draft: Draft, share: int, shards: int) -> int:
@@ -117,8 +117,8 @@ def write_rows(draft: Draft) -> None:
         "train_max_samples": "max_train_samples",
         "val_max_samples": "max_eval_samples",
     }.items():
-        number = draft.known(f"data.{theirs}")
-        if type(number) is int and number > 0:
+        number = draft.number(f"data.{theirs}", default=0)
+        if number:
             draft.write(ours, number)
 
 
@@ -177,10 +177,10 @@ def write_objective(draft: Draft) -> None:
     low = draft.take(f"{ACTOR}.clip_ratio_low")
     high = draft.take(f"{ACTOR}.clip_ratio_high")
     both = draft.take(f"{ACTOR}.clip_ratio")
-    if low or both:
-        chosen = low or both
-        draft.write("epsilon", chosen.value if chosen else 0.2, chosen)
-    if high:
+    lower = low or both
+    if lower is not None:
+        draft.write("epsilon", lower.value, lower)
+    if high is not None:
         draft.write("epsilon_high", high.value, high)
     mode = draft.left.get(f"{ACTOR}.policy_loss.loss_mode")
     if mode is None or mode.value == "vanilla":

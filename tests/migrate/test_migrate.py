@@ -14,62 +14,9 @@ from grpo_ext.preflight.check_recipe import check_recipe
 from grpo_ext.recipe.foreign import FOREIGN, TRANSLATIONS
 from grpo_ext.recipe.values import convert
 from tests.migrate.keys_page import PAGE, page
+from tests.support.foreign_settings import OPEN_R1, SWIFT, TRL, VERL
 from tests.support.logs import write_json_rows
 
-TRL = """
-accelerate launch --config_file examples/deepspeed_zero2.yaml --num_processes 4 \\
-    trl/scripts/grpo.py --model_name_or_path org/small --dataset_name org/rows --dtype bfloat16 \\
-    --reward_funcs accuracy_reward my.rewards.brief --reward_weights 1.0 0.5 \\
-    --use_peft --lora_target_modules "q_proj", "v_proj" --learning_rate 1e-5 \\
-    --per_device_train_batch_size 4 --gradient_accumulation_steps 2 --num_generations 8
-"""
-OPEN_R1 = """
-model_name_or_path: org/small
-torch_dtype: bfloat16
-dataset_name: org/rows
-dataset_prompt_column: problem
-system_prompt: "Think first.\\nThen answer."
-reward_funcs: [accuracy, format, cosine, cf_code]
-reward_weights: [1.0, 0.5, 0.25, 2.0]
-cosine_max_len: 2000
-repetition_n_grams: 4
-max_prompt_length: 512
-warmup_ratio: 0.1
-num_generations: 14
-per_device_train_batch_size: 16
-gradient_accumulation_steps: 4
-overwrite_output_dir: true
-wandb_project: mine
-"""
-SWIFT = """
-SYSTEM="Solve it."
-NPROC_PER_NODE=4 \\
-swift rlhf --rlhf_type grpo --model org/small --dataset org/rows:main#1000 --use_hf true \\
-    --columns '{"answer": "solution", "question": "query"}' --system "$SYSTEM" \\
-    --reward_funcs accuracy format soft_overlong --soft_cache_length 128 \\
-    --tuner_type lora --lora_rank 16 --torch_dtype bfloat16 --deepspeed zero2 \\
-    --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --steps_per_generation 16 \\
-    --num_generations 8 --max_completion_length 1024 --overlong_filter true --dynamic_sample true \\
-    --save_steps 100 --load_from_cache_file true
-"""
-VERL = """
-n=4
-data=$HOME/data/rows
-python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
-    data.train_files="['$data/train.parquet']" data.val_files=$data/test.parquet \\
-    data.train_batch_size=64 data.max_prompt_length=512 data.max_response_length=$((512 * 2)) \\
-    actor_rollout_ref.model.path=org/small actor_rollout_ref.actor.optim.lr=1e-6 \\
-    actor_rollout_ref.actor.optim.lr_warmup_steps=5 \\
-    actor_rollout_ref.actor.ppo_mini_batch_size=16 \\
-    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \\
-    actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_coef=0.001 \\
-    actor_rollout_ref.actor.kl_loss_type=low_var_kl \\
-    actor_rollout_ref.actor.fsdp_config.param_offload=False \\
-    actor_rollout_ref.rollout.name=vllm actor_rollout_ref.rollout.n=${n} \\
-    actor_rollout_ref.rollout.temperature=0.7 critic.optim.lr=1e-5 \\
-    trainer.n_gpus_per_node=4 trainer.nnodes=2 trainer.save_freq=20 trainer.test_freq=5 \\
-    trainer.experiment_name=$NAME trainer.total_epochs=15 $@
-"""
 QUESTIONS = [
     {"problem": f"{n} + 1?", "question": f"{n} + 1?", "solution": f"{n + 1}", "answer": f"{n + 1}"}
     for n in range(400)
@@ -307,6 +254,26 @@ def test_text_of_the_file_stays_in_its_place(tmp_path, capsys):
     assert "\x1b" not in written + told and "\u2028" not in written + told
 
 
+@pytest.mark.parametrize("number", ["1000000007", "999999999989", "9" * 200, "1e300", "x", "-5"])
+def test_sizes_out_of_range_are_remarked_on_and_take_no_time(tmp_path, capsys, number):
+    sizes = f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={number} trainer.nnodes={number}"
+    script = VERL.replace("$@", f"actor_rollout_ref.actor.ppo_mini_batch_size={number} {sizes}")
+    recipe, _, told = migrate(tmp_path, capsys, "run.sh", script)
+    assert recipe["generation_batch_size"] == 256 or "generation_batch_size" not in recipe
+    assert "is no size. The default is used" in told
+    config = f"per_device_train_batch_size: {number}\nmodel_name_or_path: m\ndataset_name: d\n"
+    (tmp_path / "recipe.yaml").unlink()
+    recipe, _, _ = migrate(tmp_path, capsys, "x.yaml", config, "--num_processes", "2")
+    assert recipe["per_device_train_batch_size"] == 8
+
+
+def test_a_size_that_is_written_as_a_decimal_is_read(tmp_path, capsys):
+    recipe, _, _ = migrate(
+        tmp_path, capsys, "run.sh", VERL.replace("train_batch_size=64", "train_batch_size=6.4e1")
+    )
+    assert recipe["generation_batch_size"] == 256
+
+
 def test_secrets_are_not_written(tmp_path, capsys):
     text = "model_name_or_path: m\ndataset_name: d\nhub_token: hf_hidden\n"
     _, written, told = migrate(tmp_path, capsys, "x.yaml", text)
@@ -320,6 +287,7 @@ def test_secrets_are_not_written(tmp_path, capsys):
         ("x.yaml", "a: &b [1]\nc: *b\n", "aliases"),
         ("x.yaml", "- 1\n", "not a recipe"),
         ("x.yaml", "", "has no settings"),
+        ("x.yaml", "services: {web: {image: nginx}}\n", "has no settings"),
         ("x.sh", "echo hello\n", "no command that trains with GRPO"),
         ("x.sh", "swift rlhf --rlhf_type dpo --model m\n", "--rlhf_type dpo is not GRPO"),
         ("x.sh", "trl grpo 'a\n", "a quote is not closed"),

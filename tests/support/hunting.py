@@ -30,7 +30,7 @@ TOTAL = float(os.environ.get("HUNT_SECONDS", "600"))
 LONG = TOTAL >= 300  # a sampler process takes seconds to start: too long for a short hunt
 # Half of the time is for the trainer (`hunt_trainer`), the other half for each of the others alike.
 HALF = TOTAL / 2
-SECONDS = HALF / (10 if LONG else 9)
+SECONDS = HALF / (11 if LONG else 10)
 SEED = int(os.environ.get("HUNT_SEED", "0"))
 FOLDER = Path(os.environ.get("HUNT_FOLDER", "hunted"))  # of the tests that are written
 FEW = settings(
