@@ -259,7 +259,7 @@ def test_sizes_out_of_range_are_remarked_on_and_take_no_time(tmp_path, capsys, n
     sizes = f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={number} trainer.nnodes={number}"
     script = VERL.replace("$@", f"actor_rollout_ref.actor.ppo_mini_batch_size={number} {sizes}")
     recipe, _, told = migrate(tmp_path, capsys, "run.sh", script)
-    assert recipe["generation_batch_size"] == 256 or "generation_batch_size" not in recipe
+    assert recipe.get("generation_batch_size", 256) == 256
     assert "is no size. The default is used" in told
     config = f"per_device_train_batch_size: {number}\nmodel_name_or_path: m\ndataset_name: d\n"
     (tmp_path / "recipe.yaml").unlink()
