@@ -232,6 +232,7 @@ def test_only_the_seams_import_private_names_of_trl(room):
         ("grpo_ext.cli.main", ("torch", "transformers", "trl", "datasets", "matplotlib")),
         ("grpo_ext.recipe.load", ("torch", "transformers", "trl", "datasets", "pandas", "scipy")),
         ("grpo_ext.observe.report.serve", ("torch", "transformers", "trl", "matplotlib")),
+        ("grpo_ext.migrate.translate", ("torch", "transformers", "trl")),
         ("grpo_ext.run.training", ("torch", "transformers", "trl")),
         ("grpo_ext.run.launch", ("torch", "transformers", "trl")),
     ],

@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from trl import ModelConfig
-
 from grpo_ext.common.untrusted import is_secret, one_line
 from grpo_ext.recipe.fields import hints_of
-from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
+from grpo_ext.recipe.keys import keys_of
 from grpo_ext.recipe.values import convert
 from grpo_ext.tasks.prompts import Prompts
 
@@ -57,7 +55,7 @@ class Source:
 def recipe_hints() -> dict[str, Any]:
     """Return the type of each key of a recipe with `task: prompts`."""
     hints: dict[str, Any] = {}
-    for cls in (Prompts, ModelConfig, RunConfig, GRPOExtConfig):
+    for cls in (Prompts, *reversed(keys_of(grpo=True).values())):
         hints |= hints_of(cls)
     return hints
 
