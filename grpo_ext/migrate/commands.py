@@ -98,8 +98,10 @@ def launch_of(project: str, command: Command, end: int) -> Launch:
     launch = Launch(project, overrides_of(words) if project == "verl" else options_of(words))
     launch.processes = processes_of(before, command)
     if "one_step_off" in main.text:
-        advice = "samples beside the training: write overlap: one_step, with vllm_mode: server."
-        launch.remarks.append((main.line, f"{main.text} {advice}"))
+        remark = (
+            "its sampler works beside the training: write overlap: one_step, vllm_mode: server."
+        )
+        launch.remarks.append((main.line, remark))
     for option in list(launch.options):
         if option.key in ("config", "config_file") and option.words:
             launch.config = option.words[0]
