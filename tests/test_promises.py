@@ -26,7 +26,7 @@ def test_a_promise_names_its_tests_and_the_command_that_make_promises_runs(page)
     assert len(tests) >= 5
     for name in tests:
         assert (REPO / name).is_file(), name
-    proof = re.findall(r"```bash\n(python -m .*)\n```", text)[0]
+    proof = re.findall(r"```bash\n(python -m .*?)\n```", text, re.DOTALL)[0]
     make_promises = (REPO / "Makefile").read_text(encoding="utf-8").replace("$(BIN)/", "")
-    for command in proof.split(" && "):
+    for command in proof.splitlines():
         assert f"\t{command}\n" in make_promises
