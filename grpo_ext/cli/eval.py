@@ -31,7 +31,6 @@ RECIPE_OPTIONS = {
     "train_rows": 0,
     "num_samples": 8,
     "sample_temperature": 1.0,
-    "engine": "auto",
 }
 SUITE_OPTIONS = {"suite_limit": None, "suite_tasks": None}
 ROWS_AT_ONCE = 64
@@ -81,7 +80,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add(
         "--engine",
         choices=("auto", "transformers", "vllm"),
-        default=RECIPE_OPTIONS["engine"],
+        default="auto",
         help="engine that generates completions (default: vllm on a GPU, except for adapters; "
         "else transformers)",
     )
@@ -160,6 +159,7 @@ def run_suite(args: argparse.Namespace) -> int:
         folder=args.suite_tasks,
         limit=args.suite_limit,
         batch_size=args.batch_size or SUITE_ROWS_AT_ONCE,
+        engine=args.engine,
     )
     evaluation = evaluate_suite(recipe, args.model or [recipe.model.model_name_or_path], suite)
     print_suite(evaluation)

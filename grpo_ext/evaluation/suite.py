@@ -1,15 +1,11 @@
 """Evaluate models on public tasks with EleutherAI's lm-evaluation-harness, such as GSM8K or MMLU.
 
-The harness, an optional package, is imported only here. It uses the loaded model, without a second
-copy.
+The harness, an optional package, is imported only here and in `suite_model`, inside functions.
 """
 
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -19,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from grpo_ext.common.prompt_tokens import encode_prompts
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.common.untrusted import first_line
-from grpo_ext.evaluation.evaluate_recipe import check_models, load_model, load_tokenizer
+from grpo_ext.evaluation.evaluate_recipe import check_models
 from grpo_ext.evaluation.suite_figures import compare_results, figures_by_task, without_parts
+from grpo_ext.evaluation.suite_model import CheckedModel, check_model, harness_model
 from grpo_ext.recipe.load import Recipe
 
 if TYPE_CHECKING:
@@ -42,12 +38,14 @@ class Suite:
         folder: a folder with further tasks as YAML files, which may name code to run.
         limit: the maximum number of documents of each task; `None`: all.
         batch_size: the number of sequences in a batch of transformers.
+        engine: `transformers`, `vllm` or `auto` (see `pick_engine`).
     """
 
     names: list[str]
     folder: Path | None = None
     limit: int | None = None
     batch_size: int = 8
+    engine: str = "auto"
 
 
 def evaluate_suite(recipe: Recipe, model_names: list[str], suite: Suite) -> dict[str, Any]:
@@ -69,16 +67,12 @@ def evaluate_suite(recipe: Recipe, model_names: list[str], suite: Suite) -> dict
     """
     check_models(model_names)
     tasks = load_tasks(suite)
+    models = [check_model(recipe, name, suite.engine) for name in model_names]
     results = {}
-    has_template = {}
-    for name in model_names:
-        tokenizer = load_tokenizer(recipe, name)
-        has_template[name] = bool(tokenizer.chat_template)
-        model = load_model(recipe, name)
-        template_options: Any = recipe.training.chat_template_kwargs  # already parsed as a mapping
-        harness_model = as_harness_model(model, tokenizer, suite.batch_size, template_options)
-        results[name] = run_tasks(harness_model, tasks, suite, has_template[name])
-        del model, harness_model  # two large models may not fit into memory
+    for checked in models:
+        with harness_model(recipe, checked, suite.batch_size) as model:
+            results[checked.name] = run_tasks(model, tasks, suite, checked.has_template)
+        del model  # two large models may not fit into memory
     first, *later = model_names
     comparisons = []
     for name in later:
@@ -87,7 +81,7 @@ def evaluate_suite(recipe: Recipe, model_names: list[str], suite: Suite) -> dict
     figures = {name: figures_by_task(of_model) for name, of_model in results.items()}
     shown = without_parts(figures[first], results[first]["group_subtasks"])
     return {
-        "settings": settings_of(suite, results[first], has_template) | {"shown": list(shown)},
+        "settings": settings_of(suite, results[first], models) | {"shown": list(shown)},
         "results": results,
         "figures": figures,
         "comparisons": comparisons,
@@ -110,6 +104,8 @@ def load_tasks(suite: Suite) -> TaskDict:
 
     if suite.folder is not None and not suite.folder.is_dir():
         raise ValueError(f"--suite_tasks {suite.folder}: there is no such folder of tasks.")
+    if not suite.names:
+        raise ValueError("--suite names no task: write names of tasks, separated by commas.")
     manager = TaskManager(include_path=None if suite.folder is None else str(suite.folder))
     check_names(suite.names, manager)
     try:
@@ -141,53 +137,11 @@ def check_names(names: list[str], manager: TaskManager) -> None:
             )
 
 
-def as_harness_model(
-    model: Any,
-    tokenizer: Any,
-    batch_size: int,
-    chat_template_kwargs: dict[str, Any] | None = None,
-) -> LM:
-    """Return a loaded model as the harness uses it, without a copy of its weights.
-
-    Args:
-        model: a model of transformers.
-        tokenizer: its tokenizer.
-        batch_size: the number of sequences in a batch.
-        chat_template_kwargs: further arguments for the chat template.
-
-    Raises:
-        ValueError: if the chat template, a program that may loop endlessly, takes too long.
-    """
-    from lm_eval.models.huggingface import HFLM
-
-    if tokenizer.chat_template:  # which the harness calls without a time limit
-        encode_prompts([[{"role": "user", "content": "?"}]], tokenizer, chat_template_kwargs)
-    with without_warnings("lm_eval.models.huggingface"):  # that a model was passed
-        return HFLM(
-            pretrained=model,
-            tokenizer=tokenizer,
-            batch_size=batch_size,
-            chat_template_args=chat_template_kwargs,
-        )
-
-
-@contextmanager
-def without_warnings(name: str) -> Iterator[None]:
-    """Silence the warnings of a logger."""
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
 def run_tasks(model: LM, tasks: TaskDict, suite: Suite, chat_template: bool) -> dict[str, Any]:
     """Return what the harness returns for a model, with the seeds of its command line.
 
     Args:
-        model: the model, from `as_harness_model`.
+        model: the model, from `harness_model`.
         tasks: the tasks, from `load_tasks`.
         suite: the limit.
         chat_template: whether to write prompts with the chat template, few-shot examples as
@@ -213,21 +167,22 @@ def run_tasks(model: LM, tasks: TaskDict, suite: Suite, chat_template: bool) -> 
 
 
 def settings_of(
-    suite: Suite, results: dict[str, Any], has_template: dict[str, bool]
+    suite: Suite, results: dict[str, Any], models: list[CheckedModel]
 ) -> dict[str, Any]:
     """Return what the figures depend on, other than the models.
 
     Args:
         suite: the tasks that were evaluated.
         results: what the harness returned for one of the models.
-        has_template: whether each model's prompts had its chat template.
+        models: the models, whose engines and chat templates matter.
     """
     return {
         "lm_eval": version(HARNESS),
         "suite": suite.names,
         "limit": suite.limit,
         "batch_size": suite.batch_size,
+        "engine": {checked.name: checked.engine for checked in models},
         "num_fewshot": results["n-shot"],
         "task_versions": results["versions"],
-        "chat_template": has_template,
+        "chat_template": {checked.name: checked.has_template for checked in models},
     }

@@ -76,22 +76,9 @@ class VllmCompletions:
     ):
         from vllm import LLM
 
-        from grpo_ext.vllm.settings import MAX_SEQUENCES, TextModel, cpu_settings
-
         self.tokenizer = tokenizer
         self.chat_template_kwargs = chat_template_kwargs
-        options["dtype"] = str(dtype or "auto").removeprefix("torch.")
-        if not gpu_is_there():
-            config_options = {"revision", "trust_remote_code"} & options.keys()
-            config = AutoConfig.from_pretrained(
-                model_name, **{name: options[name] for name in config_options}
-            )
-            model = TextModel.of(config)
-            cpu_dtype = options["dtype"]
-            if cpu_dtype == "auto":
-                cpu_dtype = model.dtype
-            options |= cpu_settings(model, cpu_dtype, MAX_SEQUENCES, tokens)
-        self.llm = LLM(model_name, max_model_len=tokens, **options)
+        self.llm = LLM(model_name, **engine_arguments(model_name, dtype, tokens, **options))
 
     def __call__(
         self,
@@ -136,6 +123,36 @@ class VllmCompletions:
 
     def close(self) -> None:
         """Shut down the engine and free its memory."""
-        self.llm.llm_engine.engine_core.shutdown()
+        shut_down(self.llm)
         del self.llm
         gc.collect()
+
+
+def engine_arguments(
+    model_name: str,
+    dtype: Any,
+    tokens: int | None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Return the arguments of `vllm.LLM` other than the model, with those for a CPU if need be.
+
+    The arguments are those of `VllmCompletions`.
+    """
+    from grpo_ext.vllm.settings import MAX_SEQUENCES, TextModel, cpu_settings
+
+    options["dtype"] = str(dtype or "auto").removeprefix("torch.")
+    options["max_model_len"] = tokens
+    if gpu_is_there():
+        return options
+    config_options = {"revision", "trust_remote_code"} & options.keys()
+    config = AutoConfig.from_pretrained(
+        model_name, **{name: options[name] for name in config_options}
+    )
+    model = TextModel.of(config)
+    cpu_dtype = model.dtype if options["dtype"] == "auto" else options["dtype"]
+    return options | cpu_settings(model, cpu_dtype, MAX_SEQUENCES, tokens)
+
+
+def shut_down(llm: Any) -> None:
+    """Shut down the engine of a `vllm.LLM`, which holds its memory until then."""
+    llm.llm_engine.engine_core.shutdown()

@@ -11,7 +11,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext.cli.main import main
-from tests.support.local_suite import NAMES, assert_as_theirs, run_command_line, write_tasks
+from tests.support.local_suite import (
+    NAMES,
+    assert_as_theirs,
+    run_command_line,
+    write_tiny_tasks,
+)
 
 HAS_HARNESS = find_spec("lm_eval") is not None
 harness = pytest.mark.skipif(not HAS_HARNESS, reason="lm_eval comes with `make suite`")
@@ -20,16 +25,7 @@ harness = pytest.mark.skipif(not HAS_HARNESS, reason="lm_eval comes with `make s
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory) -> Path:
     """Problems of the tiny model's world: their answer, and the sign of a result."""
-    folder = tmp_path_factory.mktemp("tasks")
-    sums = []
-    for first in range(1, 9):
-        for second in range(1, 5):
-            sums.append({"question": f"{first} + {second}", "answer": f"#### {first + second}"})
-    choices = []
-    for i, row in enumerate(sums):
-        choices.append({"question": row["question"], "choices": ["+", "-", "="], "answer": i % 3})
-    write_tasks(folder, sums[:4], sums[4:], choices, max_new_tokens=8)
-    return folder
+    return write_tiny_tasks(tmp_path_factory.mktemp("tasks"))
 
 
 def save_models(tiny_folder) -> None:
@@ -107,7 +103,7 @@ def test_without_the_harness_the_message_says_how_to_install_it(capsys):
         ([], "eval needs something to evaluate on"),
         (["--suite", "gsm8k"], "--suite needs the models"),
         (["--suite", "gsm8k", "--model", "m", "--train_rows", "5"], "--train_rows has no effect"),
-        (["--suite", "gsm8k", "--model", "m", "--engine", "vllm"], "--engine has no effect"),
+        (["--suite", "gsm8k", "--model", "m", "--num_samples", "4"], "--num_samples has no effect"),
         (["--config", "countdown/tiny", "--suite_limit", "5"], "--suite_limit has no effect"),
     ],
 )

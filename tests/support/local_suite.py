@@ -90,6 +90,19 @@ def write_tasks(
     (folder / "local_choices.yaml").write_text(CHOICES.format(**settings))
 
 
+def write_tiny_tasks(folder: Path) -> Path:
+    """Write tasks in the words of the tiny models, and return their folder."""
+    sums = []
+    for first in range(1, 9):
+        for second in range(1, 5):
+            sums.append({"question": f"{first} + {second}", "answer": f"#### {first + second}"})
+    choices = []
+    for i, row in enumerate(sums):
+        choices.append({"question": row["question"], "choices": ["+", "-", "="], "answer": i % 3})
+    write_tasks(folder, sums[:4], sums[4:], choices, max_new_tokens=8)
+    return folder
+
+
 def run_command_line(
     model: str | Path, tasks: Path, folder: Path, limit: int, batch_size: int
 ) -> None:

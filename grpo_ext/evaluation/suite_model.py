@@ -1,0 +1,138 @@
+"""Models as the lm-evaluation-harness uses them: loaded by transformers, or in a vLLM engine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from grpo_ext.common.prompt_tokens import encode_prompts
+from grpo_ext.evaluation.evaluate_recipe import init_kwargs, load_model, load_tokenizer
+from grpo_ext.evaluation.vllm_completions import engine_arguments, pick_engine, shut_down
+from grpo_ext.recipe.load import Recipe
+
+if TYPE_CHECKING:
+    from lm_eval.api.model import LM
+
+
+@dataclass(frozen=True)
+class CheckedModel:
+    """A model to evaluate, with its tokenizer and the engine that runs it."""
+
+    name: str
+    tokenizer: Any
+    engine: str
+
+    @property
+    def has_template(self) -> bool:
+        """Whether prompts are written with a chat template."""
+        return bool(self.tokenizer.chat_template)
+
+
+def check_model(recipe: Recipe, name: str, engine: str) -> CheckedModel:
+    """Check what can be checked of a model before it is loaded.
+
+    Args:
+        recipe: the recipe, which sets how the model is loaded.
+        name: the folder or hub id of the model.
+        engine: `transformers`, `vllm` or `auto` (see `pick_engine`).
+
+    Raises:
+        ValueError: if the engine cannot be used, or if the chat template, a program that may loop
+            endlessly, takes too long.
+    """
+    engine = pick_engine(engine, name, recipe.training.use_cpu)
+    if engine == "vllm":
+        check_vllm_metadata()
+    tokenizer = load_tokenizer(recipe, name)
+    if tokenizer.chat_template:  # which the harness calls without a time limit
+        prompts = [[{"role": "user", "content": "?"}]]
+        encode_prompts(prompts, tokenizer, template_options(recipe))
+    return CheckedModel(name, tokenizer, engine)
+
+
+def template_options(recipe: Recipe) -> dict[str, Any] | None:
+    """Return the recipe's further arguments for the chat template."""
+    options: Any = recipe.training.chat_template_kwargs  # already parsed as a mapping
+    return options
+
+
+@contextmanager
+def harness_model(recipe: Recipe, checked: CheckedModel, batch_size: int) -> Iterator[LM]:
+    """Load a model as the harness uses it, and free its memory afterwards.
+
+    Args:
+        recipe: the recipe, which sets how the model is loaded.
+        checked: the model, from `check_model`.
+        batch_size: the number of sequences in a batch of transformers.
+    """
+    if checked.engine == "transformers":
+        model = load_model(recipe, checked.name)
+        yield as_harness_model(model, checked.tokenizer, batch_size, template_options(recipe))
+        return
+    from lm_eval.models.vllm_causallms import VLLM
+
+    init = init_kwargs(recipe, checked.name)
+    arguments = engine_arguments(
+        checked.name,
+        init["dtype"],
+        recipe.training.vllm_max_model_length,
+        revision=init.get("revision"),
+        trust_remote_code=recipe.training.trust_remote_code,
+    )
+    vllm_model = VLLM(checked.name, chat_template_args=template_options(recipe), **arguments)
+    try:
+        yield vllm_model
+    finally:
+        shut_down(vllm_model.model)
+
+
+def check_vllm_metadata() -> None:
+    """Raise `ValueError` if vLLM has a build whose version the harness cannot look up."""
+    try:
+        version("vllm")
+    except PackageNotFoundError:
+        raise ValueError(
+            "the lm-evaluation-harness does not work with this build of vLLM, because it is not "
+            "installed under the name vllm: write --engine transformers."
+        ) from None
+
+
+def as_harness_model(
+    model: Any,
+    tokenizer: Any,
+    batch_size: int,
+    chat_template_kwargs: dict[str, Any] | None = None,
+) -> LM:
+    """Return a loaded model as the harness uses it, without a copy of its weights.
+
+    Args:
+        model: a model of transformers.
+        tokenizer: its tokenizer.
+        batch_size: the number of sequences in a batch.
+        chat_template_kwargs: further arguments for the chat template.
+    """
+    from lm_eval.models.huggingface import HFLM
+
+    with without_warnings("lm_eval.models.huggingface"):  # that a model was passed
+        return HFLM(
+            pretrained=model,
+            tokenizer=tokenizer,
+            batch_size=batch_size,
+            chat_template_args=chat_template_kwargs,
+        )
+
+
+@contextmanager
+def without_warnings(name: str) -> Iterator[None]:
+    """Silence the warnings of a logger."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
