@@ -22,7 +22,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "name",
         metavar="NAME",
         nargs="?",
-        help="a task whose recipe names a data set, or OWNER/NAME on the hub (default: list tasks)",
+        help="a name from the list, such as gsm8k, or OWNER/NAME on the hub (default: list them)",
     )
     add(
         "--split",

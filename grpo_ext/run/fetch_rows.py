@@ -49,15 +49,15 @@ class RowsFile:
 
 
 def packaged_sources() -> dict[str, Source]:
-    """Return the hub data sets that the package's recipes train on, by the name of their task."""
+    """Return the hub data sets that the package's recipes train on, by the folder of the recipe."""
     sources: dict[str, Source] = {}
     for recipe in recipe_names():
         settings = read_settings(recipe, None)
         values = {key: value for key, (value, _) in settings.items()}
         name = values.get("dataset_name")
-        if name is None or "task" not in values or Path(name).suffix in FILE_BUILDERS:
+        if name is None or Path(name).suffix in FILE_BUILDERS:
             continue
-        sources.setdefault(values["task"], Source(name, values.get("dataset_config")))
+        sources.setdefault(recipe.partition("/")[0], Source(name, values.get("dataset_config")))
     return sources
 
 
@@ -65,7 +65,7 @@ def find_source(name: str, config: str | None = None) -> Source:
     """Return the data set that `name` refers to.
 
     Args:
-        name: the name of a task in `packaged_sources`, a hub id `owner/name`, or a local folder.
+        name: a name in `packaged_sources`, such as gsm8k, a hub id `owner/name`, or a local folder.
         config: the configuration, which overrides that of the package's recipe.
 
     Raises:

@@ -93,9 +93,10 @@ def test_images_are_refused_with_what_to_do(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["pictures"]
 
 
-def test_tasks_of_the_package_name_their_data(capsys):
+def test_recipes_of_the_package_name_their_data(capsys):
     sources = packaged_sources()
     assert sources["gsm8k"] == Source("openai/gsm8k", "main")
+    assert sources["math"].name == "DigitalLearningGmbH/MATH-lighteval"
     assert main(["data"]) == 0
     listed = capsys.readouterr().out.splitlines()
     assert len(listed) == len(sources) and "gsm8k      openai/gsm8k (main)" in listed
