@@ -50,23 +50,19 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     from grpo_ext.common.files import write_atomically
     from grpo_ext.migrate.draft import Remark
+    from grpo_ext.migrate.draft_check import problems_of, processes_by_default
     from grpo_ext.migrate.read_source import check_project, read_source
     from grpo_ext.migrate.recipe_text import recipe_text
     from grpo_ext.migrate.translate import translate
-    from grpo_ext.recipe.load import load_recipe
-    from grpo_ext.recipe.problems import RecipeError
 
     if args.output and os.path.lexists(args.output):
         raise ValueError(f"{args.output} already exists. Use another name with --output.")
     project = None if args.project is None else check_project(args.project)
     source = read_source(Path(args.file), project)
     draft, batch = translate(source, args.num_processes)
-    try:
-        load_recipe(None, dict(draft.values), batch.num_processes)
-    except RecipeError as error:
-        for problem in error.problems:
-            if problem.key not in draft.missing:
-                draft.remarks.append(Remark(problem.message, "to be solved"))
+    for problem in problems_of(draft, batch.num_processes):
+        message = problem.message.removeprefix(f"{problem.key}: ")
+        draft.remarks.append(Remark(message, problem.key))
     text = recipe_text(source, draft, batch)
     if args.output is None:
         print(printable(text), end="")
@@ -75,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     for remark in sorted(draft.remarks, key=lambda remark: not remark.by_hand):
         print(printable(str(remark)), file=sys.stderr)
     name = shlex.quote(args.output or "RECIPE")
-    processes = f" --num_processes {batch.num_processes}" if batch.num_processes > 1 else ""
+    processes = ""
+    if batch.num_processes != processes_by_default(draft):
+        processes = f" --num_processes {batch.num_processes}"
     print(f"Next: grpo-ext check --config {name}{processes}", file=sys.stderr)
     return 0

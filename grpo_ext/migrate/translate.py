@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 from grpo_ext.common.files import data_yaml
 from grpo_ext.migrate import swift, trl, verl
-from grpo_ext.migrate.draft import Draft, Setting, Source, recipe_hints
+from grpo_ext.migrate.draft import Draft, Remark, Setting, Source, recipe_hints
 from grpo_ext.recipe.batch import Batch
 from grpo_ext.recipe.foreign import FOREIGN, TRANSLATIONS, entry_of
 
 DEFAULTS: dict[str, dict[str, object]] = data_yaml("grpo_ext.migrate", "defaults.yaml")
+# configs for several processes that a translation writes
+SHARDED = {*trl.ACCELERATE_CONFIGS.values()} - {"single_gpu"}
 REMOVE = "remove it"  # how advice on a key without counterpart begins
 # what is special to a project: it takes settings, and returns the batch
 PROJECT_RULES: dict[str, Callable[[Draft, int | None, int | None], Batch]] = {
@@ -36,6 +38,7 @@ def translate(source: Source, processes: int | None = None) -> tuple[Draft, Batc
     batch = PROJECT_RULES[source.project](draft, source.processes, processes)
     for setting in list(draft.left.values()):
         translate_setting(draft, setting)
+    leave_out_sharding(draft, batch)
     for key, value in DEFAULTS.get(source.project, {}).items():
         draft.default(key, value, source.project)
     for key in ("model_name_or_path", "dataset_name"):
@@ -45,10 +48,23 @@ def translate(source: Source, processes: int | None = None) -> tuple[Draft, Batc
     return draft, batch
 
 
+def leave_out_sharding(draft: Draft, batch: Batch) -> None:
+    """Leave out an accelerate config of ours for several processes if there is one process."""
+    config = draft.values.get("accelerate_config")
+    if batch.num_processes == 1 and config in SHARDED:
+        del draft.values["accelerate_config"]
+        draft.comments.pop("accelerate_config", None)
+        text = f"accelerate_config: {config} was left out, since it is for several processes."
+        draft.remarks.append(Remark(text, by_hand=False))
+
+
 def translate_setting(draft: Draft, setting: Setting) -> None:
     """Translate a setting by the table of keys of other packages, or remark on it."""
     name = entry_of(setting.key)
     inner = setting.key.rpartition(".")[2]
+    if inner in ("task", "tasks"):
+        draft.remark(setting, "not taken over: the recipe has task: prompts.")
+        return
     if name is None:
         if inner in recipe_hints():
             draft.write(inner, setting.value, setting)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grpo_ext.migrate.batches import Sizes, write_sizes
-from grpo_ext.migrate.draft import MOST_NUMBER, Draft, Setting
+from grpo_ext.migrate.draft import MOST_NUMBER, Draft, Setting, shown
 from grpo_ext.recipe.batch import Batch
 
 ACTOR = "actor_rollout_ref.actor"
@@ -50,7 +50,9 @@ def write_batch(draft: Draft, processes: int | None) -> tuple[Batch, Sizes]:
     shards = data_parallel(draft)
     per_prompt = draft.number(f"{ROLLOUT}.n", default=1)
     if per_prompt == 1:
-        draft.missing["num_generations"] = "rollout.n is 1, but a group has at least 2 completions"
+        reason = "rollout.n is 1, but a group has at least 2 completions"
+        draft.missing["num_generations"] = reason
+        draft.remark(None, f"Write num_generations by hand: {reason}.")
     step = draft.number(f"{ACTOR}.ppo_mini_batch_size", default=256) * per_prompt
     generation = draft.number("data.train_batch_size", default=1024) * per_prompt
     step = min(step, generation)
@@ -65,8 +67,10 @@ def write_batch(draft: Draft, processes: int | None) -> tuple[Batch, Sizes]:
         processes = shards
         while step % processes:
             processes -= 1
+    strategy = draft.take(f"{ACTOR}.strategy")
+    if strategy is not None and strategy.value not in ("fsdp", "fsdp2"):
+        draft.remark(strategy, f"{shown(strategy.value)} is not supported. FSDP2 shards instead.")
     if processes > 1:
-        draft.take(f"{ACTOR}.strategy")
         draft.write("accelerate_config", "fsdp2", comment="verl shards the model, too")
     return write_sizes(draft, sizes, processes), sizes
 
@@ -158,8 +162,16 @@ def overlong_penalty(draft: Draft) -> list[dict[str, object]]:
     options = {}
     for key in ("enable", "len", "penalty_factor", "log"):
         options[key] = draft.known(f"{OVERLONG}.{key}", f"{OVERLONG_BEFORE}.{key}")
+    if options["enable"] is not True:
+        return []
     length = draft.values.get("max_completion_length")
-    if options["enable"] is not True or type(options["len"]) is not int or length is None:
+    if type(options["len"]) is not int or length is None:
+        draft.remark(
+            None,
+            "The penalty of overlong_buffer was left out, since its numbers are not in the file. "
+            "Add {name: soft_overlong_punishment, max_completion_len: ..., soft_punish_cache: ...} "
+            "to reward_funcs.",
+        )
         return []
     factor = options["penalty_factor"]
     return [

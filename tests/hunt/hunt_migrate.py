@@ -12,11 +12,10 @@ import yaml
 from hypothesis import strategies as st
 
 from grpo_ext.migrate.draft import recipe_hints
+from grpo_ext.migrate.draft_check import problems_of
 from grpo_ext.migrate.read_source import read_source
 from grpo_ext.migrate.recipe_text import recipe_text
 from grpo_ext.migrate.translate import translate
-from grpo_ext.recipe.load import load_recipe
-from grpo_ext.recipe.problems import RecipeError
 from tests.support.foreign_settings import OPEN_R1, SWIFT, TRL, VERL
 from tests.support.hunting import hunt
 
@@ -45,10 +44,7 @@ def a_recipe_or_a_refusal(name: str, changes: list[tuple[int, int, str]]) -> Non
     written = recipe_text(source, draft, batch)
     assert all(character.isprintable() or character == "\n" for character in written)
     assert yaml.safe_load(written).keys() == draft.values.keys() <= recipe_hints().keys()
-    try:
-        load_recipe(None, dict(draft.values), batch.num_processes)
-    except RecipeError as error:
-        assert error.problems
+    problems_of(draft, batch.num_processes)
 
 
 def test_settings_of_others():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 import yaml
@@ -11,6 +12,7 @@ import yaml
 from grpo_ext.cli.main import main
 from grpo_ext.migrate.draft import recipe_hints
 from grpo_ext.preflight.check_recipe import check_recipe
+from grpo_ext.recipe.folder import accelerate_settings
 from grpo_ext.recipe.foreign import FOREIGN, TRANSLATIONS
 from grpo_ext.recipe.values import convert
 from tests.migrate.keys_page import PAGE, page
@@ -205,6 +207,76 @@ def test_rewards_of_a_plugin_are_found_without_running_it(tmp_path, capsys, monk
     recipe, _, told = migrate(tmp_path, capsys, "run.sh", script)
     assert recipe["reward_funcs"] == ["plugin.py:Mine"]
     assert "other: not taken over: write 'plugin.py:CLASS'" in told
+
+
+RUNS_A_FILE = "from pathlib import Path\nPath('was_run').touch()\n"
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("x.yaml", "model_name_or_path: m\nreward_plugins: [foreign.py]\n"),
+        ("x.yaml", "model_name_or_path: m\nenvironment: foreign.py:Game\n"),
+        ("x.yaml", "model_name_or_path: m\ntask: foreign.py:Task\n"),
+        ("x.yaml", "model_name_or_path: m\ntasks: {one: {task: foreign.py:Task}}\n"),
+        ("run.sh", "trl grpo --model_name_or_path m --reward_plugins foreign.py\n"),
+        ("run.sh", "swift rlhf --rlhf_type grpo --model m --external_plugins foreign.py\n"),
+        ("run.sh", "python -m verl.trainer.main_ppo trainer.reward_plugins=[foreign.py]\n"),
+        ("run.sh", "python -m verl.trainer.main_ppo trainer.task=foreign.py:Task\n"),
+    ],
+)
+def test_python_that_the_file_names_is_not_run(tmp_path, capsys, monkeypatch, name, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "foreign.py").write_text(RUNS_A_FILE, encoding="utf-8")
+    recipe, _, _ = migrate(tmp_path, capsys, name, text)
+    assert not (tmp_path / "was_run").exists()
+    assert recipe["task"] == "prompts"
+
+
+def test_a_penalty_whose_limit_is_unknown_is_left_out(tmp_path, capsys):
+    penalty = (
+        "data.max_response_length=$MAXLEN reward_model.overlong_buffer.enable=True "
+        "reward_model.overlong_buffer.len=128"
+    )
+    recipe, _, told = migrate(tmp_path, capsys, "run.sh", VERL.replace("$@", penalty))
+    assert recipe["reward_funcs"] == ["accuracy"]
+    assert "Add {name: soft_overlong_punishment" in told
+
+
+ONE_GPU = "trainer.n_gpus_per_node=1 trainer.nnodes=1 actor_rollout_ref.actor.strategy=fsdp"
+
+
+@pytest.mark.parametrize(
+    "text, options, config, processes",
+    [
+        (VERL.replace("$@", ONE_GPU), (), None, 1),
+        (VERL, (), "fsdp2", 8),
+        (TRL, ("--num_processes", "1"), None, 1),
+        (TRL, (), "zero2", 4),
+        (TRL.replace("--config_file examples/deepspeed_zero2.yaml", ""), (), None, 4),
+    ],
+)
+def test_the_next_command_starts_the_processes_of_the_recipe(
+    tmp_path, capsys, text, options, config, processes
+):
+    recipe, _, told = migrate(tmp_path, capsys, "run.sh", text, *options)
+    assert recipe.get("accelerate_config") == config
+    stated = re.search(r"^Next: .* --num_processes (\d+)$", told, re.MULTILINE)
+    started = accelerate_settings(config)["num_processes"] if config else 1
+    assert processes == (started if stated is None else int(stated[1]))
+
+
+def test_groups_of_one_and_other_strategies_are_named(tmp_path, capsys):
+    changes = "actor_rollout_ref.rollout.n=1 actor_rollout_ref.actor.strategy=megatron"
+    _, _, told = migrate(tmp_path, capsys, "run.sh", VERL.replace("$@", changes))
+    assert "Write num_generations by hand" in told
+    assert "actor_rollout_ref.actor.strategy: megatron is not supported" in told
+
+
+def test_problems_of_the_recipe_are_remarks_on_its_keys(tmp_path, capsys):
+    _, _, told = migrate(tmp_path, capsys, "demo.yaml", OPEN_R1, "--num_processes", "2")
+    assert "to be solved" not in told
+    assert re.search("^num_generations: ", told, re.MULTILINE), told
 
 
 def test_a_nested_yaml_of_verl(tmp_path, capsys):

@@ -1,0 +1,39 @@
+"""Check a translated recipe without running the Python files that it names."""
+
+from __future__ import annotations
+
+from grpo_ext.migrate.draft import Draft
+from grpo_ext.recipe.folder import accelerate_settings
+from grpo_ext.recipe.load import load_recipe
+from grpo_ext.recipe.problems import Problem, RecipeError
+
+# keys whose values may name Python files, which loading a recipe runs
+NAME_CODE = ("environment", "reward_plugins", "task", "tasks")
+
+
+def problems_of(draft: Draft, processes: int) -> list[Problem]:
+    """Return the problems of a translated recipe, apart from keys to be written by hand.
+
+    `NAME_CODE` are left out of the check: another's file must not run code.
+
+    Args:
+        draft: the translated recipe.
+        processes: the number of training processes.
+    """
+    values = {key: value for key, value in draft.values.items() if key not in NAME_CODE}
+    try:
+        load_recipe(None, {**values, "task": "prompts"}, processes)
+    except RecipeError as error:
+        return [problem for problem in error.problems if problem.key not in draft.missing]
+    return []
+
+
+def processes_by_default(draft: Draft) -> int:
+    """Return how many processes train if the command line does not say so."""
+    config = draft.values.get("accelerate_config")
+    if config is None:
+        return 1
+    try:
+        return accelerate_settings(config).get("num_processes", 1)
+    except (OSError, ValueError):  # one of the problems
+        return 1
