@@ -2,7 +2,7 @@
 
 examples:
   grpo-ext data                                       lists the data sets of the package's recipes
-  grpo-ext data gsm8k --out data                      data/gsm8k-train.jsonl, data/gsm8k-test.jsonl
+  grpo-ext data gsm8k --out data     data/gsm8k-main-train.jsonl and data/gsm8k-main-test.jsonl
   grpo-ext data HuggingFaceH4/MATH-500 --split test
 
 It writes each split of a hub data set to a jsonl file, and says how many rows it has, under which
@@ -14,6 +14,7 @@ import argparse
 from pathlib import Path
 
 from grpo_ext.cli.command import add_command
+from grpo_ext.common.yaml_text import yaml_scalar
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -60,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     for file in files:
         print(f"  {file.count:,} rows of {file.split} in {file.path}")
     print("In a recipe, these keys take the rows, without a network:")
-    keys = ["dataset_name", "eval_dataset_name"]
-    for key, file in zip(keys, files, strict=False):
-        print(f"  {key}: {file.path}")
+    for file in files:
+        # only splits such as `train` or `train_sft` are meant for training
+        key = "dataset_name" if "train" in file.split else "eval_dataset_name"
+        print(f"  {key}: {yaml_scalar(str(file.path))}")
     return 0

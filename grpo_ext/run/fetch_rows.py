@@ -84,7 +84,7 @@ def find_source(name: str, config: str | None = None) -> Source:
 
 
 def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) -> list[RowsFile]:
-    """Write the rows of a data set to one jsonl file for each split, such as `gsm8k-train.jsonl`.
+    """Write the rows of a data set to one jsonl file for each split, as `file_name` names it.
 
     A file that is already there stays if it has the same rows, and is never replaced by others.
 
@@ -98,15 +98,16 @@ def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) ->
         FileExistsError: if a file is there with other content.
         ConnectionError: if the data set is not on this machine and the hub does not answer.
         FileNotFoundError: if there is no such data set.
-        ValueError: if there is no such split, or if a row has values that JSON cannot hold.
+        ValueError: if there is no such split, if two splits would have the same file, or if a row
+            has values that JSON cannot hold.
     """
     try:
         if splits is None:
             splits = default_splits(source)
+        paths = split_paths(source, folder, splits)
         files = []
-        for split in splits:
+        for split, path in zip(splits, paths, strict=True):
             rows: Any = open_dataset(source.name, split, source.config)
-            path = folder / file_name(source, split)
             write_rows(path, rows, f"{source}, {split}")
             files.append(RowsFile(split, path, len(rows)))
     except ConnectionError as error:
@@ -127,9 +128,39 @@ def default_splits(source: Source) -> list[str]:
     return ["train", "test"] if "test" in names else ["train"]
 
 
+def split_paths(source: Source, folder: Path, splits: list[str]) -> list[Path]:
+    """Return the paths of the files for splits.
+
+    Args:
+        source: the data set.
+        folder: the folder for the files.
+        splits: the splits, in the syntax of `datasets`.
+
+    Raises:
+        ValueError: if two of them would have the same file.
+    """
+    paths: list[Path] = []
+    for split in splits:
+        path = folder / file_name(source, split)
+        if path in paths:
+            other = splits[paths.index(path)]
+            raise ValueError(
+                f"the splits {other} and {split} would have the same file, {path}: fetch them one "
+                "at a time, each with a folder of its own in --out."
+            )
+        paths.append(path)
+    return paths
+
+
 def file_name(source: Source, split: str) -> str:
-    """Return the name of the file for a split, with `-` for characters that names rarely have."""
-    stem = re.sub(r"[^\w.-]+", "-", f"{Path(source.name).name}-{split}")
+    """Return the name of the file for a split, such as `gsm8k-main-train-0-10.jsonl`.
+
+    It has the configuration, if any, and both ends of a slice, with `-` for characters that names
+    of files rarely have.
+    """
+    whole = split.replace("[:", "[0:").replace(":]", ":end]").replace("%", "pct")
+    words = [Path(source.name).name, source.config or "", whole]
+    stem = re.sub(r"[^\w.-]+", "-", "-".join(filter(None, words)))
     return f"{stem.strip('-')}.jsonl"
 
 

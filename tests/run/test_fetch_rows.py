@@ -7,11 +7,19 @@ import math
 import shutil
 
 import pytest
+import yaml
 from datasets import Dataset, DatasetDict, Image
 
 from grpo_ext.cli.main import main
 from grpo_ext.recipe.load import load_recipe
-from grpo_ext.run.fetch_rows import Source, fetch_rows, find_source, licence_of, packaged_sources
+from grpo_ext.run.fetch_rows import (
+    Source,
+    fetch_rows,
+    file_name,
+    find_source,
+    licence_of,
+    packaged_sources,
+)
 from grpo_ext.run.from_recipe import eval_rows, train_rows
 
 ROWS = [
@@ -34,6 +42,11 @@ def folder(tmp_path, monkeypatch):
     return source
 
 
+def advised(printed: str) -> dict[str, str]:
+    """The keys of a recipe that the command printed."""
+    return yaml.safe_load(printed.partition("without a network:\n")[2])
+
+
 def test_files_have_the_rows_of_both_splits_and_a_recipe_reads_them(folder, tmp_path, capsys):
     assert main(["data", "owner/sums", "--out", "rows"]) == 0
     printed = capsys.readouterr().out
@@ -44,7 +57,7 @@ def test_files_have_the_rows_of_both_splits_and_a_recipe_reads_them(folder, tmp_
     assert [json.loads(line) for line in written[:-1]] == [*ROWS[:2], {**ROWS[2], "share": None}]
     assert written[-1] == ""
     shutil.rmtree(folder)
-    keys = dict(line.strip().split(": ") for line in printed.splitlines()[-2:])
+    keys = advised(printed)
     assert set(keys) == {"dataset_name", "eval_dataset_name"}
     recipe = load_recipe(None, {"model_name_or_path": "m", "task": "gsm8k", **keys})
     assert train_rows(recipe)["question"] == [row["question"] for row in ROWS]
@@ -74,6 +87,34 @@ def test_a_part_of_a_split_has_a_file_of_its_own(folder, tmp_path):
     [part] = fetch_rows(Source("owner/sums"), tmp_path, ["train[1:3]"])
     assert part.path.name == "sums-train-1-3.jsonl"
     assert part.count == len(part.path.read_text().splitlines()) == 2
+
+
+def test_the_two_parts_of_a_split_have_two_files(folder, tmp_path):
+    parts = fetch_rows(Source("owner/sums"), tmp_path, ["train[:1]", "train[1:]"])
+    assert [part.path.name for part in parts] == ["sums-train-0-1.jsonl", "sums-train-1-end.jsonl"]
+    assert [part.count for part in parts] == [1, 2]
+
+
+def test_names_have_the_configuration_and_the_unit_of_a_slice():
+    source = Source("openai/gsm8k", "socratic")
+    assert file_name(source, "train") == "gsm8k-socratic-train.jsonl"
+    assert file_name(source, "train[:10%]") == "gsm8k-socratic-train-0-10pct.jsonl"
+
+
+def test_splits_of_the_same_file_are_refused_before_one_is_written(folder, tmp_path, capsys):
+    assert main(["data", "owner/sums", "--split", "test", "--split", "test"]) == 2
+    assert "the splits test and test would have the same file" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["owner"]
+
+
+def test_rows_of_test_are_for_evaluation_in_any_order(folder, capsys):
+    assert main(["data", "owner/sums", "--split", "test"]) == 0
+    assert advised(capsys.readouterr().out) == {"eval_dataset_name": "sums-test.jsonl"}
+    assert main(["data", "owner/sums", "--split", "test", "--split", "train[:2]"]) == 0
+    assert advised(capsys.readouterr().out) == {
+        "eval_dataset_name": "sums-test.jsonl",
+        "dataset_name": "sums-train-0-2.jsonl",
+    }
 
 
 def test_a_split_that_is_not_there_is_named_with_those_that_are(folder, tmp_path, capsys):
