@@ -16,7 +16,7 @@ READY := $(VENV)/.ready
 
 VLLM := .venv-vllm
 
-.PHONY: demo test test-fast promises vllm real suite docs wheel lint types hunt pairs rules fields keys cards figures format clean help
+.PHONY: demo test test-fast promises vllm real suite docs wheel lint types hunt pairs rules fields keys cards notebook figures format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -172,6 +172,10 @@ cards: $(READY)
 # make fields   write grpo_ext/recipe/trl_fields.py: the fields of TRL's arguments, which are keys of recipes
 fields: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.recipe.trl_fields
+
+# make notebook  run examples/first_run.ipynb with SmolLM2-135M-Instruct, and write docs/first-run.md and its picture
+notebook: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.first_run_page
 
 # make figures  write the figures of benchmarks/results into the pages that cite them
 figures: $(READY)

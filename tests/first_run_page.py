@@ -61,12 +61,12 @@ def python_path() -> str:
 
 
 def printed(output: NotebookNode) -> str:
-    """Return what a cell printed or returned as text; `""` for a picture and for stderr."""
+    """Return what a cell printed or returned as text; `""` for a picture, a bar and stderr."""
     if output.output_type == "stream":
         return TERMINAL_CODES.sub("", output.text) if output.name == "stdout" else ""
-    if "image/png" in output.data:
+    if output.output_type != "execute_result" or "image/png" in output.data:
         return ""
-    return output.data.get("text/plain", "")
+    return output.data["text/plain"]
 
 
 def pictures(notebook: NotebookNode) -> list[bytes]:
@@ -93,7 +93,8 @@ def page(notebook: NotebookNode) -> str:
             parts.append(f"{cell.source}\n")
             continue
         parts.append(block("python", cell.source))
-        text = "\n".join(filter(None, map(printed, cell.outputs)))
+        texts = [printed(output).strip("\n") for output in cell.outputs]
+        text = "\n".join(filter(None, texts))
         if text.strip():
             parts.append(block("text", text))
         if any("image/png" in output.get("data", {}) for output in cell.outputs):

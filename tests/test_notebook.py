@@ -24,6 +24,13 @@ def test_the_notebook_is_kept_without_outputs():
         assert cell["outputs"] == [] and cell["execution_count"] is None
 
 
+def test_the_page_shows_every_cell_of_the_notebook():
+    page = (REPO / "docs" / "first-run.md").read_text(encoding="utf-8")
+    for cell in cells():
+        for line in cell["source"]:
+            assert line.strip("\n") in page, "run `make notebook`"
+
+
 @pytest.mark.slow
 def test_the_notebook_runs_offline_with_a_tiny_model(tmp_path):
     pytest.importorskip("nbclient")
