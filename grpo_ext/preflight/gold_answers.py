@@ -42,8 +42,8 @@ AT_THE_END = 0.9  # share of prompts that end with the answer, above which it is
 def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings) -> None:
     """Check the gold answers that the rewards read.
 
-    Problems: most are empty, a reward cannot read most of them or gives them 0, prompts contain the
-    final answer as a solution marks it, and letters of options that the prompt does not list.
+    Problems: most are empty, a reward cannot read most of them or gives them 0, prompts contain
+    their own final answer as a solution marks it, and letters of options that the prompt does not list.
     Notes: the same in fewer rows, equal answers in all rows, long texts for `exact`, and prompts
     that contain the answer otherwise.
 
@@ -82,19 +82,20 @@ def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) 
         key: the recipe key that the findings are about.
         findings: gets the problem or note.
     """
-    marked = [contains_solution(row, column) for row in rows]
-    if share_of(marked) > MAX_SHARE:
+    leaks = own_answers(rows, column)
+    if share_of(leaks) > MAX_SHARE:
         findings.problem(
-            f"the prompt contains the answer: in row {marked.index(True) + 1} and others, the "
+            f"the prompt contains the answer: in row {leaks.index(True) + 1} and others, the "
             f"final answer of the column {column!r} stands in the prompt, marked as in a solution. "
             "Remove the solution from the prompt.",
             key,
         )
         return
+    is_marked = share_of(marks_answer(row, row.get(column)) for row in rows) > MAX_SHARE
     is_contained = share_of(contains_answer(row, column) for row in rows) > MAX_SHARE
     distinct = {str(row.get(column)) for row in rows}
     ends = share_of(ends_with(row, column) for row in rows) > AT_THE_END and len(distinct) > 1
-    if is_contained or ends:
+    if is_marked or is_contained or ends:
         findings.note(
             f"the prompt contains the column {column!r}, which a reward reads as the answer. "
             "This is right for a choice or a quote; otherwise the model can copy the answer.",
@@ -102,9 +103,26 @@ def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) 
         )
 
 
-def contains_solution(row: Row, column: str) -> bool:
-    """Return whether a row's prompt contains the final answer, marked as in a solution."""
-    gold = row.get(column)
+def own_answers(rows: Sequence[Row], column: str) -> list[bool]:
+    """Return for each row whether its prompt contains its answer, marked as in a solution.
+
+    Text that the prompts share, such as `Answer: yes or no.` or `Answer: A)`, does not count: the
+    prompt of the next row with another answer would contain the answer too. So rows that all have
+    the same answer have none of their own.
+    """
+    answers = [final_answer(row.get(column)) for row in rows]
+    flags = []
+    for at, row in enumerate(rows):
+        gold = row.get(column)
+        others = [*range(at + 1, len(rows)), *range(at)]
+        other = next((i for i in others if answers[i] != answers[at]), None)
+        is_own = other is not None and not marks_answer(rows[other], gold)
+        flags.append(is_own and marks_answer(row, gold))
+    return flags
+
+
+def marks_answer(row: Row, gold: object) -> bool:
+    """Return whether a row's prompt contains a final answer, marked as in a solution."""
     if not isinstance(gold, str) or not gold.strip():
         return False
     prompt = text_of_prompt(row["prompt"])

@@ -104,6 +104,33 @@ def test_a_solution_within_the_prompt_is_a_problem(prompt, is_problem):
 
 
 @pytest.mark.parametrize(
+    ("ending", "golds"),
+    [
+        ("Answer: yes or no.", ["yes", "yes", "no"]),
+        ("Answer: A) red B) blue", ["A", "A", "B"]),
+        ("The answer is yes", ["yes", "yes", "no"]),
+        ("Answer: yes", ["yes"]),
+    ],
+)
+def test_an_answer_in_text_that_all_prompts_share_is_a_note(ending, golds):
+    rows = [
+        {"prompt": f"Is {n} a fair number? {ending}", "solution": golds[n % len(golds)]}
+        for n in range(N)
+    ]
+    findings = judged(rows, build("exact"))
+    assert findings.sound
+    assert "the prompt contains the column 'solution'" in findings.notes[0].message
+
+
+def test_words_of_few_answers_are_a_problem_where_they_are_the_rows_own():
+    rows = []
+    for n in range(N):
+        answer = "no" if n % 3 == 0 else "yes"
+        rows.append({"prompt": f"Is {n} fair? Answer: {answer}.", "solution": answer})
+    assert "the prompt contains the answer: in row 1" in str(judged(rows, build("exact")).problems)
+
+
+@pytest.mark.parametrize(
     "prompt", ["Copy: the number is {n}. Now you:", "Write the number is {n}."]
 )
 def test_another_answer_within_the_prompt_is_a_note(prompt):
