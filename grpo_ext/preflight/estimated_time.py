@@ -19,11 +19,16 @@ TRAINING_SHARE = 0.6
 SAMPLING_SHARE = 0.3
 SECONDS_PER_LAYER = 0.0015  # of a sampled token, by a model of 0.2 million parameters
 MEASURED_TOKENS = 1024  # rows of the product whose rate is measured
+MEASURED_WIDTH = 2048  # maximum width of the product, which takes seconds with a larger one
 
 
 def rate_of_cpu(hidden_size: int) -> float:
-    """Measure the operations per second of matrix products of a model's width on this CPU."""
-    products = matrix_rate("cpu", torch.float32, hidden_size, 4 * hidden_size)
+    """Measure the operations per second of matrix products of a model's width on this CPU.
+
+    Products wider than `MEASURED_WIDTH` run at about the same rate.
+    """
+    width = min(hidden_size, MEASURED_WIDTH)
+    products = matrix_rate("cpu", torch.float32, width, 4 * width)
     return max(products.measure(MEASURED_TOKENS) for _ in range(2))
 
 

@@ -14,6 +14,7 @@ from grpo_ext.preflight.gold_answers import is_blank, is_structured
 from grpo_ext.preflight.option_columns import Options
 from grpo_ext.preflight.rendered_rows import ANSWER_MARKS, MAX_SHARE, share_of
 from grpo_ext.rewards.accuracy import gold_answer
+from grpo_ext.rewards.answer_kinds import letter_of_gold
 from grpo_ext.rewards.code.asserts import tests_as_list
 from grpo_ext.rewards.quantity import number
 from grpo_ext.rewards.texts import is_text
@@ -28,7 +29,6 @@ FORMULA = 200  # maximum characters of a formula
 MARKS = (*ANSWER_MARKS, "nswer:", "<answer>", "\\frac")
 # A word, which a formula does not have: neither a command of LaTeX nor a function.
 WORD = re.compile(r"(?<!\\)\b(?!(?:sin|cos|tan|log|exp|mod|sqrt|and|pmatrix)\b)[^\W\d_]{3,}")
-LETTER = re.compile(r"\(?[A-Ja-j]\)?\.?")
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def reward_for_golds(golds: Golds, options: Options | None) -> RewardChoice:
     columns = {"solution": column}
     if golds.are_lists:
         return reward_for_texts(golds)
-    if most(LETTER.fullmatch(text) for text in texts):
+    if most(letter_of_gold(text, None) for text in texts):
         return RewardChoice("choice", f"{column} has letters", columns)
     if options is not None and most(re.fullmatch("[0-9]", text) for text in texts):
         return reward_for_numbered_options(golds, options)

@@ -11,7 +11,8 @@ import yaml
 
 from grpo_ext.cli.init import in_yaml
 from grpo_ext.cli.main import main
-from grpo_ext.preflight import first_recipe
+from grpo_ext.common.matrix_rate import MatrixRate
+from grpo_ext.preflight import estimated_time, first_recipe
 from grpo_ext.preflight.estimated_time import step_seconds
 from grpo_ext.preflight.proposal import Proposal, propose
 from grpo_ext.recipe.batch import batch_of
@@ -137,6 +138,18 @@ def test_the_time_of_a_step_counts_operations_and_layers():
     assert again - seconds == pytest.approx(training / 3)
 
 
+def test_the_rate_of_a_wide_model_is_measured_at_a_smaller_width(monkeypatch):
+    widths = []
+
+    def measured(device, dtype, hidden, intermediate):
+        widths.append((hidden, intermediate))
+        return MatrixRate(device, dtype, 64, 256)
+
+    monkeypatch.setattr(estimated_time, "matrix_rate", measured)
+    assert estimated_time.rate_of_cpu(2**20) > 0 and estimated_time.rate_of_cpu(512) > 0
+    assert widths == [(2048, 8192), (512, 2048)]
+
+
 @pytest.mark.slow
 def test_what_it_writes_trains_without_an_edit(tiny_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -245,6 +258,7 @@ def test_it_asks_about_the_prompt_and_the_reward(tiny_folder, tmp_path, monkeypa
         ({"question": "a", "answer": "7"}, "number", {"solution": "answer"}),
         ({"question": "a", "solution": "Paris"}, "exact", {"solution": "solution"}),
         ({"question": "a", "answer": "(B)"}, "choice", {"solution": "answer"}),
+        ({"question": "a", "answer": "L"}, "choice", {"solution": "answer"}),
         ({"prompt": "a", "answer": r"$\frac{1}{2}$"}, "accuracy", {"solution": "answer"}),
         ({"prompt": "a", "json_schema": "{}"}, "json_schema", {"json_schema": "json_schema"}),
         ({"prompt": "a", "instruction_id_list": ["b"], "kwargs": [{}]}, "instructions", {}),
