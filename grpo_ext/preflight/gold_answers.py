@@ -43,9 +43,9 @@ def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings)
     """Check the gold answers that the rewards read.
 
     Problems: most are empty, a reward cannot read most of them or gives them 0, prompts contain
-    their own final answer as a solution marks it, and letters of options that the prompt does not list.
-    Notes: the same in fewer rows, equal answers in all rows, long texts for `exact`, and prompts
-    that contain the answer otherwise.
+    their own final answer as a solution marks it, and letters of options that the prompt does not
+    list. Notes: the same in fewer rows, equal answers in all rows, long texts for `exact`, and
+    prompts that contain the answer otherwise.
 
     Args:
         rows: the rows, with their prompts and all columns.

@@ -140,7 +140,7 @@ def with_whole_prompt(proposal: Proposal, rows: list[Row], others: list[str]) ->
     elif golds is not None and proposal.reward in ("exact", "number"):
         classes = classes_of(golds, rows)
         if classes and is_numbered(golds, classes):
-            parts.insert(0, f"{TO_DO} say what the numbers mean: {', '.join(classes)}")
+            parts.insert(0, f"{TO_DO} the numbers mean: {', '.join(classes)}")
             questions.append(
                 f"What do the numbers of {golds.column} mean ({', '.join(classes)})? Write their "
                 "names into user_prompt."
@@ -151,7 +151,7 @@ def with_whole_prompt(proposal: Proposal, rows: list[Row], others: list[str]) ->
             parts.append(f"Answer with one of: {', '.join(classes)}.")
             is_vague = False
     if is_vague:
-        parts.insert(0, f"{TO_DO} say what the model should do with this text.")
+        parts.insert(0, f"{TO_DO} the model should do with this text.")
         questions.append(f"What should the model do with {question}? Write it into user_prompt.")
     return replace(proposal, prompt="\n\n".join(parts), questions=questions)
 
@@ -224,7 +224,7 @@ def propose_unknown(rows: list[Row]) -> Proposal:
     )
     return replace(
         proposal,
-        prompt=f"{TO_DO} say what the model should do with this text.\n\n{fields}",
+        prompt=f"{TO_DO} the model should do with this text.\n\n{fields}",
         questions=[question, *proposal.questions],
     )
 

@@ -211,7 +211,10 @@ def check_parts(
 def check_written(recipe: Recipe, findings: Findings) -> None:
     """Check that no prompt still says what a person has to write, as `grpo-ext init` leaves it."""
     for task, _ in task_options(recipe).values():
-        if isinstance(task, Prompts) and TO_DO in (task.user_prompt or ""):
+        if not isinstance(task, Prompts):
+            continue
+        lines = (task.user_prompt or "").splitlines()
+        if any(line.startswith(TO_DO) for line in lines):
             findings.problem(
                 f"user_prompt still contains {TO_DO!r}, which `grpo-ext init` writes where the "
                 "data does not say what the model should do. Write the task there instead.",

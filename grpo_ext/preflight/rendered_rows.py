@@ -30,7 +30,7 @@ def judge_rows(
     """Check that prompts ask a question and have one answer each.
 
     Problems: prompts that end with the assistant's message, rows with equal prompts but different
-    answers, and identifiers, addresses or numbers in place of prompts, and two system messages.
+    answers, identifiers, addresses or numbers in place of prompts, and two system messages.
     Notes: rows with equal prompts that differ in other columns that a reward reads, and columns
     that look like part of the question but that neither the prompt nor a reward uses. After a
     prompt that ends with the assistant's message, nothing else is checked.
@@ -46,8 +46,8 @@ def judge_rows(
         findings.problem(assistant_advice(rows), key)
         return
     report_wordless(rows, key, findings)
-    report_system_messages(rows, findings)
     columns = columns_read(rewards, list(rows[0]))
+    report_system_messages(rows, columns, findings)
     unused = unused_contexts(rows, columns)
     if not episodes:
         report_equal_prompts(rows, rewards, columns, unused, key, findings)
@@ -99,8 +99,16 @@ def report_wordless(rows: Sequence[Row], key: str, findings: Findings) -> None:
         findings.problem(message, key)
 
 
-def report_system_messages(rows: Sequence[Row], findings: Findings) -> None:
-    """Report prompts with two system messages, and system messages with columns in braces."""
+def report_system_messages(rows: Sequence[Row], columns: Sequence[str], findings: Findings) -> None:
+    """Report prompts with two system messages, and system messages with columns in braces.
+
+    A column that a reward reads is only noted: in braces it may show the form of the answer.
+
+    Args:
+        rows: the rows, with their prompts and all columns.
+        columns: the columns that the rewards read.
+        findings: gets the problems and notes.
+    """
     twice = [number for number, row in enumerate(rows, 1) if system_messages(row["prompt"]) > 1]
     if twice:
         message = (
@@ -116,13 +124,25 @@ def report_system_messages(rows: Sequence[Row], findings: Findings) -> None:
     if not system_messages(prompt):
         return
     text = message_text(prompt[0])
-    fields = [name for name in rows[0] if f"{{{name}}}" in text]
-    if fields:
-        findings.problem(
-            f"the system message contains {{{fields[0]}}} literally, because only user_prompt has "
-            f"columns in braces. Write {{{fields[0]}}} into user_prompt.",
-            "system_prompt",
-        )
+    fields = [name for name in rows[0] if has_field(text, name)]
+    if not fields:
+        return
+    questions = [name for name in fields if name not in columns]
+    field = next(iter(questions), fields[0])
+    message = (
+        f"the system message contains {{{field}}} literally, because only user_prompt has "
+        f"columns in braces. Write {{{field}}} into user_prompt."
+    )
+    if questions:
+        findings.problem(message, "system_prompt")
+    else:
+        findings.note(message, "system_prompt")
+
+
+def has_field(text: str, name: str) -> bool:
+    r"""Return whether a text has a column in braces, other than those of LaTeX's `\boxed{...}`."""
+    field = re.escape(f"{{{name}}}")
+    return re.search(rf"(?<![\\\w}}^]){field}", text) is not None
 
 
 def system_messages(prompt: Prompt) -> int:

@@ -17,7 +17,7 @@ from grpo_ext.tasks.base import (
 from grpo_ext.tasks.sharegpt import chat_messages
 from grpo_ext.tasks.templates import fill
 
-TO_DO = "TO DO:"  # begins what a person still has to write into `user_prompt`
+TO_DO = "TO DO: say what"  # begins a line of `user_prompt` that a person has to replace
 
 
 @dataclass

@@ -286,6 +286,45 @@ def test_a_system_prompt_with_a_column_in_braces_is_a_problem(tiny_folder, tmp_p
     assert "contains {question} literally" in findings.problems[0].message
 
 
+@pytest.mark.parametrize(
+    ("system", "is_noted"),
+    [
+        ("Put the final answer in \\boxed{answer}.", False),
+        ("Write it as \\frac{question}{answer}.", False),
+        ("End with: The answer is {answer}", True),
+    ],
+)
+def test_a_system_prompt_that_shows_the_form_of_the_answer_is_no_problem(system, is_noted):
+    rows = []
+    for row in QUESTIONS:
+        messages = [
+            {"role": "system", "content": system},
+            {"role": "user", "content": row["question"]},
+        ]
+        rows.append({**row, "prompt": messages, "solution": row["answer"]})
+
+    def right(completions, answer, **kwargs):
+        return [0.0] * len(completions)
+
+    findings = Findings()
+    judge_rows(rows, [right], findings)
+    assert findings.sound and len(findings.notes) == is_noted
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_problem"),
+    [
+        ("Turn this TO DO: list into a plan. {question}", False),
+        ("TO DO: buy milk. {question}", False),
+        ("{question}\nTO DO: say what the numbers mean: 0, 1", True),
+    ],
+)
+def test_only_what_init_leaves_to_write_is_a_problem(prompt, is_problem, tiny_folder, tmp_path):
+    settings = {"reward_funcs": ["accuracy"], "rename_columns": {"solution": "answer"}}
+    findings = checked(tmp_path, tiny_folder, QUESTIONS, user_prompt=prompt, **settings)
+    assert findings.sound != is_problem
+
+
 # ---- what `init` makes of them
 
 
