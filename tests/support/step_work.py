@@ -118,7 +118,8 @@ SMOLLM2 = Case(
     dtype=torch.bfloat16,
     pretrained=True,
     layer_weights=2 * 576 * (576 + 192) + 3 * 576 * 1536,
-    tolerance=0.2,  # rounding of bfloat16
+    # both sides round in bfloat16: from the gradient in float32, TRL's differs by 0.6, ours by 0.2
+    tolerance=1.0,
 )
 SMOLLM2_UNEVEN = replace(SMOLLM2, rows=16, micro_batch=8, completion=(170, 0.6, 512))
 # cases of a pretrained model: TRL's defaults against ours, then both without checkpointing, and
