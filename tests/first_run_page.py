@@ -23,7 +23,7 @@ PAGE = REPO / "docs" / "first-run.md"
 PICTURE = PAGE.with_suffix(".png")
 TITLE = "# A first run\n"
 INTRODUCTION = """
-This page is the notebook [examples/first_run.ipynb](../examples/first_run.ipynb), with what its
+This page is the notebook `examples/first_run.ipynb`, with what its
 cells printed on a CPU, where the model is SmolLM2-135M-Instruct. `make notebook` runs it again and
 writes this page.
 """
