@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import PurePosixPath
 
+from grpo_ext.migrate.draft import is_known
 from grpo_ext.migrate.shell import Command
 from grpo_ext.migrate.shell_values import Word
 
 OPTION = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
 OVERRIDE = re.compile(r"[+~]{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
-VERL_MAIN = re.compile(r"(?:verl|recipe)[\w./]*[./]main_\w+(?:\.py)?")
+VERL_MAIN = re.compile(r"(?:verl|recipe)[\w./]*[./]main_(?!eval|generation)\w+(?:\.py)?")
+# first words of commands that only name others
+NOT_TRAINING = ("echo", "printf", "pip", "pip3")
 SERVERS = (("trl", "vllm-serve"), ("swift", "rollout"))
 # options of launchers that say how many processes train
 PROCESSES = ("num_processes", "nproc_per_node", "nproc-per-node")
@@ -43,32 +46,41 @@ class Launch:
 def find_launch(commands: Sequence[Command], project: str | None) -> Launch | None:
     """Return the first training command, or `None`.
 
+    A Python file with `grpo` in its name counts only if no other command trains.
+
     Args:
         commands: the commands of a script.
         project: the project, if it is known.
     """
-    first: Launch | None = None
-    remarks: list[tuple[int, str]] = []
+    training: list[tuple[Command, str, int]] = []
+    for find in (training_command, training_file):
+        for command in commands:
+            found = find([word.text for word in command.words])
+            if found is not None:
+                training.append((command, *found))
+        if training:
+            break
+    if not training:
+        return None
+    command, name, end = training[0]
+    launch = launch_of(project or name, command, end)
+    for other, _, _ in training[1:]:
+        remark = "a second training command, which was not read."
+        launch.remarks.append((other.words[0].line, remark))
     for command in commands:
         words = [word.text for word in command.words]
-        found = training_command(words)
-        line = command.words[0].line
-        if found is None:
-            for server in SERVERS:
-                if server in pairwise(words):
-                    remarks.append((line, f"{' '.join(server)}: start `grpo-ext serve` instead."))
-        elif first is not None:
-            remarks.append((line, "a second training command, which was not read."))
-        else:
-            name, end = found
-            first = launch_of(project or name, command, end)
-    if first is not None:
-        first.remarks += remarks
-    return first
+        for server in SERVERS:
+            if server in pairwise(words):
+                remark = f"{' '.join(server)}: start `grpo-ext serve` instead."
+                launch.remarks.append((command.words[0].line, remark))
+    launch.remarks.sort()
+    return launch
 
 
 def training_command(words: list[str]) -> tuple[str, int] | None:
     """Return the project of a training command, and the number of words before its options."""
+    if words[0] in NOT_TRAINING or "install" in words[:5]:
+        return None
     for place, word in enumerate(words):
         following = words[place + 1] if place + 1 < len(words) else ""
         if VERL_MAIN.fullmatch(word):
@@ -79,8 +91,23 @@ def training_command(words: list[str]) -> tuple[str, int] | None:
             return "ms-swift", place + 1
         if word == "trl" and following == "grpo":
             return "trl", place + 2
+    return None
+
+
+def training_file(words: list[str]) -> tuple[str, int] | None:
+    """Return what `training_command` returns, for a Python file such as `grpo.py`.
+
+    One of its options must be a key that is known.
+    """
+    if words[0] in NOT_TRAINING:
+        return None
+    for place, word in enumerate(words):
         if word.endswith(".py") and "grpo" in PurePosixPath(word).name:
-            return "open-r1" if "open_r1" in word or "open-r1" in word else "trl", place + 1
+            options = [OPTION.fullmatch(text) for text in words[place + 1 :]]
+            keys = [option[1].replace("-", "_") for option in options if option is not None]
+            if any(key == "config" or is_known(key) for key in keys):
+                is_open_r1 = "open_r1" in word or "open-r1" in word
+                return "open-r1" if is_open_r1 else "trl", place + 1
     return None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from grpo_ext.common.untrusted import is_secret, one_line
 from grpo_ext.recipe.fields import hints_of
+from grpo_ext.recipe.foreign import entry_of
 from grpo_ext.recipe.keys import keys_of
 from grpo_ext.recipe.values import convert
 from grpo_ext.tasks.prompts import Prompts
@@ -58,6 +59,11 @@ def recipe_hints() -> dict[str, Any]:
     for cls in (Prompts, *reversed(keys_of(grpo=True).values())):
         hints |= hints_of(cls)
     return hints
+
+
+def is_known(key: str) -> bool:
+    """Return whether a key is one of a recipe or of another package."""
+    return entry_of(key) is not None or key.rpartition(".")[2] in recipe_hints()
 
 
 class Draft:

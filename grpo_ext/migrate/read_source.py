@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,8 @@ from grpo_ext.common.foreign_files import ForeignFile, read_bytes
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.common.yaml_text import YamlFault, load_yaml
 from grpo_ext.migrate.commands import Launch, find_launch
-from grpo_ext.migrate.draft import Remark, Setting, Source, recipe_hints
+from grpo_ext.migrate.draft import Remark, Setting, Source, is_known, shown
 from grpo_ext.migrate.shell import MOST_BYTES, ScriptFault, read_commands
-from grpo_ext.recipe.foreign import entry_of
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.recipe.read import read_yaml
 
@@ -24,6 +23,7 @@ OPEN_R1_KEYS = re.compile(
     r"dataset_prompt_column|system_prompt|benchmarks|callbacks|cosine_\w+|repetition_\w+|code_\w+"
     r"|hub_model_revision|wandb_\w+|overwrite_hub_revision|push_to_hub_revision|dataset_mixture"
 )
+REFERENCE = re.compile(r"\$\{[^{}]{0,200}\}")
 NUMBER = re.compile(r"[-+]?\d{1,300}(\.\d{0,300})?([eE][-+]?\d{1,3})?")
 
 
@@ -42,14 +42,27 @@ def read_source(path: Path, project: str | None = None) -> Source:
         source = from_yaml(path, project)
     else:
         source = from_script(path, project)
+    refuse_other_methods(source)
     if not any(is_known(key) for key in source.settings):
         raise ValueError(f"{path} has no settings. Pass a YAML file or a script of {names()}.")
     return source
 
 
-def is_known(key: str) -> bool:
-    """Return whether a key is one of a recipe or of another package."""
-    return entry_of(key) is not None or key.rpartition(".")[2] in recipe_hints()
+def refuse_other_methods(source: Source) -> None:
+    """Raise `ValueError` if the settings are for another method than GRPO."""
+    others = []
+    rlhf_type = source.settings.get("rlhf_type")
+    if rlhf_type is not None and rlhf_type.value != "grpo":
+        others.append(rlhf_type)
+    estimator = source.settings.get("algorithm.adv_estimator")
+    if estimator is not None and estimator.value == "gae":
+        others.append(estimator)
+    for setting in others:
+        if setting.unknown is None:
+            raise ValueError(
+                f"{setting.place}: {setting.key} {shown(setting.value)} is not GRPO, which is what "
+                "this command translates. Pass a file that trains with GRPO."
+            )
 
 
 def names() -> str:
@@ -107,9 +120,22 @@ def flattened(key: str, value: Any, nested: bool) -> dict[str, Any]:
 
 
 def yaml_setting(key: str, value: Any, place: str) -> Setting:
-    """Return a setting; a text with `${...}`, which OmegaConf would resolve, is unknown."""
-    reference = re.search(r"\$\{[^{}]{0,200}\}", value) if isinstance(value, str) else None
-    return Setting(key, value, place, None if reference is None else reference[0])
+    """Return a setting; a value with `${...}`, which OmegaConf would resolve, is unknown."""
+    return Setting(key, value, place, reference_in(value))
+
+
+def reference_in(value: Any) -> str | None:
+    """Return the first `${...}` in a value, also in its lists and mappings, or `None`."""
+    if isinstance(value, str):
+        found = REFERENCE.search(value)
+        return None if found is None else found[0]
+    parts: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        parts = value.values()
+    elif isinstance(value, list):
+        parts = value
+    references = (reference_in(part) for part in parts)
+    return next((reference for reference in references if reference is not None), None)
 
 
 def from_script(path: Path, project: str | None) -> Source:
@@ -146,12 +172,6 @@ def from_script(path: Path, project: str | None) -> Source:
             value = values[0]
         setting = Setting(option.key, value, place, " and ".join(unknown) or None)
         source.settings[option.key] = setting
-    rlhf_type = source.settings.get("rlhf_type")
-    if rlhf_type is not None and rlhf_type.value != "grpo":
-        raise ValueError(
-            f"{rlhf_type.place}: --rlhf_type {rlhf_type.value} is not GRPO, which is what this "
-            "command translates."
-        )
     return source
 
 

@@ -1,7 +1,8 @@
 """Read the commands of a shell script without running anything.
 
 Assignments of literals to variables are substituted, also arrays and sums of integers, unless they
-are in a condition, a loop or a function. Everything else stays as it is, marked as unknown.
+are in a condition, a loop, a function or a subshell, or follow `&&` or `||`.
+Everything else stays as it is, marked as unknown.
 """
 
 import re
@@ -19,9 +20,12 @@ MOST_BYTES = 2**18  # size limit of a script
 MOST_WORDS = 20_000
 ENDS = ";&|()<>\n"  # characters that are no part of a word
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
-OPENERS = ("if", "for", "while", "until", "case", "select", "function", "{")
+OPENERS = ("if", "for", "while", "until", "case", "select", "{")
 CLOSERS = ("fi", "done", "esac", "}")
 BETWEEN = ("then", "else", "elif", "do", "!", "time", "exec", "nohup")
+FUNCTION = "function"  # in `function name {`
+# the exported variables that a launcher reads
+LAUNCHER_VARIABLES = ("NPROC_PER_NODE", "NNODES")
 DECLARES = ("export", "declare", "local", "readonly", "typeset")
 
 
@@ -35,7 +39,7 @@ class ScriptFault(ValueError):
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the script, with the variables that are set in front of it."""
+    """A command, with the variables set in front of it and the exported ones of launchers."""
 
     words: list[Word]
     environment: dict[str, Word] = field(default_factory=dict)
@@ -88,6 +92,8 @@ class _Script:
         self.words: list[tuple[str, int]] = []
         self.array: list[Word] | None = None  # the words of an array that is not closed
         self.depth = 0  # of conditions, loops and functions
+        self.subshells = 0  # parentheses that are open
+        self.chained = False  # the current command follows `&&`, `||` or `|`
         self.skips = False  # the next word is the file of a redirection
         self.exported: set[str] = set()
 
@@ -99,12 +105,28 @@ class _Script:
                 self._close_array()
         elif token[0] in "<>":
             self.skips = True
+            self._count_subshells(token)
         elif token[0] == "(" and self.words and self.words[-1][0].endswith("="):
             self.array = []
             if ")" in token:
                 self._close_array()
         else:
+            ends_command = bool(self.words)
             self.finish()
+            self._count_subshells(token)
+            if "&&" in token or "|" in token:
+                self.chained = True
+            elif ends_command:
+                self.chained = False
+
+    def _count_subshells(self, token: str) -> None:
+        opened = self.subshells + token.count("(") - token.count(")")
+        self.subshells = max(0, opened)  # a pattern of `case` closes what was not opened
+
+    @property
+    def _certain(self) -> bool:
+        """Whether the current command is run in any case, and in the shell of the script."""
+        return self.depth == 0 and self.subshells == 0 and not self.chained
 
     def _word(self, token: str, line: int) -> None:
         if self.skips:
@@ -120,16 +142,19 @@ class _Script:
             words = list(self.array or [])
             if token.endswith("+="):
                 words = [*(self.variables.values.get(assigned[1]) or []), *words]
-            self.variables.set(assigned[1], words, self.depth == 0)
+            self.variables.set(assigned[1], words, self._certain)
         self.array = None
+        self.chained = False
 
     def finish(self) -> None:
         """End the current command: an assignment, a part of a condition, or a command to keep."""
         words = self.words
         self.words = []
         self.skips = False
-        while words and words[0][0] in (*OPENERS, *CLOSERS, *BETWEEN):
+        while words and words[0][0] in (*OPENERS, *CLOSERS, *BETWEEN, FUNCTION):
             keyword = words.pop(0)[0]
+            if keyword == FUNCTION:
+                del words[:1]  # its name
             self.depth += keyword in OPENERS
             self.depth = max(0, self.depth - (keyword in CLOSERS))
             if keyword in ("for", "select") and words:
@@ -155,11 +180,11 @@ class _Script:
             self.commands.append(Command(expanded, environment))
 
     def _environment(self) -> dict[str, Word]:
-        """Return the exported variables whose values are known."""
+        """Return the exported variables of launchers whose values are known."""
         known = {}
-        for name in self.exported:
+        for name in LAUNCHER_VARIABLES:
             words = self.variables.values.get(name)
-            if words:
+            if words and name in self.exported:
                 known[name] = words[0]
         return known
 
@@ -168,7 +193,7 @@ class _Script:
         if assigned is None:
             return
         name = assigned[1]
-        certain = self.depth == 0 and not token[len(name) :].startswith("+=")
+        certain = self._certain and not token[len(name) :].startswith("+=")
         self.variables.set(name, [self._value(assigned[2], line)], certain)
 
     def _value(self, text: str, line: int) -> Word:

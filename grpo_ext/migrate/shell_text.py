@@ -5,6 +5,7 @@ character that says whether the shell would expand it, since `shlex` removes the
 """
 
 import re
+from bisect import bisect_left
 
 LITERAL_DOLLAR = "\ue000"  # in single quotes or after a backslash
 QUOTED_DOLLAR = "\ue001"  # in double quotes, where an expansion stays one word
@@ -49,8 +50,10 @@ def without_here_documents(text: str) -> str:
         found = HERE_DOCUMENT.search(line)
         if found is None:
             continue
-        end = next((end for end in ends.get(found[2], ()) if end >= number), None)
-        if end is not None:
+        candidates = ends.get(found[2], [])
+        place = bisect_left(candidates, number)
+        if place < len(candidates):
+            end = candidates[place]
             kept += [""] * (end + 1 - number)
             number = end + 1
     return "\n".join(kept)

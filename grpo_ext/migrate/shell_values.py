@@ -102,7 +102,9 @@ class Variables:
         name = found["bare"] or found["name"]
         words = self.values.get(name)
         if words is not None:
-            return words[0].text if words else ""
+            text = words[0].text if words else ""
+            # a dollar sign in a value is a literal one: it is not expanded again
+            return text.replace("$", LITERAL_DOLLAR).replace("`", LITERAL_TICK)
         if found["default"] is not None and name not in self.values:
             return found["default"]
         return f"\ue008{name}\ue009"

@@ -62,7 +62,7 @@ def write_data(draft: Draft) -> None:
     names = listed(setting)
     if setting is not None and setting.unknown is not None:
         draft.write("dataset_name", setting.value, setting)
-    elif names and (match := DATA.fullmatch(names[0])):
+    elif names and (match := DATA.fullmatch(re.sub("^(hf|ms)::", "", names[0], count=1))):
         draft.write("dataset_name", match["name"], setting)
         if match["subset"]:
             draft.write("dataset_config", match["subset"], setting)

@@ -279,6 +279,31 @@ def test_problems_of_the_recipe_are_remarks_on_its_keys(tmp_path, capsys):
     assert re.search("^num_generations: ", told, re.MULTILINE), told
 
 
+def test_the_command_that_trains_is_translated(tmp_path, capsys):
+    script = (
+        "python scripts/make_grpo_data.py --output_dir d\npip install trl grpo\n"
+        "trl grpo --model_name_or_path m --dataset_name d.jsonl\n"
+    )
+    recipe, _, told = migrate(tmp_path, capsys, "run.sh", script)
+    assert recipe["model_name_or_path"] == "m" and "output_dir" not in recipe
+    assert "a second training command" not in told
+
+
+def test_references_in_lists_are_unknown(tmp_path, capsys):
+    config = "data: {train_files: ['${data.folder}/a.parquet'], train_batch_size: 32}\n"
+    recipe, text, _ = migrate(tmp_path, capsys, "verl.yaml", config)
+    assert "dataset_name" not in recipe
+    assert "the file does not set ${data.folder}" in text
+
+
+@pytest.mark.parametrize("hub", ["hf::", "ms::", ""])
+def test_a_data_set_of_ms_swift_may_name_its_hub(tmp_path, capsys, hub):
+    script = f"swift rlhf --rlhf_type grpo --model m --dataset {hub}org/rows:main#1000\n"
+    recipe, _, _ = migrate(tmp_path, capsys, "run.sh", script)
+    assert recipe["dataset_name"] == "org/rows" and recipe["dataset_config"] == "main"
+    assert recipe["max_train_samples"] == 1000
+
+
 def test_a_nested_yaml_of_verl(tmp_path, capsys):
     config = """
 data: {train_files: a.parquet, train_batch_size: 32}
@@ -361,7 +386,14 @@ def test_secrets_are_not_written(tmp_path, capsys):
         ("x.yaml", "", "has no settings"),
         ("x.yaml", "services: {web: {image: nginx}}\n", "has no settings"),
         ("x.sh", "echo hello\n", "no command that trains with GRPO"),
-        ("x.sh", "swift rlhf --rlhf_type dpo --model m\n", "--rlhf_type dpo is not GRPO"),
+        ("x.sh", "swift rlhf --rlhf_type dpo --model m\n", "rlhf_type dpo is not GRPO"),
+        ("x.yaml", "rlhf_type: dpo\nmodel: m\n", "rlhf_type dpo is not GRPO"),
+        ("x.yaml", "algorithm: {adv_estimator: gae}\n", "adv_estimator gae is not GRPO"),
+        ("x.sh", VERL.replace("=grpo", "=gae"), "adv_estimator gae is not GRPO"),
+        ("x.sh", "pip install trl grpo\n", "no command that trains with GRPO"),
+        ("x.sh", "python -m pip install trl grpo\n", "no command that trains with GRPO"),
+        ("x.sh", "python make_grpo_data.py --out d\n", "no command that trains with GRPO"),
+        ("x.sh", "python -m verl.trainer.main_eval data.path=x\n", "no command that trains"),
         ("x.sh", "trl grpo 'a\n", "a quote is not closed"),
         ("x.sh", "x" * 2**19, "larger than"),
     ],

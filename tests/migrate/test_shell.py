@@ -77,6 +77,45 @@ run $A $B $D
     assert [word.unknown for word in command.words] == [None, "$A", "$B", None]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        '[ "$BIG" ] && A=2',
+        '[ "$BIG" ] || A=2',
+        '[ "$BIG" ] &&\n\nA=2',
+        '[ "$BIG" ] && A=(2)',
+        '[ "$BIG" ] && export A=2',
+        "(A=2)",
+        "(cd x; A=2)",
+        "( cd x\nA=2\n)",
+        "echo | A=2",
+        "case x in\nx) A=2;;\nesac",
+    ],
+)
+def test_values_that_may_not_be_set_are_unknown(line):
+    command = read_commands(f"A=1\n{line}\nB=3\nrun $A $B")[-1]
+    assert [word.unknown for word in command.words] == [None, "$A", None]
+
+
+def test_variables_after_a_function_are_known():
+    for head in ("function f() {", "function f {", "f() {"):
+        command = read_commands(f"A=1\n{head}\nA=2\n}}\nB=3\nrun $A $B")[-1]
+        assert [word.unknown for word in command.words] == [None, "$A", None]
+
+
+def test_a_literal_dollar_stays_one_in_a_variable():
+    script = 'B=5\nA=\'costs $B or `date`\'\nC="$A"\nrun "$A" "$C" "x $A"'
+    assert words(script) == [
+        ["run", "costs $B or `date`", "costs $B or `date`", "x costs $B or `date`"]
+    ]
+
+
+def test_a_command_keeps_few_exported_variables():
+    exports = "".join(f"export A{number}=1\n" for number in range(400))
+    commands = read_commands(exports + "export NNODES=2\n" + "run\n" * 200)
+    assert {len(command.environment) for command in commands} == {1}
+
+
 def test_arrays_are_lists_of_words():
     script = """
 ARGS=(
