@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from grpo_ext.migrate.draft import Draft
 from grpo_ext.recipe.batch import Batch
+
+BATCH_KEYS = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "num_generations",
+    "num_iterations",
+    "steps_per_generation",
+    "generation_batch_size",
+)
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,41 @@ def sizes_of(batch: Batch) -> Sizes:
         micro_batch=batch.per_device_train_batch_size,
         num_iterations=batch.num_iterations,
     )
+
+
+def write_batch(
+    draft: Draft, found: int | None, processes: int | None, defaults: Mapping[str, int]
+) -> Batch:
+    """Write batch sizes in the keys of TRL.
+
+    They stay as they are, unless the number of processes changes: then a step and a generation
+    keep their sizes.
+
+    Args:
+        draft: the recipe under construction.
+        found: the number of processes of the other project; `None`: unknown.
+        processes: the number of processes of the recipe; `None`: the same.
+        defaults: the sizes of the other project by default.
+    """
+    sizes: dict[str, int] = dict(defaults)
+    for key in BATCH_KEYS:
+        number = draft.number(key, default=0)
+        if number:
+            sizes[key] = number
+    if found is None:
+        found = processes or 1
+        draft.remark(
+            None,
+            f"The number of training processes is not in the file, so it is taken as {found}. "
+            "Pass another with --num_processes N.",
+        )
+    batch = Batch(num_processes=found, **sizes)
+    if processes is not None and processes != found:
+        return write_sizes(draft, sizes_of(batch), processes)
+    for key, number in sizes.items():
+        if key != "num_iterations" or number > 1:
+            draft.write(key, number)
+    return batch
 
 
 def batch_lines(batch: Batch) -> list[str]:

@@ -167,6 +167,14 @@ class Draft:
             self.remarks.append(Remark(text, setting.key, setting.place, by_hand))
 
 
+def texts_of(setting: Setting | None) -> list[str]:
+    """Return the value of a setting as a list of texts; one value is a list of one."""
+    if setting is None or setting.value is None:
+        return []
+    values = setting.value if isinstance(setting.value, list) else [setting.value]
+    return [str(value) for value in values]
+
+
 def shown(value: Any) -> str:
     """Return a value on one line, shortened."""
     text = one_line(value)

@@ -53,7 +53,7 @@ def recipe_text(source: Source, draft: Draft, batch: Batch) -> str:
         if key in draft.missing:
             lines.append(f"# {key}:   # by hand: {shown(draft.missing[key])}")
             continue
-        line = f"{key}: {as_yaml(draft.values[key])}"
+        line = f"{key}: {yaml_line(draft.values[key])}"
         if key in draft.comments:
             line += f"  # {one_line(draft.comments[key])}"
         lines.append(line)
@@ -65,7 +65,7 @@ def recipe_text(source: Source, draft: Draft, batch: Batch) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_yaml(value: Any) -> str:
+def yaml_line(value: Any) -> str:
     """Return a value as YAML on one line."""
     text = yaml.safe_dump(
         value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=10**9

@@ -38,7 +38,7 @@ def write_rewards(
     """
     table = REWARDS.get(project, {})
     used = {name for name in names if name in table}
-    entries = [entry_of(draft, table, name, advice) for name in names]
+    entries = [reward_entry(draft, table, name, advice) for name in names]
     for info in table.values():  # options of rewards that are not used
         for theirs, *_ in info.get("options", {}).values():
             unused = draft.take(theirs)
@@ -69,10 +69,10 @@ def reads(info: dict[str, Any], theirs: str) -> bool:
     return any(option[0] == theirs for option in info.get("options", {}).values())
 
 
-def entry_of(draft: Draft, table: dict[str, dict[str, Any]], name: str, advice: str) -> Entry:
+def reward_entry(draft: Draft, table: dict[str, dict[str, Any]], name: str, advice: str) -> Entry:
     """Return the entry of `reward_funcs` for a reward of another project; see `write_rewards`."""
     if name in table:
-        return listed(draft, table[name], name)
+        return entry_with_options(draft, table[name], name)
     if ":" in name:
         return Entry(name, name)
     if IMPORT_PATH.fullmatch(name):
@@ -84,7 +84,7 @@ def entry_of(draft: Draft, table: dict[str, dict[str, Any]], name: str, advice: 
     return Entry(None, name, advice or f"{fault} Write one as docs/how-to/own-reward.md shows.")
 
 
-def listed(draft: Draft, info: dict[str, Any], name: str) -> Entry:
+def entry_with_options(draft: Draft, info: dict[str, Any], name: str) -> Entry:
     """Return the entry of a reward in the table, with the options that the settings give it."""
     if "name" not in info:
         return Entry(None, name, f"not taken over: {info['note']}")

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from grpo_ext.common.foreign_files import read_text
-from grpo_ext.migrate.draft import Draft
+from grpo_ext.migrate.batches import write_batch
+from grpo_ext.migrate.draft import Draft, texts_of
 from grpo_ext.migrate.rewards import write_rewards
-from grpo_ext.migrate.trl import listed, write_batch
 from grpo_ext.recipe.batch import Batch
 
 DATA = re.compile(r"(?P<name>[^#]+?)(?::(?P<subset>[\w/-]+))?(?:#(?P<count>\d{1,12}))?")
@@ -52,14 +52,14 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
     if words is not None:
         vllm = draft.left.get("use_vllm")
         key = "stop" if vllm is not None and vllm.value is True else "stop_strings"
-        draft.write("generation_kwargs", {key: listed(words)}, words)
+        draft.write("generation_kwargs", {key: texts_of(words)}, words)
     return write_all_sizes(draft, found, processes)
 
 
 def write_data(draft: Draft) -> None:
     """Write the data: `id_or_file:subset#count`, of which both ends may be missing."""
     setting = draft.take("dataset")
-    names = listed(setting)
+    names = texts_of(setting)
     if setting is not None and setting.unknown is not None:
         draft.write("dataset_name", setting.value, setting)
     elif names and (match := DATA.fullmatch(re.sub("^(hf|ms)::", "", names[0], count=1))):
@@ -135,14 +135,14 @@ def write_all_rewards(draft: Draft) -> None:
     """Write rewards by name, from plugins, and reward models, which ms-swift puts last."""
     plugins = draft.take("external_plugins")
     classes: dict[str, str] = {}
-    for path in listed(plugins):
+    for path in texts_of(plugins):
         classes |= plugin_classes(path)
     rewards = draft.take("reward_funcs")
     models = draft.take("reward_model")
-    names = [classes.get(name, name) for name in listed(rewards)] + listed(models)
+    names = [classes.get(name, name) for name in texts_of(rewards)] + texts_of(models)
     advice = ""
     if plugins is not None:
-        file = listed(plugins)[0]
+        file = texts_of(plugins)[0]
         advice = (
             f"not taken over: write '{file}:CLASS', with the class that the file has for it. "
             "docs/coming-from.md says how a class of ms-swift is called."

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from grpo_ext.migrate.batches import sizes_of, write_sizes
-from grpo_ext.migrate.draft import Draft, Setting
+from grpo_ext.migrate.batches import write_batch
+from grpo_ext.migrate.draft import Draft, Setting, texts_of
 from grpo_ext.migrate.rewards import write_rewards
 from grpo_ext.recipe.batch import Batch
 
@@ -26,14 +26,6 @@ ACCELERATE_CONFIGS = {
     "fsdp2": "fsdp2",
 }
 PROCESSES_OF_CONFIGS = 8  # of all of them except `single_gpu`
-BATCH_KEYS = (
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "num_generations",
-    "num_iterations",
-    "steps_per_generation",
-    "generation_batch_size",
-)
 DEFAULT_SIZES = {
     "per_device_train_batch_size": 8,
     "gradient_accumulation_steps": 1,
@@ -52,7 +44,7 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
     """
     rewards = draft.take("reward_funcs")
     model = draft.take("reward_model_name_or_path")
-    names = listed(rewards)
+    names = texts_of(rewards)
     if model is not None:
         names = [str(model.value), *names]
     write_rewards(draft, "trl", rewards or model, names)
@@ -63,7 +55,7 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 def translate_open_r1(draft: Draft, found: int | None, processes: int | None) -> Batch:
     """Translate what is special to open-r1; arguments and return value as for `translate`."""
     rewards = draft.take("reward_funcs")
-    names = ["accuracy", "format", "tag_count"] if rewards is None else listed(rewards)
+    names = ["accuracy", "format", "tag_count"] if rewards is None else texts_of(rewards)
     write_rewards(draft, "open-r1", rewards, names)
     column = str(draft.known("dataset_prompt_column", default="prompt"))
     if column.isidentifier():
@@ -78,14 +70,6 @@ def translate_open_r1(draft: Draft, found: int | None, processes: int | None) ->
     if "use_vllm" in draft.left and "vllm_mode" not in draft.left:
         draft.write("vllm_mode", "server", comment="the default of open-r1")
     return write_launch(draft, found, processes)
-
-
-def listed(setting: Setting | None) -> list[str]:
-    """Return the value of a setting as a list of texts; one value is a list of one."""
-    if setting is None or setting.value is None:
-        return []
-    values = setting.value if isinstance(setting.value, list) else [setting.value]
-    return [str(value) for value in values]
 
 
 def write_mixture(draft: Draft) -> None:
@@ -120,38 +104,3 @@ def write_launch(draft: Draft, found: int | None, processes: int | None) -> Batc
             if found is None:
                 found = 1 if stem == "single_gpu" else PROCESSES_OF_CONFIGS
     return write_batch(draft, found, processes, DEFAULT_SIZES)
-
-
-def write_batch(
-    draft: Draft, found: int | None, processes: int | None, defaults: Mapping[str, int]
-) -> Batch:
-    """Write batch sizes in the keys of TRL.
-
-    They stay as they are, unless the number of processes changes: then a step and a generation
-    keep their sizes.
-
-    Args:
-        draft: the recipe under construction.
-        found: the number of processes of the other project; `None`: unknown.
-        processes: the number of processes of the recipe; `None`: the same.
-        defaults: the sizes of the other project by default.
-    """
-    sizes: dict[str, int] = dict(defaults)
-    for key in BATCH_KEYS:
-        number = draft.number(key, default=0)
-        if number:
-            sizes[key] = number
-    if found is None:
-        found = processes or 1
-        draft.remark(
-            None,
-            f"The number of training processes is not in the file, so it is taken as {found}. "
-            "Pass another with --num_processes N.",
-        )
-    batch = Batch(num_processes=found, **sizes)
-    if processes is not None and processes != found:
-        return write_sizes(draft, sizes_of(batch), processes)
-    for key, number in sizes.items():
-        if key != "num_iterations" or number > 1:
-            draft.write(key, number)
-    return batch

@@ -24,9 +24,9 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
     """
     draft.move("data.max_response_length", "max_completion_length")
     draft.default("max_completion_length", 512, "verl")  # which rewards read
-    batch, sizes = write_batch(draft, processes or found)
+    batch, sizes = write_sizes_in_prompts(draft, processes or found)
     write_rows(draft)
-    write_rewards(draft)
+    write_one_reward(draft)
     write_objective(draft)
     write_intervals(draft, sizes.steps_per_generation)
     write_logging(draft)
@@ -40,7 +40,7 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
     return batch
 
 
-def write_batch(draft: Draft, processes: int | None) -> tuple[Batch, Sizes]:
+def write_sizes_in_prompts(draft: Draft, processes: int | None) -> tuple[Batch, Sizes]:
     """Write the batch, and return it with verl's sizes.
 
     verl counts prompts in `train_batch_size` and `ppo_mini_batch_size`, each with `n` completions,
@@ -126,7 +126,7 @@ def write_rows(draft: Draft) -> None:
             draft.write(ours, number)
 
 
-def write_rewards(draft: Draft) -> None:
+def write_one_reward(draft: Draft) -> None:
     """Write the reward: the user's function, a reward model, or one chosen by data source."""
     path = draft.take("custom_reward_function.path")
     name = draft.known("custom_reward_function.name", default="compute_score")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 
 from grpo_ext.migrate.draft import recipe_hints
-from grpo_ext.migrate.recipe_text import as_yaml
+from grpo_ext.migrate.recipe_text import yaml_line
 from grpo_ext.migrate.rewards import REWARDS
 from grpo_ext.migrate.translate import REMOVE
 from grpo_ext.recipe.foreign import FOREIGN, TRANSLATIONS
@@ -48,9 +48,9 @@ def migrated(key: str, named: set[str]) -> str:
     if isinstance(rule, dict):
         cells = []
         for value, written in rule.items():
-            shown = "any other" if value == "*" else f"`{as_yaml(value)}`"
+            shown = "any other" if value == "*" else f"`{yaml_line(value)}`"
             keys = written if isinstance(written, dict) else {written: "..."}
-            settings = ", ".join(f"`{name}: {as_yaml(to)}`" for name, to in keys.items())
+            settings = ", ".join(f"`{name}: {yaml_line(to)}`" for name, to in keys.items())
             cells.append(f"{shown}: {settings or 'nothing'}")
         return "; ".join(cells)
     if rule in recipe_hints():
