@@ -60,8 +60,8 @@ def refuse_other_methods(source: Source) -> None:
     for setting in others:
         if setting.unknown is None:
             raise ValueError(
-                f"{setting.place}: {setting.key} {shown(setting.value)} is not GRPO, which is what "
-                "this command translates. Pass a file that trains with GRPO."
+                f"{setting.place}: these settings are for another method than GRPO: "
+                f"{setting.key} is {shown(setting.value)}. Pass a file that trains with GRPO."
             )
 
 
