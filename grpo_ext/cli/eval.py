@@ -24,6 +24,7 @@ from typing import Any
 
 from grpo_ext.cli.command import add_recipe_command, at_least
 from grpo_ext.common.modules import without_collector
+from grpo_ext.evaluation.output_files import check_output
 
 PARTS = ("greedy", "sampled")
 # options of one of the two kinds of evaluation, which the other refuses, with their defaults
@@ -102,7 +103,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_options(args: argparse.Namespace) -> None:
-    """Raise `ValueError` if there is nothing to evaluate on, or at options of the other kind."""
+    """Raise `ValueError` at options that cannot be used, before anything slow is done.
+
+    There must be something to evaluate on, no option of the other kind, and a path for the files
+    that can be written.
+    """
     if args.suite is None and args.config is None:
         raise ValueError(
             "eval needs something to evaluate on: write --config RECIPE for the rows of a recipe, "
@@ -110,11 +115,20 @@ def check_options(args: argparse.Namespace) -> None:
         )
     if args.suite is not None and args.config is None and not args.model:
         raise ValueError("--suite needs the models: write --model MODEL, or --config RECIPE.")
+    if args.suite is not None and not task_names(args.suite):
+        raise ValueError("--suite names no task: write names of tasks, separated by commas.")
+    if args.output:
+        check_output(Path(args.output))
     idle = SUITE_OPTIONS if args.suite is None else RECIPE_OPTIONS
     for name, default in idle.items():
         if getattr(args, name) != default:
             place = "without --suite" if args.suite is None else "with --suite"
             raise ValueError(f"--{name} has no effect {place}: remove it.")
+
+
+def task_names(text: str) -> list[str]:
+    """Return the names in the value of `--suite`, which are separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def run_recipe(args: argparse.Namespace) -> int:
@@ -155,16 +169,19 @@ def run_suite(args: argparse.Namespace) -> int:
         from grpo_ext.evaluation.suite_figures import save_suite
 
     suite = Suite(
-        names=[name.strip() for name in args.suite.split(",") if name.strip()],
+        names=task_names(args.suite),
         folder=args.suite_tasks,
         limit=args.suite_limit,
         batch_size=args.batch_size or SUITE_ROWS_AT_ONCE,
         engine=args.engine,
     )
-    evaluation = evaluate_suite(recipe, args.model or [recipe.model.model_name_or_path], suite)
+    files: list[Path] = []
+    models = args.model or [recipe.model.model_name_or_path]
+    for evaluation in evaluate_suite(recipe, models, suite):
+        if args.output:  # after each model, since a later one may fail hours later
+            files = save_suite(Path(args.output), evaluation)
     print_suite(evaluation)
-    if args.output:
-        files = save_suite(Path(args.output), evaluation)
+    if files:
         print(f"Wrote {', '.join(map(str, files))}.")
     return 0
 

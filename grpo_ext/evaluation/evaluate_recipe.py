@@ -10,15 +10,18 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_ext.common.adapters import check_model_folder
+from grpo_ext.common.adapters import ADAPTER_CONFIG, check_model_folder
 from grpo_ext.common.files import write_atomically
+from grpo_ext.common.hub import find_repo
 from grpo_ext.environments.start_episodes import beginning
 from grpo_ext.evaluation.by_task import compare_by_task
 from grpo_ext.evaluation.completions import Row, end_tokens, generate_completions
 from grpo_ext.evaluation.evaluate import evaluate
 from grpo_ext.evaluation.group_size import advice_on_group_size, best_group_size
+from grpo_ext.evaluation.output_files import completions_path
 from grpo_ext.evaluation.score import Rewards, Sample
 from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
+from grpo_ext.preflight.model_folder import folder_faults
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.reward_specs import metric_name
 from grpo_ext.rewards.run_defaults import set_prompts
@@ -53,7 +56,7 @@ def evaluate_models(
         sampled.
 
     Raises:
-        ValueError: if `check_models` refuses a model.
+        ValueError, FileNotFoundError, ConnectionError: if `check_models` refuses a model.
     """
     check_models(model_names)
     rows, rewards = rows_and_rewards(recipe, num_train_rows)
@@ -92,12 +95,28 @@ def evaluate_models(
 
 
 def check_models(model_names: list[str]) -> None:
-    """Raise `ValueError` if a model is named twice, or if `check_model_folder` refuses one."""
+    """Check that each model can be loaded, before hours are spent on the first.
+
+    Args:
+        model_names: the folders or hub ids of the models; a folder may hold an adapter.
+
+    Raises:
+        ValueError: if a model is named twice, or if a folder is damaged or unsafe to load.
+        FileNotFoundError: if a model is neither a folder, nor in the cache, nor on the hub.
+        ConnectionError: if the hub, which is asked for a model, cannot be reached.
+    """
     for name in model_names:
         if model_names.count(name) > 1:
             raise ValueError(f"the model {name} is given more than once: give each model once.")
     for name in model_names:
-        check_model_folder(Path(name).expanduser())
+        folder = Path(name).expanduser()
+        if not folder.is_dir():
+            find_repo(name, "model")
+        elif (folder / ADAPTER_CONFIG).is_file():
+            check_model_folder(folder)
+        else:
+            for fault in folder_faults(folder):
+                raise ValueError(fault)
 
 
 def rows_and_rewards(recipe: Recipe, num_train_rows: int = 0) -> tuple[list[Row], Rewards]:
@@ -135,7 +154,7 @@ def save_evaluation(path: Path, results: dict[str, Any]) -> list[Path]:
                 fields = without_ids(sample)
                 line = {**model, **row, "part": part, **fields}
                 lines.append(json.dumps(line, ensure_ascii=False))
-    completions = path.with_name(f"{path.stem}_completions.jsonl")
+    completions = completions_path(path)
     write_atomically(completions, "\n".join(lines) + "\n")
     if several_models:
         figures = {"models": summaries, "comparisons": results["comparisons"]}

@@ -5,7 +5,9 @@ The harness, an optional package, is imported only here and in `suite_model`, in
 
 from __future__ import annotations
 
+import gc
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -48,7 +50,9 @@ class Suite:
     engine: str = "auto"
 
 
-def evaluate_suite(recipe: Recipe, model_names: list[str], suite: Suite) -> dict[str, Any]:
+def evaluate_suite(
+    recipe: Recipe, model_names: list[str], suite: Suite
+) -> Iterator[dict[str, Any]]:
     """Evaluate models one after another on the tasks of a suite, and compare each with the first.
 
     Args:
@@ -56,24 +60,48 @@ def evaluate_suite(recipe: Recipe, model_names: list[str], suite: Suite) -> dict
         model_names: the folders or hub ids of the models.
         suite: the tasks.
 
-    Returns:
-        `settings`, what the figures depend on, and `shown`, the tasks that are no part of a group
-        with figures; `results`, what the harness returned, by model;
-        `figures` of `figures_by_task`, by model; and `comparisons`, the differences of
-        `compare_results` with the keys `model` and `against`.
+    Yields:
+        After each model, the `evaluation_of` all models so far, so that it can be written before
+        the next model is loaded.
 
     Raises:
         ValueError: if the harness is not installed, or if a task or a model cannot be used.
+        FileNotFoundError, ConnectionError: if `check_models` does not find a model.
     """
-    check_models(model_names)
     tasks = load_tasks(suite)
+    check_models(model_names)
     models = [check_model(recipe, name, suite.engine) for name in model_names]
-    results = {}
-    for checked in models:
+    results: dict[str, dict[str, Any]] = {}
+    for index, checked in enumerate(models):
         with harness_model(recipe, checked, suite.batch_size) as model:
             results[checked.name] = run_tasks(model, tasks, suite, checked.has_template)
-        del model  # two large models may not fit into memory
-    first, *later = model_names
+        del model
+        free_memory()  # two large models may not fit into it
+        yield evaluation_of(results, suite, models[: index + 1])
+
+
+def free_memory() -> None:
+    """Free the memory of a model that is no longer used, even if its objects form a cycle."""
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def evaluation_of(
+    results: dict[str, dict[str, Any]], suite: Suite, models: list[CheckedModel]
+) -> dict[str, Any]:
+    """Return the figures of the evaluated models, and the comparison of each with the first.
+
+    Args:
+        results: what the harness returned, by model.
+        suite: the tasks.
+        models: the evaluated models.
+
+    Returns:
+        `settings`, what the figures depend on, and `shown`, the tasks that are no part of a group
+        with figures; `results`; `figures` of `figures_by_task`, by model; and `comparisons`, the
+        differences of `compare_results` with the keys `model` and `against`.
+    """
+    first, *later = results
     comparisons = []
     for name in later:
         differences = compare_results(results[first], results[name])
@@ -104,8 +132,6 @@ def load_tasks(suite: Suite) -> TaskDict:
 
     if suite.folder is not None and not suite.folder.is_dir():
         raise ValueError(f"--suite_tasks {suite.folder}: there is no such folder of tasks.")
-    if not suite.names:
-        raise ValueError("--suite names no task: write names of tasks, separated by commas.")
     manager = TaskManager(include_path=None if suite.folder is None else str(suite.folder))
     check_names(suite.names, manager)
     try:
@@ -120,7 +146,7 @@ def load_tasks(suite: Suite) -> TaskDict:
     for name, task in loaded["tasks"].items():
         if getattr(task, "UNSAFE_CODE", False):
             raise ValueError(
-                f"the task {name} runs the code in completions without walls. Leave it out, or "
+                f"the task {name} runs the code in completions without isolation. Leave it out, or "
                 "run it with lm_eval itself, in a container."
             )
     return loaded

@@ -13,6 +13,7 @@ from grpo_ext.common.files import write_atomically
 from grpo_ext.common.untrusted import one_line
 from grpo_ext.evaluation.compare import difference_fields
 from grpo_ext.evaluation.completions import Row
+from grpo_ext.evaluation.output_files import completions_path
 
 NO_FILTER = "none"  # the harness's name for completions that are scored as they are
 COUNT = "n"
@@ -140,13 +141,13 @@ def is_mean(figure: float | None, values: list[float]) -> bool:
 
 
 def save_suite(path: Path, evaluation: dict[str, Any]) -> list[Path]:
-    """Write the results of `evaluate_suite`, and return the paths of the two files.
+    """Write an evaluation of `evaluate_suite`, and return the paths of the two files.
 
     `path` receives `settings`, `models` (the figures) and `comparisons` as JSON.
     `<stem>_completions.jsonl` in the same folder receives each document of each task with the
     model's responses and their scores.
     """
-    completions = path.with_name(f"{path.stem}_completions.jsonl")
+    completions = completions_path(path)
     lines = []
     for model, results in evaluation["results"].items():
         for task, samples in results["samples"].items():

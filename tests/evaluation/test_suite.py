@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext.cli.main import main
+from grpo_ext.evaluation import suite
 from tests.support.local_suite import (
     NAMES,
     assert_as_theirs,
@@ -66,6 +67,37 @@ def test_figures_and_errors_are_those_of_the_command_line(
 
 
 @harness
+@pytest.mark.slow
+def test_a_model_that_cannot_be_loaded_leaves_the_figures_of_those_before_it(
+    tiny_folder, tasks, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    save_models(tiny_folder)
+    config = json.loads((tmp_path / "after" / "config.json").read_text())
+    config["hidden_size"] *= 2
+    (tmp_path / "after" / "config.json").write_text(json.dumps(config))
+    words = ["--suite", "local_sums", "--suite_tasks", str(tasks), "--suite_limit", "2"]
+    words += ["--model", "before", "--model", "after", "--output", "suite.json"]
+    assert main(["eval", *words]) != 0
+    saved = json.loads((tmp_path / "suite.json").read_text())
+    assert list(saved["models"]) == ["before"] and saved["models"]["before"]["local_sums"]["n"] == 2
+    assert saved["comparisons"] == []
+
+
+@harness
+@pytest.mark.parametrize("second", ["owner/typo", "empty"])
+def test_every_model_is_looked_for_before_the_first_is_loaded(
+    second, tiny_folder, tasks, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setattr(suite, "harness_model", None)  # which loads a model
+    words = ["--suite", "local_sums", "--suite_tasks", str(tasks), "--model", str(tiny_folder)]
+    assert main(["eval", *words, "--model", second]) == 2
+    assert second in capsys.readouterr().err
+
+
+@harness
 def test_an_unknown_task_is_refused_before_a_model_is_loaded(tasks, capsys):
     words = ["--suite", "local_sumz", "--suite_tasks", str(tasks), "--model", "no/model"]
     assert main(["eval", *words]) == 2
@@ -102,6 +134,9 @@ def test_without_the_harness_the_message_says_how_to_install_it(capsys):
     [
         ([], "eval needs something to evaluate on"),
         (["--suite", "gsm8k"], "--suite needs the models"),
+        (["--suite", " ,", "--model", "m"], "--suite names no task"),
+        (["--suite", "gsm8k", "--model", "m", "--output", "."], "--output . is a folder"),
+        (["--config", "countdown/tiny", "--output", "/dev/null/x.json"], "/dev/null is no folder"),
         (["--suite", "gsm8k", "--model", "m", "--train_rows", "5"], "--train_rows has no effect"),
         (["--suite", "gsm8k", "--model", "m", "--num_samples", "4"], "--num_samples has no effect"),
         (["--config", "countdown/tiny", "--suite_limit", "5"], "--suite_limit has no effect"),
