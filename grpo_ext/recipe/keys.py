@@ -11,8 +11,6 @@ from grpo_ext.common.modules import versions
 from grpo_ext.recipe import trl_fields
 from grpo_ext.recipe.options import LaunchOptions, RunOptions, TrainerOptions
 
-# The versions, without their last number, whose dataclasses have the fields in `trl_fields`.
-KNOWN = {"trl": ("1.16",), "transformers": ("5.23", "5.24")}
 BUILT = "parallelism_config"  # its mapping becomes a dataclass of accelerate, which checks it
 
 
@@ -50,8 +48,11 @@ def keys_of(grpo: bool, keys: Container[str] = ()) -> dict[str, type]:
 
 
 def fields_are_known() -> bool:
-    """Return whether `trl_fields` has the fields of the installed TRL and transformers."""
+    """Return whether `trl_fields` has the fields of the installed TRL and transformers.
+
+    Only of the versions that it was written with: any other may have a field more.
+    """
     installed = versions()
     return all(
-        installed.get(package, "").rpartition(".")[0] in known for package, known in KNOWN.items()
+        installed.get(package) == version for package, version in trl_fields.VERSIONS.items()
     )

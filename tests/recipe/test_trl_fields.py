@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import transformers
 from accelerate.parallelism_config import ParallelismConfig
 from trl import ModelConfig, SFTConfig
 
-from grpo_ext.recipe import keys
+from grpo_ext.recipe import keys, trl_fields
 from grpo_ext.recipe.fields import default_of, hints_of
 from grpo_ext.recipe.load import load_recipe, load_sft_recipe
 from grpo_ext.recipe.problems import RecipeError
@@ -71,7 +72,8 @@ def messages(load, overrides) -> list[str]:
 )
 def test_other_versions_are_asked_for_their_fields_and_refuse_alike(load, overrides, monkeypatch):
     known = messages(load, overrides)
-    monkeypatch.setitem(keys.KNOWN, "transformers", ("5.0",))
+    later_patch = f"{transformers.__version__}.1"
+    monkeypatch.setitem(trl_fields.VERSIONS, "transformers", later_patch)
     assert keys.keys_of(grpo=True) == GRPO_CLASSES
     assert keys.keys_of(grpo=False) == SFT_CLASSES
     assert messages(load, overrides) == known and len(known) >= 3

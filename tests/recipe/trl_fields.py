@@ -14,6 +14,8 @@ import typing
 from enum import Enum
 from typing import Any
 
+import transformers
+import trl
 from trl import GRPOConfig, ModelConfig, ScriptArguments, SFTConfig
 
 from grpo_ext.recipe.fields import CHOICES, choices_of, default_of
@@ -24,8 +26,8 @@ CLASSES = (ScriptArguments, ModelConfig, GRPOConfig, SFTConfig)
 HEAD = '''"""The fields of TRL's dataclasses that are recipe keys: types, choices and defaults.
 
 `make fields` writes this file. With it, a recipe is read and checked without importing TRL,
-transformers and torch, which takes seconds. `grpo_ext.recipe.keys` says for which versions it
-holds. The classes list fields and cannot be built.
+transformers and torch, which takes seconds, if `VERSIONS` are installed. The classes list fields
+and cannot be built.
 """
 
 from dataclasses import dataclass, field
@@ -42,7 +44,8 @@ def source() -> str:
     named: dict[str, type] = {}  # the classes that are types of fields
     mirrors = [mirror(cls, named) for cls in classes]
     kinds = [kind(cls) for cls in named.values()]
-    text = "\n\n\n".join([HEAD, *kinds, *mirrors])
+    written_with = {"trl": trl.__version__, "transformers": transformers.__version__}
+    text = "\n\n\n".join([f"{HEAD}\nVERSIONS = {written_with!r}", *kinds, *mirrors])
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", FILE.name, "-"]
     formatted = subprocess.run(command, input=text, capture_output=True, text=True, cwd=REPO)
     assert formatted.returncode == 0, formatted.stderr
