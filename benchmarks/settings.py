@@ -22,6 +22,7 @@ from benchmarks.recorded import save
 from grpo_ext.bench.budget import MINUTES, Budget
 from grpo_ext.bench.measure import Bench
 from grpo_ext.bench.search import LAYOUTS, Search, token_budgets
+from grpo_ext.recipe.load import load_recipe
 from grpo_ext.tiny.model import build_model
 from grpo_ext.tiny.tokenizer import build_tokenizer
 
@@ -52,7 +53,8 @@ def measure(name: str, words: list[str], rounds: int) -> dict[str, Any]:
     """Return the row of one recipe, with the median seconds of all settings."""
     with tempfile.TemporaryDirectory() as folder:
         build_model(build_tokenizer([])).config.save_pretrained(folder)
-        bench = Bench(name, ["--model_name_or_path", folder, *words], Budget(60 * MINUTES))
+        recipe = load_recipe(name, ["--model_name_or_path", folder, *words], 1)
+        bench = Bench(recipe, Budget(60 * MINUTES))
         bench.as_it_stands()
         search = Search(bench)
         list(search.run())

@@ -28,7 +28,7 @@ from grpo_ext.bench.random_model import has_weights, make_random_model, with_ran
 from grpo_ext.bench.replay import Replay, recorded_generation
 from grpo_ext.preflight.forecast import make_forecast
 from grpo_ext.recipe.batch import Batch
-from grpo_ext.recipe.load import load_recipe
+from grpo_ext.recipe.load import Recipe, load_recipe
 from grpo_ext.recipe.memory import longest_completion, memory_estimate
 from grpo_ext.train import make_trainer
 
@@ -103,8 +103,7 @@ class Bench:
     """Measures one recipe. Call `as_it_stands` before the other methods.
 
     Args:
-        config: the recipe's file or name.
-        overrides: further keys and values, as on the command line.
+        recipe: the recipe, loaded for a single process.
         budget: the time for all measurements; unlimited by default.
 
     Attributes:
@@ -120,10 +119,10 @@ class Bench:
     completions: Generation  # the recorded ones
     replay: Replay
 
-    def __init__(self, config: str, overrides: list[str], budget: Budget | None = None):
+    def __init__(self, recipe: Recipe, budget: Budget | None = None):
         disable_progress_bar()
         self.budget = budget or Budget()
-        self.recipe = load_recipe(config, overrides, 1)
+        self.recipe = recipe
         self.forecast = make_forecast(self.recipe, 1)
         self.batch = self.forecast.plan.batch
         self.random_weights = not has_weights(self.recipe.flat["model_name_or_path"])

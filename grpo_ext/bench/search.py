@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from grpo_ext.bench.budget import MINUTES, Budget, BudgetSpent, interruptible
 from grpo_ext.bench.measure import Bench, Measurement, Settings, largest_divisor
 from grpo_ext.recipe.folder import sharding
+from grpo_ext.recipe.load import load_recipe
 
 Key = tuple[tuple[str, object], ...]  # the items of settings
 
@@ -334,7 +335,7 @@ def fastest_settings(config: str) -> Settings:
     """
     budget = Budget(60 * MINUTES)
     with interruptible(budget):
-        bench = Bench(config, [], budget)
+        bench = Bench(load_recipe(config, None, 1), budget)
         bench.as_it_stands()
         search = Search(bench)
         for _ in search.run():

@@ -77,11 +77,11 @@ def measure(args: argparse.Namespace, budget: Budget, display: Display) -> int:
         display.begin("reading the recipe")
         from grpo_ext.recipe.load import load_recipe
 
-        load_recipe(args.config, args.overrides, 1)  # refuses a faulty one before slow imports
+        recipe = load_recipe(args.config, args.overrides, 1)  # before slow imports
         from grpo_ext.bench.measure import Bench
         from grpo_ext.bench.search import Search
 
-        bench = Bench(args.config, args.overrides, budget)
+        bench = Bench(recipe, budget)
         search = Search(bench, lambda settings: display.begin(settings_label(settings)))
         if bench.random_weights:
             display.result(

@@ -61,7 +61,7 @@ def test_a_model_without_weights_gets_random_ones_and_drawn_lengths(tiny_folder,
         and not has_weights(str(tmp_path))
         and not has_weights("nobody/no-such-model")
     )
-    bench = Bench("countdown/tiny", words(tmp_path))
+    bench = Bench(load_recipe("countdown/tiny", words(tmp_path), 1))
     stands = bench.as_it_stands()
     lengths = list(map(len, bench.completions.completion_ids))
     assert (
@@ -96,7 +96,7 @@ def test_a_model_without_weights_gets_random_ones_and_drawn_lengths(tiny_folder,
 def test_episodes_and_options_of_other_options_do_not_matter_to_the_training_phase(
     tiny_folder, recipe, more
 ):
-    bench = Bench(recipe, words(tiny_folder, **more))
+    bench = Bench(load_recipe(recipe, words(tiny_folder, **more), 1))
     bench.as_it_stands()
     assert bench.training_phase(
         {"layout": "chunks", "max_tokens_per_micro_batch": None, "gradient_checkpointing": False}
@@ -118,7 +118,7 @@ def test_a_model_of_unknown_shape_is_refused(tmp_path, capsys):
 
 
 def test_out_of_memory_is_a_result(tiny_folder, monkeypatch):
-    bench = Bench("countdown/tiny", words(tiny_folder))
+    bench = Bench(load_recipe("countdown/tiny", words(tiny_folder), 1))
     bench.as_it_stands()
     search = Search(bench)
     plain = bench.training_phase

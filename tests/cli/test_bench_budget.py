@@ -20,6 +20,7 @@ from grpo_ext.cli import bench as command
 from grpo_ext.cli.main import main
 from grpo_ext.preflight.checkpointing import Checkpointing
 from grpo_ext.recipe.batch import Batch
+from grpo_ext.recipe.load import load_recipe
 from grpo_ext.trainer import phases
 from tests.support.bench_words import SMALL, words
 from tests.support.forked import Forked
@@ -105,7 +106,7 @@ def test_a_slow_step_is_measured_with_fewer_groups_and_the_time_is_kept(
 
 def test_a_fast_machine_measures_the_recipe_as_it_is_and_every_candidate(tiny_folder, clock_of):
     clock = clock_of(1e-6)
-    bench = Bench("countdown/tiny", words(tiny_folder), Budget(120, clock))
+    bench = Bench(load_recipe("countdown/tiny", words(tiny_folder), 1), Budget(120, clock))
     bench.as_it_stands()
     assert bench.sizes == bench.batch and bench.warm
     assert bench.num_completions == STEP
@@ -119,7 +120,7 @@ def test_a_fast_machine_measures_the_recipe_as_it_is_and_every_candidate(tiny_fo
 def test_a_step_without_signal_does_not_make_the_training_phase_small(tiny_folder, clock_of):
     """The untrained model gets no reward, so hardly a completion is trained on as the recipe is."""
     clock = clock_of(0.002)
-    bench = Bench("countdown/tiny", words(tiny_folder), Budget(120, clock))
+    bench = Bench(load_recipe("countdown/tiny", words(tiny_folder), 1), Budget(120, clock))
     assert bench.as_it_stands()["frac_reward_zero_std"] == 1
     before = bench.num_completions
     next(Search(bench).run())
@@ -147,7 +148,7 @@ def test_checkpointing_that_nobody_set_is_that_of_the_whole_step(
 
     monkeypatch.setattr(Checkpointing, "choose", on_if_large)
     given = words(tiny_folder, gradient_checkpointing="null")
-    bench = Bench("countdown/tiny", given, Budget(120, clock_of(0.2)))
+    bench = Bench(load_recipe("countdown/tiny", given, 1), Budget(120, clock_of(0.2)))
     bench.as_it_stands()
     assert bench.sizes.per_device_train_batch_size == GROUP < sizes[0]
     search = Search(bench)
