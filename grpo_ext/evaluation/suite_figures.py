@@ -39,7 +39,7 @@ def figures_by_task(results: dict[str, Any]) -> dict[str, Row]:
         row: Row = {COUNT: metrics.get("sample_len")}
         for key, value in metrics.items():
             metric, comma, metric_filter = key.partition(",")
-            if not comma or not is_number(value):
+            if not comma or not is_score(value):
                 continue
             if metric.endswith("_stderr"):
                 row[f"{label(metric.removesuffix('_stderr'), metric_filter)}_se"] = float(value)
@@ -56,8 +56,11 @@ def label(metric: str, metric_filter: str) -> str:
     return one_line(name)
 
 
-def is_number(value: object) -> bool:
-    """Return whether a value is a number; the harness also has texts, lists and tuples."""
+def is_score(value: object) -> bool:
+    """Return whether a value of the harness is a score, and no text, list or tuple.
+
+    Numbers of numpy are scores, and so are true and false, as IFEval's.
+    """
     try:
         float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -92,7 +95,7 @@ def values_of(results: dict[str, Any], name: str) -> dict[str, Values]:
     for task in [name, *descendants(name, results["group_subtasks"])]:
         for sample in results["samples"].get(task, []):
             for metric in sample["metrics"]:
-                if is_number(sample[metric]):
+                if is_score(sample[metric]):
                     by_document = values.setdefault(label(metric, sample["filter"]), {})
                     document = (task, sample["doc_id"])
                     by_document[document] = (float(sample[metric]), sample["doc_hash"])

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from grpo_ext.common.files import data_yaml
 from grpo_ext.observe.read_run import RunData, Series, Values
@@ -121,7 +121,8 @@ def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
     return columns
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value of a JSON file is a number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

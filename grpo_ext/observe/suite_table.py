@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from grpo_ext.observe.panels import is_number
 from grpo_ext.observe.read_run import Row, mappings, read_mapping
 
 SUITE = "suite.json"
@@ -68,7 +69,7 @@ def names_in(value: object) -> set[str]:
 
 def number(value: object) -> float | None:
     """Return a number as it is, and `None` for anything else."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return value if is_number(value) else None
 
 
 def difference_of(value: object) -> Row | None:
