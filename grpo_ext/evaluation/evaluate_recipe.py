@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from grpo_ext.common.adapters import ADAPTER_CONFIG, check_model_folder
 from grpo_ext.common.files import write_atomically
 from grpo_ext.common.hub import find_repo
+from grpo_ext.common.whole_model import folder_faults
 from grpo_ext.environments.start_episodes import beginning
 from grpo_ext.evaluation.by_task import compare_by_task
 from grpo_ext.evaluation.completions import Row, end_tokens, generate_completions
@@ -21,7 +22,6 @@ from grpo_ext.evaluation.group_size import advice_on_group_size, best_group_size
 from grpo_ext.evaluation.output_files import completions_path
 from grpo_ext.evaluation.score import Rewards, Sample
 from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
-from grpo_ext.preflight.model_folder import folder_faults
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.reward_specs import metric_name
 from grpo_ext.rewards.run_defaults import set_prompts

@@ -16,7 +16,8 @@ from transformers import AutoTokenizer
 from grpo_ext.cli.main import main
 from grpo_ext.common import prompt_tokens
 from grpo_ext.common.model_files import model_files_fault
-from grpo_ext.preflight.model_folder import check_model, folder_faults
+from grpo_ext.common.whole_model import folder_faults
+from grpo_ext.preflight.model_folder import check_model
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.tasks.open_dataset import open_dataset

@@ -22,9 +22,9 @@ from pyarrow import parquet
 from grpo_ext.cli.main import main
 from grpo_ext.common.adapters import check_model_folder
 from grpo_ext.common.foreign_files import MOST_HOLES, ForeignFile, open_plain
+from grpo_ext.common.whole_model import folder_faults
 from grpo_ext.curriculum.pass_rates import read_pass_rates
 from grpo_ext.demo.stages import Stages
-from grpo_ext.preflight.model_folder import folder_faults
 from grpo_ext.recipe.difference import differences
 from grpo_ext.recipe.folder import accelerate_settings
 from grpo_ext.recipe.load import load_recipe

@@ -1,0 +1,45 @@
+"""Check that a model folder is complete: a configuration, and weights as long as they say."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from grpo_ext.common.adapters import adapter_fault
+from grpo_ext.common.foreign_files import read_text
+from grpo_ext.common.model_files import CONFIG, model_files_fault
+
+
+def folder_faults(folder: Path) -> Iterator[str]:
+    """Yield the faults of a folder that should contain a complete model."""
+    fault = adapter_fault(folder) or model_files_fault(folder)
+    if fault is not None:
+        yield fault
+        return
+    if not (folder / CONFIG).is_file():
+        models = sorted(str(path.parent) for path in folder.glob(f"*/{CONFIG}"))
+        hint = f" Write one of the models in it: {', '.join(models)}." if models else ""
+        yield (
+            f"the folder {folder} is not a model, because it has no config.json. A model folder "
+            f"contains config.json, weights and a tokenizer.{hint}"
+        )
+        return
+    weights = {path.name for path in (*folder.glob("*.safetensors"), *folder.glob("*.bin"))}
+    for index in folder.glob("*.index.json"):
+        try:
+            weights.update(map(str, json.loads(read_text(index))["weight_map"].values()))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            yield f"{index} is damaged. Copy the folder again."
+    if not weights:
+        yield f"the folder {folder} has no weights (model.safetensors). Copy them into it."
+    for name in sorted(weights):
+        path = folder / name
+        try:
+            if not path.is_file():
+                yield f"the weights file {path} is missing. Copy the folder again."
+            elif path.suffix == ".safetensors":
+                with safe_open(path, framework="np"):  # compares the header with the file's size
+                    pass
+        except (OSError, SafetensorError) as error:
+            yield f"{path} is incomplete ({error}). Copy the folder again."
