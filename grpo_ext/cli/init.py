@@ -73,10 +73,10 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.output)
     check_folder(folder)
     rows = [dict(row) for row in islice(open_dataset(args.data, streaming=True), MAX_ROWS)]
-    from grpo_ext.common.files import write_atomically
     from grpo_ext.preflight.check_recipe import check_recipe
     from grpo_ext.preflight.first_recipe import recipe_of
-    from grpo_ext.preflight.proposal import propose, with_judge
+    from grpo_ext.preflight.proposal import with_judge
+    from grpo_ext.preflight.propose import propose
     from grpo_ext.preflight.proposed_reward import UNWRITTEN
 
     proposal = propose(rows)
@@ -86,19 +86,8 @@ def run(args: argparse.Namespace) -> int:
         proposal = with_judge(proposal, args.judge, str(folder))
     recipe = recipe_of(proposal, rows, args.data, args.model, str(folder), args.lora)
     recipe_file = folder / "recipe.yaml"
-    config = shlex.quote(str(recipe_file))
-    commands = (
-        f"grpo-ext check --config {config}\n"
-        f"grpo-ext train --config {config}\n"
-        f"grpo-ext report {shlex.quote(f'{folder}/run')}"
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(recipe_file, in_yaml(recipe.values, proposal, args.lora))
-    if proposal.reward == "judge":
-        write_atomically(folder / "rubric.md", RUBRIC)
-    elif proposal.reward == UNWRITTEN:
-        write_atomically(folder / "rewards.py", reward_file(folder))
-    write_atomically(folder / "README.md", f"# {folder.name}\n\n```bash\n{commands}\n```\n")
+    commands = next_commands(folder)
+    write_files(folder, in_yaml(recipe.values, proposal, args.lora), proposal, commands)
     reason = one_line(proposal.reason)
     print(f"{recipe_file}: reward {proposal.reward}, since {reason}. Next:\n{commands}")
     print(describe_time(recipe))
@@ -110,15 +99,60 @@ def run(args: argparse.Namespace) -> int:
     if findings.problems:
         return 1
     if args.bench:
-        from grpo_ext.bench.search import fastest_settings
+        return measure(recipe, recipe_file, proposal, args.lora)
+    return 0
 
-        print("Measuring for two minutes.", flush=True)
-        try:
-            recipe.values.update(fastest_settings(str(recipe_file)))
-        except ValueError as error:
-            print(f"Nothing was measured, so the sizes remain estimates: {error}")
-            return 1
-        write_atomically(recipe_file, in_yaml(recipe.values, proposal, args.lora, measured=True))
+
+def next_commands(folder: Path) -> str:
+    """Return the commands that check the recipe in a folder, train it, and report on its run."""
+    config = shlex.quote(str(folder / "recipe.yaml"))
+    return (
+        f"grpo-ext check --config {config}\n"
+        f"grpo-ext train --config {config}\n"
+        f"grpo-ext report {shlex.quote(f'{folder}/run')}"
+    )
+
+
+def write_files(folder: Path, recipe: str, proposal: Proposal, commands: str) -> None:
+    """Write the recipe, the files that its reward needs, and README.md.
+
+    Args:
+        folder: the folder to write to.
+        recipe: the text of the recipe.
+        proposal: the prompt and the reward.
+        commands: the commands for README.md.
+    """
+    from grpo_ext.common.files import write_atomically
+    from grpo_ext.preflight.proposed_reward import UNWRITTEN
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "recipe.yaml", recipe)
+    if proposal.reward == "judge":
+        write_atomically(folder / "rubric.md", RUBRIC)
+    elif proposal.reward == UNWRITTEN:
+        write_atomically(folder / "rewards.py", reward_file(folder))
+    write_atomically(folder / "README.md", f"# {folder.name}\n\n```bash\n{commands}\n```\n")
+
+
+def measure(recipe: FirstRecipe, recipe_file: Path, proposal: Proposal, lora: bool) -> int:
+    """Write the fastest measured settings into the recipe, and return the exit code.
+
+    Args:
+        recipe: the values of the recipe.
+        recipe_file: its file.
+        proposal: the prompt and the reward.
+        lora: whether an adapter is trained.
+    """
+    from grpo_ext.bench.search import fastest_settings
+    from grpo_ext.common.files import write_atomically
+
+    print("Measuring for two minutes.", flush=True)
+    try:
+        recipe.values.update(fastest_settings(str(recipe_file)))
+    except ValueError as error:
+        print(f"Nothing was measured, so the sizes remain estimates: {error}")
+        return 1
+    write_atomically(recipe_file, in_yaml(recipe.values, proposal, lora, measured=True))
     return 0
 
 
@@ -172,11 +206,13 @@ def check_folder(folder: Path) -> None:
 def ask_about(proposal: Proposal, rows: list[dict[str, Any]]) -> Proposal:
     """Ask at the terminal about the prompt and the reward; return the proposal as answered."""
     from grpo_ext.preflight.first_recipe import REWARD_PROMPTS
-    from grpo_ext.preflight.proposal import propose, with_reward
+    from grpo_ext.preflight.proposal import columns_for, with_reward
+    from grpo_ext.preflight.propose import propose
+    from grpo_ext.tasks.templates import is_field_name
 
     for text in proposal.questions:
         print(one_line(text))
-    columns = list(rows[0])
+    columns = list(filter(is_field_name, rows[0]))
     prompt = ask(
         "Enter a column or a template with columns in braces as the prompt, or nothing for "
         f"[{printable(proposal.prompt.replace(NEWLINE, ESCAPED_NEWLINE))}]",
@@ -186,13 +222,18 @@ def ask_about(proposal: Proposal, rows: list[dict[str, Any]]) -> Proposal:
     )
     if prompt != proposal.prompt:
         proposal = propose(rows, prompt)
+    readable = {}
+    for name in REWARD_PROMPTS:
+        needed = columns_for(name, proposal, rows)
+        if needed is not None and name != "judge":  # --judge names that one
+            readable[name] = needed
     reward = ask(
         f"Enter a reward, or nothing for [{proposal.reward}], since {one_line(proposal.reason)}",
         default=proposal.reward,
-        choices=[name for name in REWARD_PROMPTS if name != "judge"],  # --judge names that one
+        choices=list(readable),
     )
     if reward != proposal.reward:
-        proposal = with_reward(proposal, reward)
+        proposal = with_reward(proposal, reward, readable[reward])
     return proposal
 
 

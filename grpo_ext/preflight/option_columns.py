@@ -6,6 +6,7 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from grpo_ext.preflight.first_rows import Row
+from grpo_ext.tasks.templates import is_field_name
 
 LISTS = ("choices", "options", "endings", "candidates", "answer_choices")
 POSITIONS = ("label", "correct", "answer_index", "answer_idx", "correct_option")
@@ -80,6 +81,8 @@ def options_in(name: str, rows: list[Row]) -> Options | None:
             texts = [[str(option[key]) for option in value] for value in values]
             return in_fields(name, fields, texts)
     letters = sorted(values[0]) if isinstance(values[0], dict) else []
+    if not all(is_field_name(letter) and "]" not in letter for letter in letters):
+        return None
     if len(letters) >= 2 and all(isinstance(v, dict) and sorted(v) == letters for v in values):
         fields = [f"{name}[{letter}]" for letter in letters]
         texts = [[str(value[letter]) for letter in letters] for value in values]

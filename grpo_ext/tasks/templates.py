@@ -44,3 +44,16 @@ def entries_of(value: object, format_spec: str) -> list[str]:
 def fill(template: str, row: Mapping[str, Any]) -> str:
     """Return a template with the columns of a row in place of its braces."""
     return PromptFormatter().vformat(template, (), row)
+
+
+def literal(text: str) -> str:
+    """Return a text as a template writes it, with its braces doubled."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def is_field_name(name: str) -> bool:
+    """Return whether a template can contain a column or key of this name in braces.
+
+    Format strings read `.`, `[`, `!` and `:` as their own signs, and digits as a position.
+    """
+    return bool(name) and not name.isdecimal() and not set(name) & set(".[{}!:")

@@ -14,7 +14,8 @@ from grpo_ext.cli.main import main
 from grpo_ext.common.matrix_rate import MatrixRate
 from grpo_ext.preflight import estimated_time, first_recipe
 from grpo_ext.preflight.estimated_time import step_seconds
-from grpo_ext.preflight.proposal import Proposal, propose
+from grpo_ext.preflight.proposal import Proposal, columns_for, with_reward
+from grpo_ext.preflight.propose import propose
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.memory import ModelSize
@@ -298,6 +299,43 @@ def test_it_asks_about_the_prompt_and_the_reward(tiny_folder, tmp_path, monkeypa
 def test_the_reward_that_fits(row, reward, columns):
     found = propose([row] * 3)
     assert (found.reward, found.columns) == (reward, columns)
+
+
+@pytest.mark.parametrize(
+    ("row", "reward", "columns"),
+    [
+        ({"question": "a", "answer": "long " * 9, "tests": ["f"]}, "code", {"tests": "tests"}),
+        ({"question": "a", "answer": "7", "test_list": ["f"]}, "code", {"tests": "test_list"}),
+        ({"question": "a", "answer": "7", "test_list": ["f"]}, "exact", {"solution": "answer"}),
+        ({"question": "a", "answer": "long " * 9}, "exact", {"solution": "answer"}),
+        ({"question": "a", "answer": "7"}, "my_reward", {"reference": "answer"}),
+        (
+            {"question": "a", "nums": [1], "target": 1},
+            "countdown",
+            {"nums": "nums", "target": "target"},
+        ),
+        ({"question": "a", "answer": "7"}, "countdown", None),
+        ({"question": "a", "answer": "7"}, "code", None),
+        ({"question": "a"}, "exact", None),
+    ],
+)
+def test_a_chosen_reward_reads_its_own_columns_or_is_not_offered(row, reward, columns):
+    proposal = propose([row] * 3)
+    found = columns_for(reward, proposal, [row] * 3)
+    assert found == columns
+    if found is not None:
+        assert with_reward(proposal, reward, found).columns == columns
+
+
+def test_the_answer_of_messages_gets_the_name_that_the_chosen_reward_reads():
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "7"}]
+    rows = [{"messages": turns}] * 3
+    proposal = propose(rows)
+    assert proposal.answer_column == "solution"
+    written = with_reward(proposal, "my_reward", columns_for("my_reward", proposal, rows))
+    assert written.answer_column == "reference"
+    again = with_reward(written, "exact", columns_for("exact", written, rows))
+    assert again.answer_column == "solution"
 
 
 def test_rows_without_a_text_are_refused():

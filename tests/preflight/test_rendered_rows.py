@@ -9,7 +9,7 @@ import yaml
 
 from grpo_ext.cli.main import main
 from grpo_ext.preflight.check_recipe import check_recipe
-from grpo_ext.preflight.proposal import propose
+from grpo_ext.preflight.propose import propose
 from grpo_ext.preflight.rendered_rows import is_identifier, judge_rows
 from grpo_ext.preflight.try_code import check_tests
 from grpo_ext.recipe.problems import Findings

@@ -15,7 +15,8 @@ import yaml
 
 from grpo_ext.cli.main import main
 from grpo_ext.preflight.check_recipe import check_recipe
-from grpo_ext.preflight.proposal import propose
+from grpo_ext.preflight.propose import propose
+from grpo_ext.tasks.templates import fill
 from tests.support.places import REPO
 
 SHAPES = REPO / "tests" / "preflight" / "row_shapes"
@@ -253,3 +254,37 @@ def test_pairs_of_whole_dialogues_are_refused():
     rows = [{"chosen": "Human: hi\n\nAssistant: hello", "rejected": "Human: hi\n\nAssistant: no"}]
     with pytest.raises(ValueError, match="contain the question together with an answer"):
         propose(rows)
+
+
+def test_rows_without_tests_show_no_test():
+    rows = [{"text": f"Add {n}.", "tests": [f"assert f(1) == {n}"]} for n in range(30)]
+    assert "{tests[0]}" in propose(rows).prompt
+    rows[3]["tests"] = []
+    proposal = propose(rows)
+    assert (proposal.prompt, proposal.reward) == ("{text}", "code")
+
+
+def test_braces_of_classes_stay_in_the_prompt():
+    rows = [{"text": f"It is {n}.", "label": ("{pos}", "{neg}")[n % 2]} for n in range(12)]
+    proposal = propose(rows)
+    assert fill(proposal.prompt, rows[1]) == "It is 1.\n\nAnswer with one of: {neg}, {pos}."
+
+
+@pytest.mark.parametrize("name", ["my.text", "a[b", "a:b", "a!r", "{a", "a}", "", "0"])
+def test_a_column_that_a_template_cannot_contain_is_not_in_the_prompt(name):
+    rows = [{name: f"One word {n}", "title": f"Title of {n} words"} for n in range(12)]
+    proposal = propose(rows)
+    assert fill(proposal.prompt, rows[2]).endswith("\n\nTitle of 2 words")
+    with pytest.raises(ValueError, match="has a name without any of"):
+        propose([{name: row[name]} for row in rows])
+
+
+@pytest.mark.parametrize("key", ["a]b", "1", "{", ""])
+def test_options_by_keys_that_a_template_cannot_contain_are_asked_for(key):
+    rows = [
+        {"question": "Why?", "options": {key: "x", "B": f"rain {n}"}, "answer": "B"}
+        for n in range(12)
+    ]
+    proposal = propose(rows)
+    assert fill(proposal.prompt, rows[0]) == "Why?"
+    assert "Where are the options" in proposal.questions[0]

@@ -7,7 +7,7 @@ import json
 import pytest
 from datasets import Dataset
 
-from grpo_ext.preflight.proposal import propose
+from grpo_ext.preflight.propose import propose
 from grpo_ext.tasks.prompts import Prompts
 from grpo_ext.tasks.sharegpt import chat_messages
 from grpo_ext.trainer.run_output import check_prompt

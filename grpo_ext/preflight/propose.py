@@ -1,0 +1,148 @@
+"""Propose a prompt and a reward that fit the rows of a data file.
+
+What the rows leave open becomes a question: a text `TO DO:` in the prompt, or a reward that is
+still to be written. `grpo-ext check` refuses a recipe with either.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from grpo_ext.preflight.first_rows import Row
+from grpo_ext.preflight.option_columns import find_options
+from grpo_ext.preflight.proposal import Proposal
+from grpo_ext.preflight.proposed_reward import UNWRITTEN, choose_reward, find_golds
+from grpo_ext.preflight.question_columns import (
+    has_answer,
+    is_text_column,
+    language_pair,
+    question_of_pairs,
+    usual_question,
+)
+from grpo_ext.preflight.whole_prompt import with_whole_prompt
+from grpo_ext.tasks.base import template_columns
+from grpo_ext.tasks.prompts import TO_DO
+from grpo_ext.tasks.sharegpt import chat_messages
+from grpo_ext.tasks.templates import is_field_name
+
+COUNTDOWN = (
+    "Use the numbers {nums}, each exactly once, with + - * / and parentheses, to make {target}."
+)
+MOST_TEXTS = 3  # columns of texts in a prompt that a person has to write
+
+
+def propose(rows: list[Row], prompt: str | None = None) -> Proposal:
+    """Propose a prompt and a reward for rows.
+
+    Args:
+        rows: the first rows of a data file.
+        prompt: the question, as a column or a template of columns in braces; `None`: choose it.
+
+    Raises:
+        ValueError: if there is no row, or no column can be the question.
+    """
+    if not rows:
+        raise ValueError("the data has no rows.")
+    rows = [with_messages(row) for row in rows]
+    if prompt is None:
+        return propose_whole(rows)
+    used = template_columns(prompt) if "{" in prompt else [prompt]
+    return propose_reward(rows, prompt, used)
+
+
+def propose_whole(rows: list[Row]) -> Proposal:
+    """Propose a prompt and a reward for rows whose messages are chat messages."""
+    names = list(rows[0])
+    languages = language_pair(rows)
+    question = usual_question(rows)
+    if languages is not None:
+        return propose_translation(*languages)
+    if question is None and {"nums", "target"} <= set(names):
+        return propose_reward(rows, COUNTDOWN, [])
+    if question is None and {"chosen", "rejected"} <= set(names):
+        question = question_of_pairs(rows)
+    if question is None:
+        return propose_unknown(rows)
+    proposal = propose_reward(rows, question, [question])
+    if any(isinstance(row.get(question), list) for row in rows):  # chat messages
+        return proposal
+    others = [name for name in names if name != question]
+    return with_whole_prompt(proposal, rows, others)
+
+
+def propose_reward(rows: list[Row], prompt: str, used: Sequence[str]) -> Proposal:
+    """Propose a reward for a prompt that is settled.
+
+    Args:
+        rows: the first rows.
+        prompt: the question, as a column or a template.
+        used: the columns that the prompt uses, which a reward does not read.
+    """
+    others = [name for name in rows[0] if name not in used]
+    cuts_answer = all(has_answer(row.get(prompt)) for row in rows)
+    answer = None
+    if cuts_answer and find_golds(rows, others) is not None:
+        answer = "demonstration"  # the reward reads another column
+    elif cuts_answer:
+        answer = "solution"
+        rows = [{**row, answer: row[prompt][-1]["content"]} for row in rows]
+        others.append(answer)
+    choice = choose_reward(rows, others, find_options(rows, others))
+    if answer == "solution":
+        answer = next(iter(choice.columns), answer)
+    questions = [] if choice.question is None else [choice.question]
+    return Proposal(
+        prompt, choice.name, choice.columns, choice.reason, choice.options, answer, questions
+    )
+
+
+def propose_translation(source: str, target: str) -> Proposal:
+    """Propose a prompt and an unwritten reward for the texts of two languages.
+
+    Args:
+        source: the field of the text to translate, such as `en`, or `translation[en]`.
+        target: the column of the translation, such as `de`, or `translation.de`.
+    """
+    languages = [re.split(r"[.\[]", name)[-1].strip("]") for name in (source, target)]
+    return Proposal(
+        f"Translate this text from {languages[0]} to {languages[1]}.\n\n{{{source}}}",
+        UNWRITTEN,
+        {"reference": target},
+        f"{target} has translations, which no rule can judge",
+    )
+
+
+def propose_unknown(rows: list[Row]) -> Proposal:
+    """Propose a prompt that a person has to complete, for columns without a usual name.
+
+    Raises:
+        ValueError: if no column consists of texts and has a name that a template can contain.
+    """
+    names = list(rows[0])
+    texts = [name for name in names if is_field_name(name) and is_text_column(rows, name)]
+    if not texts:
+        raise ValueError(
+            "No column can be the prompt, because none consists of texts that could be questions "
+            "and has a name without any of . : ! [ and braces. The columns are "
+            f"{', '.join(names)}. Name the column of the question `prompt` or `question`."
+        )
+    golds = find_golds(rows, names)
+    shown = [name for name in texts if golds is None or name != golds.column][:MOST_TEXTS] or texts
+    proposal = propose_reward(rows, shown[0], shown)
+    fields = "\n\n".join(f"{{{name}}}" for name in shown)
+    rest = ", ".join(name for name in names if name not in shown)
+    also = f" The other columns are {rest}." if rest else ""
+    question = (
+        "No column has the usual name of a question, such as prompt or question. Write into "
+        f"user_prompt what the model should do with {', '.join(shown)}.{also}"
+    )
+    return replace(
+        proposal,
+        prompt=f"{TO_DO} the model should do with this text.\n\n{fields}",
+        questions=[question, *proposal.questions],
+    )
+
+
+def with_messages(row: Row) -> Row:
+    """Return a row with its ShareGPT conversations converted to chat messages."""
+    return {name: chat_messages(value) for name, value in row.items()}

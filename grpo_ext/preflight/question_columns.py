@@ -1,0 +1,76 @@
+"""Find the columns that contain the question, by their names and values."""
+
+from grpo_ext.preflight.first_rows import Row
+from grpo_ext.preflight.proposed_reward import usual_names
+from grpo_ext.preflight.rendered_rows import MAX_SHARE, ends_with_answer, is_identifier, share_of
+from grpo_ext.rewards.format_rewards import LANGUAGES
+
+# usual names of the column that contains the question
+QUESTIONS = (
+    "prompt", "messages", "conversations", "conversation", "question", "problem", "instruction",
+    "query", "question_stem", "problem_statement", "problem_description", "task", "goal", "ctx",
+    "text", "input",
+)  # fmt: skip
+
+
+def usual_question(rows: list[Row]) -> str | None:
+    """Return the first column with one of the names in `QUESTIONS`; `None` if there is none.
+
+    Columns of identifiers, and of other values than texts and messages, are skipped.
+    """
+    for name in usual_names(QUESTIONS, list(rows[0])):
+        is_question = any(isinstance(row.get(name), str | list) for row in rows)
+        if is_question and not is_identifier_column(rows, name):
+            return name
+    return None
+
+
+def question_of_pairs(rows: list[Row]) -> str:
+    """Return the column whose messages begin with the question of a preference.
+
+    Raises:
+        ValueError: if the pairs are texts, in which question and answer are not told apart.
+    """
+    if all(has_answer(row.get("chosen")) for row in rows):
+        return "chosen"
+    raise ValueError(
+        "the columns chosen and rejected contain the question together with an answer, so no "
+        "column can be the prompt. Write the question of each row into a column `prompt`."
+    )
+
+
+def language_pair(rows: list[Row]) -> tuple[str, str] | None:
+    """Return the field of the source text and the column of its translation.
+
+    They are two columns named by codes of languages, or two keys of a column `translation`. `None`
+    if there are neither.
+    """
+    columns = [name for name in rows[0] if name in LANGUAGES and is_text_column(rows, name)]
+    if len(columns) == 2:
+        return columns[0], columns[1]
+    translation = rows[0].get("translation")
+    if isinstance(translation, dict):
+        keys = [key for key in translation if key in LANGUAGES]
+        if len(keys) == 2:
+            return f"translation[{keys[0]}]", f"translation.{keys[1]}"
+    return None
+
+
+def is_text_column(rows: list[Row], name: str) -> bool:
+    """Return whether a column contains only texts, not all empty and not mostly identifiers."""
+    cells = [row.get(name) for row in rows]
+    if not all(isinstance(cell, str) for cell in cells) or not any(cells):
+        return False
+    return not is_identifier_column(rows, name)
+
+
+def is_identifier_column(rows: list[Row], name: str) -> bool:
+    """Return whether most values of a column are identifiers, such as UUIDs."""
+    return share_of(is_identifier(str(row.get(name))) for row in rows) > MAX_SHARE
+
+
+def has_answer(prompt: object) -> bool:
+    """Return whether a prompt is a list of chat messages that ends with the assistant's answer."""
+    if not isinstance(prompt, list) or not prompt or not isinstance(prompt[-1], dict):
+        return False
+    return ends_with_answer(prompt) and isinstance(prompt[-1].get("content"), str)

@@ -1,0 +1,182 @@
+"""Complete the prompt of a question with what else it needs: contexts, options, classes, a test."""
+
+import re
+from dataclasses import dataclass, replace
+
+from grpo_ext.common.columns import CONTEXTS
+from grpo_ext.preflight.first_rows import Row
+from grpo_ext.preflight.option_columns import Options, find_options
+from grpo_ext.preflight.proposal import Proposal
+from grpo_ext.preflight.proposed_reward import TESTS, Golds, find_golds, first_of, most, usual_names
+from grpo_ext.preflight.question_columns import is_text_column
+from grpo_ext.preflight.try_code import names_functions
+from grpo_ext.tasks.prompts import TO_DO
+from grpo_ext.tasks.templates import literal
+
+# Usual names of questions that do not say what to do with them.
+VAGUE = ("text", "input")
+LABELS = ("label", "labels", "class", "target")  # columns of a classification
+MOST_CLASSES = 12  # distinct answers that are listed in a prompt
+ROWS_OF_CLASS = 3  # mean number of rows with the same answer, from which answers are classes
+
+
+@dataclass(frozen=True)
+class Addition:
+    """What a prompt needs beside the question and its contexts; texts are empty if nothing is.
+
+    Attributes:
+        before: a paragraph before the question.
+        lines: lines that directly follow the question.
+        after: a paragraph after the question.
+        open_question: what a person has to decide.
+        says_task: whether the prompt now says what the model should do.
+        reward: the reward that the prompt then needs; `None`: the proposed one.
+    """
+
+    before: str = ""
+    lines: str = ""
+    after: str = ""
+    open_question: str = ""
+    says_task: bool = False
+    reward: str | None = None
+
+
+def with_whole_prompt(proposal: Proposal, rows: list[Row], others: list[str]) -> Proposal:
+    """Return a proposal whose prompt has all that the question needs beside its own column.
+
+    These are contexts, such as Alpaca's `input`, options, the names of classes, or a test that
+    names the function to write. What they leave open becomes a question.
+
+    Args:
+        proposal: a proposal whose prompt is a column of texts.
+        rows: the first rows.
+        others: the columns beside the question.
+    """
+    column = proposal.prompt
+    golds = find_golds(rows, others)
+    fields = [f"{{{column}}}"]
+    for name in usual_names(CONTEXTS, others):
+        is_gold = golds is not None and name == golds.column
+        if not is_gold and is_text_column(rows, name):
+            fields.append(f"{{{name}}}")
+    addition = addition_to(proposal, rows, others, golds)
+    if column in VAGUE and not addition.says_task:
+        addition = replace(
+            addition,
+            before=f"{TO_DO} the model should do with this text.",
+            open_question=f"What should the model do with {column}? Write it into user_prompt.",
+        )
+    if addition.lines:
+        fields[-1] += f"\n{addition.lines}"
+    parts = [part for part in (addition.before, *fields, addition.after) if part]
+    questions = [*proposal.questions]
+    if addition.open_question:
+        questions.append(addition.open_question)
+    return replace(
+        proposal,
+        prompt="\n\n".join(parts),
+        reward=addition.reward or proposal.reward,
+        questions=questions,
+    )
+
+
+def addition_to(
+    proposal: Proposal, rows: list[Row], others: list[str], golds: Golds | None
+) -> Addition:
+    """Return what the prompt of a proposal needs beside the question and its contexts.
+
+    Args:
+        proposal: a proposal whose prompt is a column of texts.
+        rows: the first rows.
+        others: the columns beside the question.
+        golds: the gold answers in these columns, if there are any.
+    """
+    options = find_options(rows, others)
+    if proposal.reward == "choice":
+        return addition_of_options(options, rows, proposal.prompt)
+    if options is not None and answers_are_options(golds, options):
+        return Addition(lines=options.unlettered)
+    tests = first_of(TESTS, others)
+    if proposal.reward == "code" and tests is not None:
+        return Addition(after=example_of_tests(rows, proposal.prompt, tests), says_task=True)
+    if golds is not None and proposal.reward in ("exact", "number"):
+        return addition_of_classes(golds, rows)
+    return Addition()
+
+
+def addition_of_options(options: Options | None, rows: list[Row], question: str) -> Addition:
+    """Return the options with letters, or ask for them if the question does not list them."""
+    if options is not None:
+        return Addition(lines=options.template)
+    if lists_options(rows, question):
+        return Addition()
+    return Addition(
+        open_question="Where are the options of the question? The prompt has to list them."
+    )
+
+
+def addition_of_classes(golds: Golds, rows: list[Row]) -> Addition:
+    """Return the classes of a classification, or ask for the meaning of those that are numbers."""
+    classes = classes_of(golds, rows)
+    if not classes:
+        return Addition()
+    names = ", ".join(classes)
+    if not is_numbered(golds, classes):
+        return Addition(after=f"Answer with one of: {literal(names)}.", says_task=True)
+    return Addition(
+        before=f"{TO_DO} the numbers mean: {names}",
+        open_question=(
+            f"What do the numbers of {golds.column} mean ({names})? Write their names into "
+            "user_prompt."
+        ),
+        says_task=True,
+        reward="exact",
+    )
+
+
+def lists_options(rows: list[Row], question: str) -> bool:
+    """Return whether most questions contain the letters of options."""
+    return most(re.search(r"\bA[).:\]]", str(row.get(question))) for row in rows)
+
+
+def answers_are_options(golds: Golds | None, options: Options) -> bool:
+    """Return whether most gold answers are the text of an option."""
+    if golds is None or len(golds.texts) != len(options.texts):
+        return False
+    pairs = zip(golds.texts, options.texts, strict=True)
+    return most(gold in texts for gold, texts in pairs)
+
+
+def classes_of(golds: Golds, rows: list[Row]) -> list[str]:
+    """Return the distinct answers, sorted, if they are the classes of a classification; else `[]`.
+
+    Numbers are classes only in a column with one of the names in `LABELS`.
+    """
+    classes = sorted(set(golds.texts))
+    is_label = golds.column.lower() in LABELS
+    are_numbers = all(text.lstrip("-").isdecimal() for text in classes)
+    if golds.are_lists or (are_numbers and not is_label):
+        return []
+    if not 2 <= len(classes) <= MOST_CLASSES or len(rows) < ROWS_OF_CLASS * len(classes):
+        return []
+    return classes
+
+
+def is_numbered(golds: Golds, classes: list[str]) -> bool:
+    """Return whether the classes are numbers, which do not say what they mean."""
+    return golds.column.lower() in LABELS and all(text.isdecimal() for text in classes)
+
+
+def example_of_tests(rows: list[Row], question: str, tests: str) -> str:
+    """Return a paragraph with the first test, if tests call functions that questions do not name.
+
+    Return an empty text otherwise, or if not all rows have a list of texts as their tests.
+    """
+    lists = [row.get(tests) for row in rows]
+    if not all(isinstance(value, list) and value for value in lists):
+        return ""
+    if not all(isinstance(value[0], str) for value in lists):
+        return ""
+    if most(names_functions(str(row.get(question)), row[tests]) for row in rows):
+        return ""
+    return f"The program must pass tests such as this one:\n{{{tests}[0]}}"
