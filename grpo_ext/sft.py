@@ -26,7 +26,7 @@ def make_trainer(recipe: Recipe) -> SFTTrainer:
     from trl import SFTTrainer, get_quantization_config
 
     from grpo_ext.observe.progress import show_progress
-    from grpo_ext.preflight.recipe_checks import check_start
+    from grpo_ext.preflight.loaded_recipe import check_start
     from grpo_ext.run.from_recipe import adapter_of, model_init_kwargs, optimizer_of
     from grpo_ext.tasks.open_dataset import open_dataset
 

@@ -35,7 +35,7 @@ def make_trainer(
     """
     from trl import get_quantization_config
 
-    from grpo_ext.preflight.recipe_checks import check_start
+    from grpo_ext.preflight.loaded_recipe import check_start
     from grpo_ext.run.from_recipe import (
         adapter_of,
         eval_rows,

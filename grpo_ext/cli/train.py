@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         overrides = [*overrides, "--accelerate_config", args.accelerate_config]
     recipe = load(args.config, overrides, args.num_processes)
     with without_collector():
-        from grpo_ext.preflight.recipe_checks import check_start
+        from grpo_ext.preflight.loaded_recipe import check_start
 
     # The processes check the recipe again, but here each fault is reported once, before they start.
     check_start(recipe)

@@ -42,7 +42,7 @@ def check_recipe(
             return findings
         recipe = error.recipe
     with without_collector():
-        from grpo_ext.preflight.recipe_checks import check_loaded
+        from grpo_ext.preflight.loaded_recipe import check_loaded
 
     check_loaded(recipe, findings, num_processes, num_samples)
     return findings

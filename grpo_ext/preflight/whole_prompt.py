@@ -173,9 +173,7 @@ def example_of_tests(rows: list[Row], question: str, tests: str) -> str:
     Return an empty text otherwise, or if not all rows have a list of texts as their tests.
     """
     lists = [row.get(tests) for row in rows]
-    if not all(isinstance(value, list) and value for value in lists):
-        return ""
-    if not all(isinstance(value[0], str) for value in lists):
+    if not all(isinstance(value, list) and value and isinstance(value[0], str) for value in lists):
         return ""
     if most(names_functions(str(row.get(question)), row[tests]) for row in rows):
         return ""

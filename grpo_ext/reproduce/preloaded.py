@@ -10,6 +10,6 @@ import grpo_ext.reproduce.runs
 import grpo_ext.sft
 import grpo_ext.train
 import grpo_ext.trainer
-from grpo_ext.preflight import recipe_checks
+from grpo_ext.preflight import loaded_recipe
 
 gc.freeze()

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from grpo_ext.environments.base import environment_class
 from grpo_ext.preflight.check_recipe import check_recipe
 from grpo_ext.preflight.forecast import prompt_tokens
-from grpo_ext.preflight.recipe_checks import check_start
+from grpo_ext.preflight.loaded_recipe import check_start
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import RecipeError
 

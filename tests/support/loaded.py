@@ -18,7 +18,7 @@ import grpo_ext.sft
 import grpo_ext.train
 import grpo_ext.trainer
 import tests.support.fixed_completions
-from grpo_ext.preflight import recipe_checks
+from grpo_ext.preflight import loaded_recipe
 from grpo_ext.recipe import load
 
 grpo_ext.cli.main.make_parser()  # imports the subcommands
