@@ -152,14 +152,13 @@ def test_the_rate_of_a_wide_model_is_measured_at_a_smaller_width(monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_it_writes_trains_without_an_edit(tiny_folder, tmp_path, monkeypatch, capsys):
+def test_what_it_writes_trains_without_an_edit(tiny_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["init", write(tmp_path, "solutions.jsonl"), str(tiny_folder), "--yes", "--lora"]
     assert main(words) == 0
     sizes = ["--max_steps", "1", "--per_device_train_batch_size", "8"]
     nothing_learnt = 1  # an untrained model earns nothing
     assert main(["train", "--config", "mine/recipe.yaml", *sizes]) == nothing_learnt
-    assert "none of 8 completions had an advantage" in capsys.readouterr().out
     assert (tmp_path / "mine" / "run" / "adapter_config.json").exists()
 
 
