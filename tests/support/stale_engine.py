@@ -52,7 +52,7 @@ def trainer_of(model: Path, out: Path, device: str = "cpu", **settings: Any) -> 
 
 def send_only_first_weights(trainer: GRPOExtTrainer) -> None:
     """Send the sampler no weights after those of the start."""
-    sampler = trainer.parts.generations.sampler
+    sampler: Any = trainer.parts.generations.sampler
     load = sampler.load_weights
 
     def load_first(step: int) -> None:
