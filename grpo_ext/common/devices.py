@@ -1,6 +1,7 @@
 """The devices of this machine, and whether waiting threads spin or sleep."""
 
 import os
+import platform
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -54,6 +55,17 @@ def settings_here(use_cpu: bool | None, bf16: bool | None) -> dict[str, bool]:
     if use_cpu is not None or torch.accelerator.is_available():  # `gpu_is_there` knows only CUDA
         return {}
     return {"use_cpu": True, "bf16": bool(bf16)}
+
+
+def bfloat16_is_slow() -> bool:
+    """Return whether the CPU is an x86 processor without AVX-512.
+
+    There, products of bfloat16 take ten times as long as those of float32, or longer.
+    """
+    import torch
+
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    return is_x86 and torch.backends.cpu.get_cpu_capability() != "AVX512"
 
 
 def wait_calmly() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from trl.chat_template_utils import qwen2_5_chat_template
 
+from grpo_ext.common.devices import bfloat16_is_slow
 from grpo_ext.common.files import write_atomically
 from grpo_ext.demo.smollm2 import save_smollm2
 from grpo_ext.environments.check import Check
@@ -281,10 +282,13 @@ DEMOS: dict[str, TinyDemo] = {
     ),
 }
 # verifiable instructions; the pretrained model writes well but seldom follows them
+FLOAT32 = {"dtype": "float32", "bf16": False}
+
 REAL = PretrainedDemo(
     recipe="instructions/smollm2.yaml",
     beside="instructions/smollm2-word-problems.yaml",
     judges_texts=True,
+    settings=FLOAT32 if bfloat16_is_slow() else {},
     num_samples=2,
     eval_batch_size=96,
 )

@@ -72,7 +72,7 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
             add_text_figures(evaluation, str(first_model))
         save_evaluation(folder / f"eval_{when}.json", evaluation)
         if demo.beside:
-            beside = load_recipe(recipe_folder() / demo.beside)
+            beside = load_recipe(recipe_folder() / demo.beside, words(**demo.settings))
             beside_evaluation = evaluate_models(
                 beside,
                 [str(model)],

@@ -40,6 +40,7 @@ FEW_ROWS = 200
 FEWEST_ROWS = 20  # no rows are held out from fewer
 MOST_EVALUATED = 64  # rows of an evaluation
 EVALUATIONS = 4  # of a run
+CHECKPOINTS = 4  # of a run; a kill costs at most the steps between two
 # Texts of a question that says in which form to answer.
 FORMATS = ("\\boxed", "####", "<answer>", "inal answer", "the answer is", "nswer:")
 
@@ -218,6 +219,7 @@ def sizes(
     return {
         "max_completion_length": max_tokens,
         "max_steps": steps,
+        "save_steps": steps // CHECKPOINTS,
         "per_device_train_batch_size": micro_batch,
         "gradient_accumulation_steps": completions // micro_batch,
         "gradient_checkpointing": checkpointing,

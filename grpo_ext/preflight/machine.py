@@ -1,7 +1,6 @@
 """Check this machine: packages, launcher, trackers, hub login, vLLM server, disk, processor."""
 
 import os
-import platform
 import re
 import shutil
 import sys
@@ -10,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from grpo_ext.common.devices import gpu_is_there
+from grpo_ext.common.devices import bfloat16_is_slow, gpu_is_there
 from grpo_ext.common.files import data_yaml
 from grpo_ext.common.suggestions import unknown
 from grpo_ext.common.untrusted import first_line
@@ -46,8 +45,7 @@ def check_processor(v: Values, findings: Findings) -> None:
 
     if torch.accelerator.is_available() and not v["use_cpu"]:
         return
-    capability = torch.backends.cpu.get_cpu_capability()
-    if platform.machine().lower() not in ("x86_64", "amd64") or capability == "AVX512":
+    if not bfloat16_is_slow():
         return
     for key, slow, remedy in (
         ("dtype", "bfloat16", "`dtype: float32`"),
