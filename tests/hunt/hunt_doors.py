@@ -50,7 +50,8 @@ def doors_end(tricks: list[tuple[str, str]], door: str) -> None:
 
         def body() -> None:
             for kind, place in tricks:
-                with suppress(OSError, ValueError):  # an earlier trick has taken its file
+                # an earlier trick has taken its file, or nested it too deep to read
+                with suppress(OSError, ValueError, RecursionError):
                     spoil(folder, kind, place)
             print(enter(door, folder, tricks))
 
