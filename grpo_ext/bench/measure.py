@@ -411,7 +411,10 @@ class TimeLimit(TrainerCallback):
         self._begun = 0.0
 
     def before_pass(self, module: torch.nn.Module, inputs: object) -> None:
-        """Raise `BudgetSpent` if time is over; the hook of the model's embedding."""
+        """Raise `BudgetSpent` unless another pass fits; a hook of the model's input embedding.
+
+        After Ctrl-C, raise `KeyboardInterrupt`.
+        """
         self.budget.check(self.pass_reserve)
 
     def on_train_begin(
@@ -465,7 +468,7 @@ def with_groups(batch: Batch, groups: int) -> Batch:
 
 
 def batch_settings(batch: Batch) -> Settings:
-    """Return the recipe keys of batch sizes."""
+    """Return the batch sizes by recipe key."""
     keys = (
         "per_device_train_batch_size",
         "gradient_accumulation_steps",

@@ -46,9 +46,8 @@ def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokeni
         config = known_config(name) or AutoConfig.from_pretrained(name, local_files_only=True)
     except OSError:
         raise ValueError(
-            f"{name} is not on this machine, and its shape is not known: write "
-            "`--model_name_or_path FOLDER`, with a folder that has at least the model's "
-            "config.json."
+            f"{name} has no config.json on this machine, and its shape is not known. Write "
+            "`--model_name_or_path FOLDER`, where FOLDER has at least the model's config.json."
         ) from None
     tokenizer = build_tokenizer([])
     config.pad_token_id = tokenizer.pad_token_id

@@ -144,10 +144,11 @@ class Search:
             yield switched
 
     def _limits(self, settings: Settings) -> Iterator[Settings]:
-        """Yield settings with each token limit, up to one below which others cannot win.
+        """Yield settings with each token limit, from the largest down to the first slow one.
 
-        The largest limit comes first, and is compared with no limit, or with the recipe's own
-        settings if that was not measured.
+        A limit is slow if training takes more than `SLOWER` times as long as with the limit before
+        it; smaller ones cannot win then. The largest is compared with no limit, or with the
+        recipe's own settings if that was not measured.
         """
         seconds = self._seconds()
         unlimited = {**settings, "max_tokens_per_micro_batch": None}

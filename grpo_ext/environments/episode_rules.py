@@ -70,7 +70,7 @@ def episode_rules(environment: str | Mapping[str, Any]) -> EpisodeRules:
     settings = dict(environment)
     name = settings.pop("name", None)
     if not isinstance(name, str):
-        raise ValueError("environment has no name: write one, such as {name: guess, turns: 5}.")
+        raise ValueError("environment needs a name as text, as in {name: guess, turns: 5}.")
     cls = environment_class(name)
     option_names = set()
     for parameter in inspect.signature(cls).parameters.values():

@@ -243,7 +243,7 @@ def checked_step(returned: object) -> tuple[str | None, bool]:
     if not is_flag or over not in (0, 1):
         raise TypeError(
             "the second value that step returns, whether the episode is over, must be true or "
-            f"false; it returned {clipped(over)}"
+            f"false, but is {clipped(over)}"
         )
     return answer, bool(over)
 

@@ -120,7 +120,7 @@ def row_means(samples: list[Sample], name: str | None) -> pd.Series:
 
 
 def problems_of(samples: list[Sample], rows: pd.Index) -> list[str | int]:
-    """Return the problem of each row in `rows`; its row number if its samples have no problem."""
+    """Return the problem id of each row in `rows`, or the row number where the id is unknown."""
     problems: dict[int, str | int] = {}
     for sample in samples:
         problem = sample.problem

@@ -84,7 +84,7 @@ def print_grid(
 
 
 def cell_width(body: Sequence[Sequence[str]], column: int) -> int:
-    """Return the width of a column's widest cell in terminal characters, at least 1."""
+    """Return how many terminal columns the widest cell of a column takes, at least 1."""
     from rich.cells import cell_len
 
     widths = [cell_len(row[column]) for row in body]

@@ -160,7 +160,7 @@ class Draft:
             self.write(key, value, comment=f"the default of {project}")
 
     def remark(self, setting: Setting | None, text: str, by_hand: bool = True) -> None:
-        """Add a remark on a setting, or on the whole file with `None`; see `Remark`."""
+        """Add a remark on `setting`; `None`: on the whole file, where `by_hand` has no effect."""
         if setting is None:
             self.remarks.append(Remark(text))
         else:

@@ -59,7 +59,11 @@ def leave_out_sharding(draft: Draft, batch: Batch) -> None:
 
 
 def translate_setting(draft: Draft, setting: Setting) -> None:
-    """Translate a setting by the table of keys of other packages, or remark on it."""
+    """Write a setting under the recipe key that stands for it, or add a remark on it.
+
+    The key is found in the tables of `recipe.foreign`; a key that they lack is kept if a recipe has
+    one of that name.
+    """
     name = entry_of(setting.key)
     inner = setting.key.rpartition(".")[2]
     if inner in ("task", "tasks"):

@@ -101,7 +101,10 @@ class RunLog(TrainerCallback):
         return in_share(f"{step}:{group}", self.share)
 
     def on_samples(self, rows: list[dict[str, Any]]) -> None:
-        """Append completions to `samples.jsonl`; called by the trainer on the main process."""
+        """Append the completions of groups that `wants` selects to `samples.jsonl`.
+
+        Called by the trainer on the main process.
+        """
         if self.samples is None:
             return
         wanted_rows = [row for row in rows if self.wants(row["step"], row["group"])]

@@ -37,7 +37,7 @@ def check_recipe(
         findings.problems += error.problems
         if error.recipe is None:
             findings.note(
-                "nothing else was checked. Correct these values, and run `grpo-ext check` again."
+                "nothing else was checked. Correct the problems, and run `grpo-ext check` again."
             )
             return findings
         recipe = error.recipe

@@ -314,9 +314,9 @@ def report_long(rows: Sequence[tuple[int, Row]], findings: Findings) -> None:
     """Note that most answers are long texts, which hardly any completion repeats exactly."""
     if share_of(is_long(row[COLUMN]) for _, row in rows) > MAX_SHARE:
         findings.note(
-            f"most answers in {COLUMN!r} have more than {LONG_TEXT} words, and reward 'exact' pays "
-            "only for the same text, so hardly any completion earns it. Write a reward that "
-            "compares texts, or let a model grade with the reward `judge`.",
+            f"most answers in {COLUMN!r} are longer than about {LONG_TEXT} words, and the reward "
+            "'exact' gives 1 only for the same text, so hardly any completion gets it. Write a "
+            "reward that compares texts, or let a model grade with the reward `judge`.",
             KEY,
         )
 

@@ -105,7 +105,10 @@ def addition_to(
 
 
 def addition_of_options(options: Options | None, rows: list[Row], question: str) -> Addition:
-    """Return the options with letters, or ask for them if the question does not list them."""
+    """Return an addition that lists the options with letters, or one that asks where they are.
+
+    It is empty if no column has the options, but most questions list them.
+    """
     if options is not None:
         return Addition(lines=options.template)
     if lists_options(rows, question):

@@ -43,7 +43,7 @@ STEP_NORMALIZATION = {"loss_normalization": ("step",)}
 
 @dataclass(frozen=True)
 class Dependency:
-    """A rule: an option needs values of other options, unless its own value is in `free`."""
+    """A rule: unless its value is in `free`, an option needs certain values of other options."""
 
     key: str
     free: tuple[Any, ...]  #: values that need nothing

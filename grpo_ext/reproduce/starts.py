@@ -77,13 +77,16 @@ def make_start(
     folder: Path,
     seed: int,
 ) -> int:
-    """Make a tiny model and train it on its demonstrations; return the exit code.
+    """Make a tiny model and, unless `start.max_steps` is 0, train it on demonstrations.
 
     Args:
         start: the description of the model.
         recipe: the experiment's recipe, whose task the demonstrations belong to.
         folder: the folder of the job; the model is saved at `model_of(start, folder)`.
         seed: the seed of the weights, the demonstrations and the training.
+
+    Returns:
+        The exit code of the training; 0 without training.
     """
     from grpo_ext.sft import main
 

@@ -137,10 +137,10 @@ def without_other_person(text: str, request: Request) -> str:
 
 
 def before_definition(sentence: str, request: Request) -> str:
-    """Cut `36 is the least common multiple of 12 and 18` after 36.
+    """Cut a sentence such as `36 is the least common multiple of 12 and 18` after the 36.
 
-    The sentence is returned unchanged if it does not have this form, or if a number after the first
-    is not one of the question's.
+    The sentence is returned unchanged if it does not have this form, or if a number after the 36 is
+    not one of the question's.
     """
     claim = _INVERTED.search(sentence)
     if claim is None:

@@ -300,5 +300,8 @@ def last_number(text: str, start: int) -> str | None:
 
 
 def has_words(text: str) -> bool:
-    """Return whether `text` has words of three or more letters besides "and" and LaTeX commands."""
+    r"""Return whether `text` has words of three or more letters besides "and".
+
+    LaTeX commands do not count, and neither do words in their braces, as in `\text{apples}`.
+    """
     return _WORD.search(_NAMED.sub("", text)) is not None

@@ -352,7 +352,7 @@ def same_number(gold: Number, answer: Number) -> bool:
 
 
 def is_bare_degree(unit: Unit, other: Unit) -> bool:
-    """Return whether one unit is a degree without a scale, and the other one of temperature."""
+    """Return whether one unit is a degree without a scale, and the other Celsius or Fahrenheit."""
     dimensions = {unit[0], other[0]}
     return dimensions in ({"angle^1", "celsius^1"}, {"angle^1", "fahrenheit^1"})
 

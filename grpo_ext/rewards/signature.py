@@ -58,8 +58,8 @@ def object_of(reward: Callable) -> Callable:
     ]
     if needed:
         raise TypeError(
-            f"{name} is a class, and creating an object of it needs {', '.join(needed)}. "
-            f"Create one, reward = {name}(...), and name `reward` instead of the class."
+            f"{name} is a class, and its constructor needs {', '.join(needed)}. Create an object, "
+            f"`reward = {name}(...)`, and name or register `reward` instead of the class."
         )
     return cast(Callable, reward())
 

@@ -65,11 +65,12 @@ def report_exit(code: int) -> int:
 
 
 def leave_ranks() -> None:
-    """Destroy the process group, if there is one; no trainer may be in scope any more.
+    """Destroy the process group, if there is one, and the groups of a vLLM engine.
 
-    Otherwise a gloo thread can free the tensors of its last collective while Python shuts down,
-    which aborts the process (SIGABRT, "terminate called without an active exception"). If a trainer
-    still held the group, that thread and the one that frees the trainer could wait for each other.
+    If it were left, a gloo thread could free the tensors of its last collective while Python shuts
+    down, which aborts the process (SIGABRT, "terminate called without an active exception"). No
+    trainer may be in scope any more: it would hold the group, and that thread and the one that
+    frees the trainer could wait for each other.
     """
     import torch.distributed as dist
 

@@ -112,7 +112,8 @@ def check_device(name: str) -> None:
 def free_device(trainer: SampledTrainer) -> str:
     """Return the device for this rank's sampler: a GPU that no trainer uses, or else the CPU.
 
-    Ranks share GPUs if there are too few. The main process warns if every GPU trains.
+    Ranks share the free GPUs if there are too few of those. The main process warns if every GPU
+    trains.
     """
     num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     num_gpus = torch.cuda.device_count()

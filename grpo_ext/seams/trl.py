@@ -296,10 +296,10 @@ def generate_and_score(trainer: TRLTrainer, rows: list[Row]) -> Any:
 
 
 def trl_generation(trainer: TRLTrainer, rows: list[Row]) -> dict[str, Any]:
-    """Generate and compute rewards and advantages with TRL, for images or tools that it calls.
+    """Have TRL generate and compute rewards and advantages, for images or tools that it handles.
 
-    TRL's scoring of old and reference log-probs is switched off, because our own scoring does that.
-    TRL would refuse the name of a registered estimator, so it gets a name that it knows, and its
+    TRL does not score old and reference log-probs here, because our own scoring does. TRL would
+    refuse the name of a registered estimator, so it is given the name of one of its own; the
     advantages are replaced later.
     """
     generate: Any = GRPOTrainer._generate_and_score_completions

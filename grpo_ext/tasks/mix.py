@@ -61,9 +61,9 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
 
 
 def repeated_counts(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return the number of rows of each task (tasks,) for these shares, at least its own number.
+    """Return how many rows each task gets for these shares, (tasks,): at least all its own.
 
-    Rows beyond a task's own are repetitions.
+    Rows beyond those are repetitions.
     """
     total = (sizes / shares).max()
     return np.maximum(np.rint(total * shares).astype(int), sizes)

@@ -75,7 +75,10 @@ class Poem(Task):
         return "".join(self.columns(row)["lines"])
 
     def keep(self, row: Row) -> bool:
-        """Return whether a poem has 4 or 8 lines, and its given lines all 5 or all 7 characters."""
+        """Return whether a poem has the right size.
+
+        It must have 4 or 8 lines, and its given lines must all have 5 or all have 7 characters.
+        """
         lines = self.columns(row)["lines"]
         if len(lines) + 1 not in COUNTS:
             return False

@@ -172,9 +172,9 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
         by_trl: whether TRL generates.
 
     Raises:
-        ValueError: if both an environment and tools are given, the sampler cannot play episodes,
-            `generation_kwargs` sets what ends a turn, or the chat template does not keep turns as
-            they were sampled.
+        ValueError: if both an environment and tools are given, an environment is given although TRL
+            generates, the sampler cannot play episodes, `generation_kwargs` sets what ends a turn,
+            or the chat template does not keep turns as they were sampled.
     """
     args = trainer.args
     if args.environment is None and (by_trl or not calls_tools(trainer)):

@@ -178,7 +178,7 @@ def test_long_texts_for_exact_are_a_note():
         {"prompt": f"Describe {n}.", "solution": f"{n} is " + "one more " * 12} for n in range(N)
     ]
     findings = judged(rows, build("exact"))
-    assert findings.sound and "have more than 20 words" in findings.notes[0].message
+    assert findings.sound and "longer than about 20 words" in findings.notes[0].message
 
 
 def test_rewards_for_some_tasks_look_at_their_rows_alone():

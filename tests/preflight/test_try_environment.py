@@ -41,8 +41,8 @@ BROKEN = {  # the methods of the class, and words of the problem
         "it returned {'text': 'yes', 'over': True}",
     ),
     "a text": (STEP + "return 'no'", "step must return two values"),
-    "a reward in place of the end": (STEP + "return 'yes', 0.5", "true or false; it returned 0.5"),
-    "the end first": (STEP + "return True, 'yes'", "true or false; it returned 'yes'"),
+    "a reward in place of the end": (STEP + "return 'yes', 0.5", "true or false, but is 0.5"),
+    "the end first": (STEP + "return True, 'yes'", "true or false, but is 'yes'"),
     "nothing": (STEP + "pass", "it returned None"),
     "no text": (STEP + "return 7, False", "it returned int, not text"),
     "another signature": (

@@ -128,8 +128,8 @@ def test_an_async_object_is_awaited(plugin):
         (
             "Limited",
             (
-                "Limited is a class, and creating an object of it needs limit. Create one, "
-                "reward = Limited(...), and name `reward` instead of"
+                "Limited is a class, and its constructor needs limit. Create an object, "
+                "`reward = Limited(...)`, and name or register `reward` instead of"
             ),
         ),
         ("Nothing", "Nothing is a class without __call__: a reward is a function, or an object"),

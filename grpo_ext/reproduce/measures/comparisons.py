@@ -148,8 +148,9 @@ def best_group_size(runs: Runs, metric: str, success: str) -> Figure | None:
     """Return log2 of the product of the best group size and the initial success rate.
 
     The result is 0 if the best size is the inverse of the success rate. The best size is that of
-    the run in which `metric` ends highest; the success rate is the mean of the first five values in
-    each run. Returns `None` if a run has no values, or if nothing succeeded at first.
+    the run in which `metric` ends highest; the success rate is the mean of the first five values,
+    over the runs that logged `success`. Returns `None` if a run has no values of `metric`, or if
+    nothing succeeded at first.
 
     Args:
         runs: runs with different group sizes.

@@ -205,10 +205,11 @@ def groups_of(samples: Samples) -> list[Samples]:
 
 @measure
 def groups_with_a_right_one(runs: Runs, success: str, steps: int = 5) -> Figure | None:
-    """Return the chance that a group of 1 / success rate completions has a correct one.
+    """Return the chance that a group as large as 1 / success rate has a correct completion.
 
     This is pass@k for groups of that size, drawn without replacement from the groups of the first
-    steps. Returns `None` if none of their completions is correct, or if all groups are smaller.
+    steps; smaller groups are left out. Returns `None` if none of the completions is correct, or if
+    all groups are smaller.
 
     Args:
         runs: a run with large groups.

@@ -40,7 +40,10 @@ class Asserts:
 
     @property
     def cheatable(self) -> list[str]:
-        """The conditions that are evaluated with the program's objects, so that it could cheat."""
+        """The conditions on which a program could cheat, because they use its objects.
+
+        `with_expected_texts` may find more: those whose right side has no canonical text.
+        """
         return [
             question.condition
             for questions in self.tests

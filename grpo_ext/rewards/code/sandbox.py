@@ -138,10 +138,10 @@ def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]
         start_by = time.monotonic() + limits.start_seconds
     if limits.isolated and sys.platform != "linux":
         raise NoIsolation(
-            "code: programs can be isolated only on Linux, by its namespaces and its filters of "
-            f"system calls, and this system is {sys.platform}. Train on Linux or in a virtual "
-            "machine with Linux, or set `isolation: none`; programs then run with your permissions "
-            "and without a limit of memory."
+            "code: programs can be isolated only on Linux, with its namespaces and system-call "
+            f"filters, and this system is {sys.platform}. Train on Linux or in a virtual machine "
+            "with Linux, or set `isolation: none`; programs then run with your permissions and "
+            "without a memory limit."
         )
     bwrap = find_bwrap() if limits.isolated else None
     if limits.isolated and bwrap is None:

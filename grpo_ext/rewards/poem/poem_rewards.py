@@ -206,9 +206,9 @@ def judge_completions(
 
 @lru_cache(maxsize=4096)
 def given_lines(row: str | tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the given lines of a row, which is a list of lines or one text.
+    """Return the given lines in a row's column `lines`: a tuple of lines, or one text.
 
-    Return None if there are not 3 or 7 lines, and warn the first time that this row is read.
+    Return `None` if there are not 3 or 7 lines, and warn the first time that the cell is read.
     """
     lines = tuple(verse_lines(row))
     if len(lines) + 1 in COUNTS:
