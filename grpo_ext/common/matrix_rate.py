@@ -92,7 +92,8 @@ def matrix_rate(device: str, dtype: torch.dtype, hidden: int, intermediate: int)
 def matrix_rate_of(model: PreTrainedModel, device: str, dtype: torch.dtype) -> MatrixRate:
     """Return the `MatrixRate` of a model's shape on a device.
 
-    A config without sizes gets those of a small model, or four times its width.
+    A config without a width gets that of a small model, and one without a size of feed-forward
+    layers gets four times the width. If the layers have several sizes, the largest counts.
     """
     config = model.config.get_text_config()
     hidden = getattr(config, "hidden_size", None) or 512

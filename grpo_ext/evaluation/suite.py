@@ -166,6 +166,8 @@ def check_names(names: list[str], manager: TaskManager) -> None:
 def run_tasks(model: LM, tasks: TaskDict, suite: Suite, chat_template: bool) -> dict[str, Any]:
     """Return what the harness returns for a model, with the seeds of its command line.
 
+    A task that does not set its number of few-shot examples gets none.
+
     Args:
         model: the model, from `harness_model`.
         tasks: the tasks, from `load_tasks`.

@@ -22,7 +22,7 @@ Values = dict[tuple[str, int], tuple[float, str]]
 
 
 def figures_by_task(results: dict[str, Any]) -> dict[str, Row]:
-    """Return the figures of each task and group of tasks.
+    """Return the figures of each task and group of tasks; those without a score are left out.
 
     Args:
         results: what the harness returned.
@@ -69,7 +69,7 @@ def is_score(value: object) -> bool:
 
 
 def without_parts(figures: dict[str, Row], subtasks: dict[str, list[str]]) -> dict[str, Row]:
-    """Return the figures without those of tasks that are part of a group with figures.
+    """Return the figures without those of tasks and groups in a group that has figures.
 
     Args:
         figures: the figures of `figures_by_task`.
@@ -105,8 +105,9 @@ def values_of(results: dict[str, Any], name: str) -> dict[str, Values]:
 def compare_results(before: dict[str, Any], after: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the paired differences between two results on the same tasks, by task and metric.
 
-    Only metrics that are the mean over documents are compared, since only their difference is the
-    mean of paired differences.
+    Tasks and groups in a group that has figures are left out, and so are documents that only one
+    result has. Only metrics that are the mean over documents are compared, since only their
+    difference is the mean of paired differences.
 
     Args:
         before: the results of the first model.

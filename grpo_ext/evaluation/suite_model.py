@@ -62,7 +62,7 @@ def template_options(recipe: Recipe) -> dict[str, Any] | None:
 
 @contextmanager
 def harness_model(recipe: Recipe, checked: CheckedModel, batch_size: int) -> Iterator[LM]:
-    """Load a model as the harness uses it, and free its memory afterwards.
+    """Load a model as the harness uses it; an engine of vLLM is shut down afterwards.
 
     Args:
         recipe: the recipe, which sets how the model is loaded.

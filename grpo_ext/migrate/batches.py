@@ -38,7 +38,7 @@ def write_sizes(draft: Draft, sizes: Sizes, processes: int) -> Batch:
     """Write the keys of a batch whose steps and generations have these sizes.
 
     The micro-batch is the largest that is not above that of the other project and divides the
-    step of a process.
+    step of a process. `num_generations` is left out if it must be written by hand.
 
     Args:
         draft: the recipe under construction.
@@ -94,16 +94,19 @@ def sizes_of(batch: Batch) -> Sizes:
 def write_batch(
     draft: Draft, found: int | None, processes: int | None, defaults: Mapping[str, int]
 ) -> Batch:
-    """Write batch sizes in the keys of TRL.
+    """Write batch sizes in the keys of TRL, and return the batch.
 
-    They stay as they are, unless the number of processes changes: then a step and a generation
-    keep their sizes.
+    The keys keep their values, unless the number of processes changes: then a step and a generation
+    keep their sizes. If the number of the other project is unknown, a remark says which was taken.
 
     Args:
         draft: the recipe under construction.
         found: the number of processes of the other project; `None`: unknown.
         processes: the number of processes of the recipe; `None`: the same.
         defaults: the sizes of the other project by default.
+
+    Raises:
+        ValueError: if the processes cannot share a step.
     """
     sizes: dict[str, int] = dict(defaults)
     for key in BATCH_KEYS:

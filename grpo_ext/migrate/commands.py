@@ -46,7 +46,8 @@ class Launch:
 def find_launch(commands: Sequence[Command], project: str | None) -> Launch | None:
     """Return the first training command, or `None`.
 
-    A Python file with `grpo` in its name counts only if no other command trains.
+    A Python file with `grpo` in its name counts only if no other command trains. Further training
+    commands and vLLM servers become remarks.
 
     Args:
         commands: the commands of a script.
@@ -78,7 +79,10 @@ def find_launch(commands: Sequence[Command], project: str | None) -> Launch | No
 
 
 def training_command(words: list[str]) -> tuple[str, int] | None:
-    """Return the project of a training command, and the number of words before its options."""
+    """Return the project of a training command, and the number of words before its options.
+
+    `None` for any other command.
+    """
     if words[0] in NOT_TRAINING or "install" in words[:5]:
         return None
     for place, word in enumerate(words):
@@ -97,7 +101,7 @@ def training_command(words: list[str]) -> tuple[str, int] | None:
 def training_file(words: list[str]) -> tuple[str, int] | None:
     """Return what `training_command` returns, for a Python file such as `grpo.py`.
 
-    One of its options must be a key that is known.
+    One of its options must be `config` or a key that is known.
     """
     if words[0] in NOT_TRAINING:
         return None
@@ -112,7 +116,9 @@ def training_file(words: list[str]) -> tuple[str, int] | None:
 
 
 def launch_of(project: str, command: Command, end: int) -> Launch:
-    """Return a command's launch.
+    """Return the launch of a training command.
+
+    The launcher's `--config_file` becomes the option `accelerate_config`, except for ms-swift.
 
     Args:
         project: the project of the command.
@@ -162,7 +168,10 @@ def processes_of(before: list[Option], command: Command) -> int | None:
 
 
 def options_of(words: Sequence[Word]) -> list[Option]:
-    """Return options such as `--key value`, `--key=value`, `--key a b` and `--flag`."""
+    """Return options such as `--key value`, `--key=value`, `--key a b` and `--flag`.
+
+    Words before the first option are left out. Hyphens in a key become underscores.
+    """
     options: list[Option] = []
     for word in words:
         found = OPTION.fullmatch(word.text)

@@ -90,7 +90,10 @@ class Draft:
         return next((setting for setting in taken if setting is not None), None)
 
     def known(self, *keys: str, default: Any = None) -> Any:
-        """Take a setting and return its value; `default` if it is not set or not known."""
+        """Take a setting and return its value; `default` if it is not set.
+
+        If only the shell knows the value, add a remark and return `default`, too.
+        """
         setting = self.take(*keys)
         if setting is None:
             return default
@@ -118,7 +121,10 @@ class Draft:
     def write(
         self, key: str, value: Any, setting: Setting | None = None, comment: str = ""
     ) -> None:
-        """Write a key of the recipe; a value that it does not take becomes a remark.
+        """Write a key of the recipe, or add a remark if its value cannot be taken over.
+
+        A value that only the shell knows must be written by hand, and secrets are left out. -1 for
+        `top_k`, which stands for all tokens in vLLM, becomes 0.
 
         Args:
             key: the key of the recipe.
@@ -155,7 +161,7 @@ class Draft:
             self.write(ours, setting.value, setting, comment)
 
     def default(self, key: str, value: Any, project: str) -> None:
-        """Write a default of the other project, unless the key is already written."""
+        """Write a default of the other project, unless the key is in `values` or `missing`."""
         if key not in self.values and key not in self.missing:
             self.write(key, value, comment=f"the default of {project}")
 

@@ -14,7 +14,7 @@ NAME_CODE = ("environment", "reward_plugins", "task", "tasks")
 def problems_of(draft: Draft, processes: int) -> list[Problem]:
     """Return the problems of a translated recipe, apart from keys to be written by hand.
 
-    `NAME_CODE` are left out of the check: another's file must not run code.
+    The keys in `NAME_CODE` are not checked, because the file of another project must not run code.
 
     Args:
         draft: the translated recipe.
@@ -29,7 +29,10 @@ def problems_of(draft: Draft, processes: int) -> list[Problem]:
 
 
 def processes_by_default(draft: Draft) -> int:
-    """Return how many processes train if the command line does not say so."""
+    """Return how many processes train if the command line does not say so.
+
+    This is 1 if the accelerate config is not set, cannot be read, or does not say so either.
+    """
     config = draft.values.get("accelerate_config")
     if config is None:
         return 1

@@ -35,7 +35,8 @@ def read_source(path: Path, project: str | None = None) -> Source:
         project: one of `PROJECTS`; `None`: recognised by keys and commands.
 
     Raises:
-        ValueError: if the file cannot be read, or is of no known project.
+        ValueError: if the file cannot be read, has no settings or training command of a known
+            project, or is for another method than GRPO.
         OSError: if there is no such file.
     """
     if path.suffix in (".yaml", ".yml"):
@@ -49,7 +50,10 @@ def read_source(path: Path, project: str | None = None) -> Source:
 
 
 def refuse_other_methods(source: Source) -> None:
-    """Raise `ValueError` if the settings are for another method than GRPO."""
+    """Raise `ValueError` if the settings are for another method than GRPO.
+
+    Methods whose names only the shell knows, and verl's estimators other than `gae`, are accepted.
+    """
     others = []
     rlhf_type = source.settings.get("rlhf_type")
     if rlhf_type is not None and rlhf_type.value != "grpo":
@@ -110,7 +114,10 @@ def project_of(keys: Mapping[str, Any]) -> str:
 
 
 def flattened(key: str, value: Any, nested: bool) -> dict[str, Any]:
-    """Return a mapping's entries by dotted keys, as in `{"a.b": 1}`; only with `nested`."""
+    """Return the entries of a mapping by dotted keys, as in `{"a.b": 1}`.
+
+    Any other value, an empty mapping, and all values without `nested` remain one entry, `key`.
+    """
     if not (nested and isinstance(value, Mapping) and value):
         return {key: value}
     entries: dict[str, Any] = {}
@@ -176,7 +183,10 @@ def from_script(path: Path, project: str | None) -> Source:
 
 
 def read_config(source: Source, launch: Launch, path: Path) -> None:
-    """Add the settings of the YAML file that the command names, if it is next to the script."""
+    """Add the settings of the YAML file that the command names, or a remark if they are not read.
+
+    The file must be in the folder of the script or the current one, or below it.
+    """
     if launch.config is None:
         return
     place = f"{path}:{launch.config.line}"

@@ -29,6 +29,9 @@ def write_rewards(
 ) -> None:
     """Write `reward_funcs` and `reward_weights`.
 
+    Rewards, options and weights that cannot be taken over become remarks. If no reward is taken
+    over, `reward_funcs` must be written by hand.
+
     Args:
         draft: the recipe under construction.
         project: the other project.

@@ -1,7 +1,7 @@
 """Read the commands of a shell script without running anything.
 
 Assignments of literals to variables are substituted, also arrays and sums of integers, unless they
-are in a condition, a loop, a function or a subshell, or follow `&&` or `||`.
+are in a condition, a loop, a function or a subshell, or follow `&&`, `||` or `|`.
 Everything else stays as it is, marked as unknown.
 """
 

@@ -57,12 +57,15 @@ class Variables:
         self.characters = 0
 
     def set(self, name: str, words: list[Word], certain: bool) -> None:
-        """Set a variable; `certain`: outside of conditions and loops."""
+        """Set a variable, to `None` if its words are unknown.
+
+        `certain`: whether the assignment is run in any case, and in the shell of the script.
+        """
         known = certain and all(word.unknown is None for word in words)
         self.values[name] = words if known else None
 
     def expand(self, text: str, line: int) -> list[Word]:
-        """Return the words that a word of the script stands for.
+        """Return the words that a word of the script stands for; none for `$@` and `$*`.
 
         Raises:
             TooLong: if there are too many characters.
@@ -116,7 +119,12 @@ class Variables:
             return None
 
     def _number(self, node: ast.expr) -> int:
-        """Return the value of a sum of integers; raise `ValueError` for anything else."""
+        """Return the value of an expression of integers and variables with `+`, `-`, `*` and `/`.
+
+        Raises:
+            ValueError: for anything else, or a number beyond `LARGEST`.
+            ZeroDivisionError: if the expression divides by zero.
+        """
         value: object = None
         if isinstance(node, ast.Constant):
             value = node.value

@@ -57,7 +57,10 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 
 
 def write_data(draft: Draft) -> None:
-    """Write the data: `id_or_file:subset#count`, of which both ends may be missing."""
+    """Write the first data set, `id_or_file:subset#count`, and remark on the others.
+
+    `:subset` and `#count` may be missing.
+    """
     setting = draft.take("dataset")
     names = texts_of(setting)
     if setting is not None and setting.unknown is not None:
@@ -118,7 +121,10 @@ def write_held_out(draft: Draft) -> None:
 
 
 def write_sharding(draft: Draft) -> None:
-    """Write the accelerate config that does the same as `deepspeed`."""
+    """Write the accelerate config that stands for `deepspeed`, or add a remark if none does.
+
+    Offloading is not taken over, which a remark says, too.
+    """
     setting = draft.take("deepspeed")
     if setting is None:
         return
@@ -172,7 +178,10 @@ def plugin_classes(path: str) -> dict[str, str]:
 
 
 def write_adapter(draft: Draft) -> None:
-    """Write LoRA's keys; ms-swift trains an adapter by default."""
+    """Write LoRA's keys, and its default learning rate; ms-swift trains an adapter by default.
+
+    If all parameters are trained, nothing is written. Any other adapter becomes a remark.
+    """
     kind = draft.take("tuner_type", "train_type")
     if kind is not None and kind.value == "full":
         return
@@ -194,7 +203,10 @@ def write_adapter(draft: Draft) -> None:
 
 
 def write_all_sizes(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Write the batch, also in the keys of Megatron; arguments as for `translate`."""
+    """Write the batch, also from the keys of Megatron, and the learning rate if it is not set.
+
+    Arguments and return value are those of `translate`.
+    """
     if "learning_rate" not in draft.left and "lr" not in draft.left:
         draft.default("learning_rate", 1e-5, "ms-swift")
     found = data_parallel(draft, found)
@@ -214,7 +226,8 @@ def write_all_sizes(draft: Draft, found: int | None, processes: int | None) -> B
 def data_parallel(draft: Draft, found: int | None) -> int | None:
     """Return how many processes have batches of their own; `None`: unknown.
 
-    With Megatron, the others hold parts of the same batch. `found` is the number of all processes.
+    With Megatron, the others hold parts of the same batch; all processes count if the parts do not
+    divide their number. `found` is the number of all processes, unless `gpus` is set.
     """
     found = draft.number("gpus", default=0) or found
     parallel = 1

@@ -73,7 +73,7 @@ def translate_open_r1(draft: Draft, found: int | None, processes: int | None) ->
 
 
 def write_mixture(draft: Draft) -> None:
-    """Write the first data set of a mixture, and remark on the others."""
+    """Write the name of a mixture's first data set, and remark on the rest of the mixture."""
     mixture = draft.take("datasets")
     if mixture is None:
         return
@@ -91,7 +91,10 @@ def write_mixture(draft: Draft) -> None:
 
 
 def write_launch(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Write the accelerate config and the batch; arguments as for `translate`."""
+    """Write the accelerate config and the batch; arguments and return value as for `translate`.
+
+    If nothing else tells the number of processes, it is that of the accelerate config.
+    """
     config = draft.take("accelerate_config")
     found = draft.number("num_processes", default=0) or found
     if config is not None:

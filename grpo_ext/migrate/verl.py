@@ -19,8 +19,10 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 
     Args:
         draft: the recipe under construction.
-        found: the number of processes of a launcher, which verl does not use.
-        processes: the number of processes of the recipe; `None`: verl's number of GPUs.
+        found: the number of processes of a launcher, which verl itself does not use; `None`: there
+            is no launcher.
+        processes: the number of processes of the recipe; `None`: `found`, or else as
+            `write_sizes_in_prompts` chooses it.
     """
     draft.move("data.max_response_length", "max_completion_length")
     draft.default("max_completion_length", 512, "verl")  # which rewards read
@@ -45,7 +47,7 @@ def write_sizes_in_prompts(draft: Draft, processes: int | None) -> tuple[Batch, 
 
     verl counts prompts in `train_batch_size` and `ppo_mini_batch_size`, each with `n` completions,
     and completions in `ppo_micro_batch_size_per_gpu`. `processes` are those of the recipe; `None`:
-    as many as in verl have batches of their own.
+    as many as in verl have batches of their own, or the next smaller number that divides a step.
     """
     shards = data_parallel(draft)
     per_prompt = draft.number(f"{ROLLOUT}.n", default=1)
@@ -88,6 +90,8 @@ def data_parallel(draft: Draft) -> int:
 def micro_batch(draft: Draft, share: int, shards: int) -> int:
     """Return the completions of a micro-batch, and write their limit of tokens if verl has one.
 
+    With such a limit, or if verl has no size, they are all of `share`.
+
     Args:
         draft: the recipe under construction.
         share: the completions of a step on one GPU.
@@ -105,7 +109,7 @@ def micro_batch(draft: Draft, share: int, shards: int) -> int:
 
 
 def write_rows(draft: Draft) -> None:
-    """Write the data files, of which a recipe takes one each."""
+    """Write the first files for training and evaluation, and how many of their rows are used."""
     for theirs, ours in {"train_files": "dataset_name", "val_files": "eval_dataset_name"}.items():
         setting = draft.take(f"data.{theirs}")
         if setting is None:
@@ -127,7 +131,11 @@ def write_rows(draft: Draft) -> None:
 
 
 def write_one_reward(draft: Draft) -> None:
-    """Write the reward: the user's function, a reward model, or one chosen by data source."""
+    """Write the reward: the user's function, a reward model, or else `accuracy`.
+
+    In the last case, a remark says that verl chooses by data source. The penalty of DAPO for long
+    completions comes in addition, if it is on.
+    """
     path = draft.take("custom_reward_function.path")
     name = draft.known("custom_reward_function.name", default="compute_score")
     enabled = draft.known("reward_model.enable", default=False)
@@ -158,7 +166,10 @@ def write_one_reward(draft: Draft) -> None:
 
 
 def overlong_penalty(draft: Draft) -> list[dict[str, object]]:
-    """Return the penalty of DAPO for long completions, if it is on."""
+    """Return a list with the penalty of DAPO for long completions; it is empty if that is off.
+
+    It is also empty, with a remark, if the numbers of the penalty are not in the file.
+    """
     options = {}
     for key in ("enable", "len", "penalty_factor", "log"):
         options[key] = draft.known(f"{OVERLONG}.{key}", f"{OVERLONG_BEFORE}.{key}")
@@ -185,7 +196,7 @@ def overlong_penalty(draft: Draft) -> list[dict[str, object]]:
 
 
 def write_objective(draft: Draft) -> None:
-    """Write the clip range and the KL, of which verl has several keys."""
+    """Write the clip range, `delta` and the KL, for which verl has several keys."""
     low = draft.take(f"{ACTOR}.clip_ratio_low")
     high = draft.take(f"{ACTOR}.clip_ratio_high")
     both = draft.take(f"{ACTOR}.clip_ratio")
@@ -213,6 +224,8 @@ def write_objective(draft: Draft) -> None:
 
 def write_intervals(draft: Draft, steps: int) -> None:
     """Write intervals, which verl counts in generations, in optimizer steps.
+
+    These are the length of the run, its warmup, and when it saves and evaluates, if it does.
 
     Args:
         draft: the recipe under construction.
@@ -251,7 +264,7 @@ def write_intervals(draft: Draft, steps: int) -> None:
 
 
 def in_steps(setting: Setting | None, steps: int) -> int:
-    """Return a setting that counts generations in optimizer steps; 0 if it is not a number.
+    """Return a setting that counts generations in optimizer steps; 0 without a known number.
 
     `steps` are the optimizer steps per generation.
     """

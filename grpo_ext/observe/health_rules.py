@@ -69,7 +69,7 @@ class Rule:
 
 
 def reward_collapse(history: History) -> float | None:
-    """Return how far the mean reward of 5 logs has fallen from its best, in standard errors.
+    """Return how far the mean reward of the last 5 logs is below its best, in standard errors.
 
     Only the last 500 logs count. A fall of at most a fifth of the best returns 0. The standard
     error takes the autocorrelation of the noise before the fall into account. Returns `None` with
@@ -142,7 +142,7 @@ def logp_difference(history: History) -> float | None:
     """Return the mean difference between sampler's and trainer's log-probs over the last 3 logs.
 
     With overlapped generation, only the differences right after a weight sync count. Returns `None`
-    while there are fewer than 3.
+    with fewer than 3 values.
     """
     if "overlap/age" in history.values:
         return history.recent("sampling/sync_difference", window=3)
@@ -227,8 +227,8 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
     """Return the rules that the recipe enables, with their thresholds and actions.
 
     Args:
-        settings: for each rule to change, `False` (disabled), a threshold, or
-            `{"threshold": ..., "action": ...}`; `None` changes nothing.
+        settings: for each rule to change, `False` (disabled), a threshold, or a mapping with
+            `threshold`, `action` or both; `None` changes nothing.
         action: the action of rules that have none in `settings`; `"none"` disables all rules.
 
     Raises:

@@ -186,7 +186,7 @@ def is_blank(gold: object) -> bool:
 
 
 def report_equal(rows: Sequence[tuple[int, Row]], findings: Findings) -> None:
-    """Note that all rows have the same answer, which a constant completion gives."""
+    """Note that all rows have the same answer, unless there are only a few rows."""
     answers = {str(final_answer(row[COLUMN])).strip() for _, row in rows}
     if len(answers) == 1 and len(rows) >= ENOUGH_ROWS:
         findings.note(
@@ -248,7 +248,8 @@ def advice(reward: Reward) -> str:
 def scores_of_golds(rows: Sequence[Row], reward: Reward) -> list[Score]:
     """Return the score of a completion with the gold answer for each row.
 
-    If the time is up early, there are fewer scores than rows.
+    The score is `None` for a gold answer that is structured. If the time is up early, there are
+    fewer scores than rows.
     """
     [guard] = guard_rewards([reward], timeout=PATIENCE, max_failure_rate=1.0)
     scores: list[Score] = []
@@ -275,7 +276,10 @@ def is_structured(gold: object) -> bool:
 
 
 def answer_in(gold: object, reward: Reward) -> str:
-    """Return the answer that a right completion gives, for a gold answer that may be a solution."""
+    """Return the answer that a right completion gives, for a gold answer that may be a solution.
+
+    Of a list of gold answers, the first that is not blank counts.
+    """
     if isinstance(gold, list):
         gold = next((entry for entry in gold if not is_blank(entry)), "")
     if reward.registration.name == "choice":

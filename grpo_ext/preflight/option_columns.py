@@ -50,7 +50,7 @@ def find_options(rows: list[Row], names: list[str]) -> Options | None:
 def has_positions(name: str, rows: list[Row]) -> bool:
     """Return whether rows have the position of the right entry of a list in another column.
 
-    `name` is the column of the lists, which else may be answers that are all right.
+    `name` is the column of the lists. Without such positions, all entries may be right answers.
     """
     for other in POSITIONS:
         if all(is_position(row.get(other), row.get(name)) for row in rows):
@@ -66,9 +66,14 @@ def is_position(value: object, entries: object) -> bool:
 
 
 def options_in(name: str, rows: list[Row]) -> Options | None:
-    """Return the options in one column of lists or mappings; `None` if its values are neither.
+    """Return the options in one column of lists or mappings; `None` if it has none.
 
-    A mapping has the options by letter, or a list of their texts under one of `TEXTS`.
+    All rows must have their options in the same of these shapes:
+
+    - a list of texts, or a mapping with such a list under one of `TEXTS`
+    - a list of mappings with an option under one of `TEXTS`, equally long in all rows
+    - a mapping with an option under each key, such as a letter; all rows have the same keys, and a
+      template can contain them
     """
     values: list[Any] = [row.get(name) for row in rows]
     if all(is_text_list(value) for value in values):
@@ -140,7 +145,8 @@ def lines_of(fields: list[str]) -> tuple[str, str]:
 def numbered_columns(prefix: str, names: list[str]) -> list[str]:
     """Return the columns called `prefix` with a letter or number, from `a`, `0` or `1` onwards.
 
-    Without a prefix, only capital letters count. The columns are in the order of their letters.
+    Without a prefix, only capital letters count. The columns are in the order of their letters. The
+    list is empty if one in between is missing.
     """
     pattern = re.compile(f"(?i){prefix}[_ ]?([a-j]|[0-9])" if prefix else "([A-J])")
     found = {}

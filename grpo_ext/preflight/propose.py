@@ -51,7 +51,11 @@ def propose(rows: list[Row], prompt: str | None = None) -> Proposal:
 
 
 def propose_whole(rows: list[Row]) -> Proposal:
-    """Propose a prompt and a reward for rows whose messages are chat messages."""
+    """Choose the question of rows from `with_messages`, and propose a prompt and a reward.
+
+    Raises:
+        ValueError: if no column can be the question.
+    """
     names = list(rows[0])
     languages = language_pair(rows)
     question = usual_question(rows)
@@ -72,6 +76,9 @@ def propose_whole(rows: list[Row]) -> Proposal:
 
 def propose_reward(rows: list[Row], prompt: str, used: Sequence[str]) -> Proposal:
     """Propose a reward for a prompt that is settled.
+
+    If the prompts are messages that end with the assistant's answer, a column takes that answer: a
+    demonstration if another column has gold answers, otherwise the gold answer itself.
 
     Args:
         rows: the first rows.

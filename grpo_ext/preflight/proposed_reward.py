@@ -134,7 +134,10 @@ def reward_for_tests(rows: list[Row], column: str) -> RewardChoice:
 
 
 def are_tests(tests: Sequence[object]) -> bool:
-    """Return whether all tests are asserts, or all are mappings with `input` and `output`."""
+    """Return whether tests are asserts, or all are mappings with `input` and `output`.
+
+    If all are texts, one with an assert is enough, since others may only import.
+    """
     if all(isinstance(test, str) for test in tests):
         return any("assert" in str(test) for test in tests)
     return all(isinstance(test, dict) and {"input", "output"} <= test.keys() for test in tests)
@@ -143,8 +146,8 @@ def are_tests(tests: Sequence[object]) -> bool:
 def find_golds(rows: list[Row], names: list[str]) -> Golds | None:
     """Return the gold answers in the first column for which a rule can judge them.
 
-    If there is no such column, return those of the first column with a usual name; `None` if there
-    is none, or if most of its values are empty.
+    Columns with a usual name are considered, if more than half of the rows have an answer there. If
+    no rule can judge any of them, return those of the first column; `None` if there is none.
     """
     candidates = usual_names(ANSWERS, names)
     nested = answer_column({name: rows[0].get(name) for name in names})
@@ -192,7 +195,7 @@ def reward_for_golds(golds: Golds, options: Options | None) -> RewardChoice:
 
 
 def reward_for_texts(golds: Golds) -> RewardChoice:
-    """Return the reward `exact` for short texts, and one to be written for long ones."""
+    """Return the reward `exact` for short texts; for long ones and mappings, one to be written."""
     column = golds.column
     if any(is_structured(value) or is_json(value) for value in golds.values):
         reason = f"{column} has mappings, which no rule can judge"

@@ -119,7 +119,10 @@ def addition_of_options(options: Options | None, rows: list[Row], question: str)
 
 
 def addition_of_classes(golds: Golds, rows: list[Row]) -> Addition:
-    """Return the classes of a classification, or ask for the meaning of those that are numbers."""
+    """Return an addition that lists the classes, or one that asks what their numbers mean.
+
+    It is empty if the gold answers are not the classes of a classification.
+    """
     classes = classes_of(golds, rows)
     if not classes:
         return Addition()

@@ -40,7 +40,8 @@ def of_swift(orm: Callable) -> Callable:
     """Return a reward that calls an object of ms-swift's kind.
 
     The object gets the texts as its first argument, then the columns of the data set, and the
-    tokens of the texts as `response_token_ids`.
+    tokens of the texts as `response_token_ids`. Without `**kwargs`, it gets only those that it
+    names.
     """
     parameters = list(inspect.signature(orm).parameters.values())[1:]
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -72,9 +73,13 @@ def of_swift(orm: Callable) -> Callable:
 def of_verl(compute_score: Callable) -> Callable:
     """Return a reward that calls a function of verl's kind for each completion.
 
-    It reads verl's columns: `reward_model`, a mapping with `ground_truth` or the ground truth
-    itself, and, where the data has them, `data_source` and `extra_info`. Options of the recipe are
-    passed on. The score is the number that the function returns, or the entry `score` of a mapping.
+    The reward reads verl's columns: `reward_model`, a mapping with `ground_truth` or the ground
+    truth itself, and, where the data has them, `data_source` and `extra_info`. Options of the
+    recipe are passed on. The score is the number that the function returns, or the entry `score` of
+    a mapping.
+
+    Raises:
+        TypeError: if the function is async.
     """
     name = name_of(compute_score)
     if is_async(compute_score):
