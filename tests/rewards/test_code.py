@@ -29,8 +29,8 @@ from hypothesis import strategies as st
 from grpo_ext.preflight.try_code import check_code
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards import build
-from grpo_ext.rewards.code import allowed_calls, bubblewrap, memory_group, sandbox
-from grpo_ext.rewards.code.asserts import parse_asserts, tests_as_list
+from grpo_ext.rewards.code import allowed_calls, asserts, bubblewrap, memory_group, sandbox
+from grpo_ext.rewards.code.asserts import parse_asserts
 from grpo_ext.rewards.code.inside.canonical import NotPlain, canonical
 from grpo_ext.rewards.code.sandbox import Job, Limits, MachineFault, NoIsolation, run
 from grpo_ext.rewards.guard import Guard
@@ -689,7 +689,8 @@ def test_cheats_on_other_asserts_are_named_and_can_be_refused():
     with pytest.raises(ValueError, match=r"could cheat on assert f\(1\)"):
         build("code", cheatable_asserts="refuse")(completions=[yes], tests=[open_to_cheats])
     findings = Findings()
-    rows = [{"tests": safe}, {"tests": open_to_cheats}, {"tests": ["print(1)"]}, {"tests": PAIRS}]
+    all_tests = [safe, open_to_cheats, ["print(1)"], PAIRS]
+    rows = [{"prompt": "Write the function f.", "tests": tests} for tests in all_tests]
     check_code([Guard(build("code"))], rows, LIMIT * 4, findings)
     notes = "\n".join(note.message for note in findings.notes)
     assert "4 asserts in the first 4 rows" in notes and "The first: assert f(1)" in notes
@@ -910,7 +911,7 @@ def test_values_without_a_text(value):
 def test_tests_in_the_form_of_apps():
     tests = {"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"], "fn_name": None}
     pairs = [{"input": "1 2\n", "output": "3\n"}, {"input": "3 4\n", "output": "7\n"}]
-    assert tests_as_list(tests) == tests_as_list(json.dumps(tests)) == pairs
+    assert asserts.tests_as_list(tests) == asserts.tests_as_list(json.dumps(tests)) == pairs
     for wrong in ({**tests, "fn_name": "f"}, {**tests, "outputs": ["3\n"]}, {"inputs": "1"}, {}):
         with pytest.raises(ValueError, match="tests must be a non-empty list"):
-            tests_as_list(wrong)
+            asserts.tests_as_list(wrong)
