@@ -8,8 +8,8 @@ from grpo_ext.rewards.format_rewards import LANGUAGES
 # usual names of the column that contains the question
 QUESTIONS = (
     "prompt", "messages", "conversations", "conversation", "question", "problem", "instruction",
-    "query", "question_stem", "problem_statement", "problem_description", "task", "goal", "ctx",
-    "text", "input",
+    "request", "query", "question_stem", "problem_statement", "problem_description", "task", "goal",
+    "ctx", "text", "input",
 )  # fmt: skip
 
 

@@ -57,6 +57,7 @@ def test_the_first_recipe_passes_the_check(
     plan = json.loads(capsys.readouterr().out)
     trainable = 4_884_480 if lora else 134_515_008
     assert plan["model"] == {"parameters": 134_515_008, "trainable": trainable}
-    assert plan["batch"]["completions_per_step"] == 64
+    # 32 where a step of 64 would make the run longer than an evening, by the speed of this machine
+    assert plan["batch"]["completions_per_step"] in (32, 64)
     assert 30 < plan["prompt_tokens"] < 80
     assert plan["memory_bytes"]["total"] < psutil.virtual_memory().total
