@@ -61,7 +61,6 @@ test-fast: $(READY)
 promises: $(READY)
 	$(BIN)/python -m benchmarks.kills --quick --check --settings turns --ranks 1
 	$(BIN)/python -m benchmarks.faults --quick --check --only reward
-	@test "$$(uname)" != Linux || $(BIN)/python -m benchmarks.hostile_code --quick --check
 	$(BIN)/python -m benchmarks.invariance --quick --check
 	$(BIN)/python -m benchmarks.logprobs --quick --check
 	$(BIN)/python -m benchmarks.stale_engine --quick --check
