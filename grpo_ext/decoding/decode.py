@@ -12,7 +12,6 @@ Keys and values are cached in buffers that are written in place (`BufferedLayer`
 room, and each step writes only its own position.
 """
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -33,12 +32,11 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from grpo_ext.batching.cuts import equal_prompts
 from grpo_ext.decoding.checks import ForcesTokens, SelectsRows, check_call, check_config, is_noisy
+from grpo_ext.decoding.draw import draw_tokens
 
 ENDED_SHARE = 1 / 8  # rows that have ended are removed once they are this share of the batch
 
 SPARE = 64  # positions by which a full buffer grows
-
-LARGEST_BLOCK = 256  # tokens that are summed at once to draw one
 
 
 class BufferedLayer(DynamicLayer):
@@ -324,66 +322,3 @@ def last_logits(outputs: CausalLMOutputWithPast, device: torch.device) -> Tensor
     """
     assert outputs.logits is not None
     return outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=device)
-
-
-def draw_tokens(scores: Tensor, do_sample: bool) -> Tensor:
-    """Return the next token of each row, (b,), int64.
-
-    Args:
-        scores: the scores from the logits processors, (b, V), float32.
-        do_sample: whether to draw from their softmax; otherwise the likeliest token is returned.
-
-    Raises:
-        ValueError: on a CPU, if the scores to sample from are NaN or leave no token.
-    """
-    if not do_sample:
-        return scores.argmax(dim=-1)
-    probs = scores.softmax(dim=-1)  # (b, V)
-    if probs.device.type != "cpu":
-        return torch.multinomial(probs, num_samples=1).squeeze(1)
-    return draw_by_blocks(probs)
-
-
-def draw_by_blocks(probs: Tensor) -> Tensor:
-    """Draw a token of each row by inverse transform sampling, with one variate per row.
-
-    The variate first chooses a block of the vocabulary by the blocks' sums, then a token within the
-    block. Only one block of each row is summed token by token in float64. On a CPU,
-    `torch.multinomial` draws an exponential variate for each token of the vocabulary.
-
-    Args:
-        probs: the probabilities of the tokens, (b, V), float32.
-
-    Returns:
-        The drawn tokens (b,), int64; a token of probability 0 is never drawn.
-
-    Raises:
-        ValueError: if the probabilities are NaN or leave no token.
-    """
-    block_size = math.gcd(probs.size(-1), LARGEST_BLOCK)
-    blocks = probs.unflatten(-1, (-1, block_size))  # (b, blocks, tokens)
-    block_mass = blocks.sum(-1).cumsum(-1, dtype=torch.float64)  # (b, blocks)
-    total = block_mass[:, -1:]
-    if not (total > 0).all():
-        raise ValueError(
-            "The scores of a row are not a distribution: they are NaN, or every token was removed. "
-            "Check the weights for NaN, and generation_kwargs for options that remove tokens."
-        )
-    point = torch.rand(total.shape, dtype=torch.float64) * total
-    block = first_above(block_mass, point)  # (b, 1)
-    mass_before = pad(block_mass, (1, 0)).gather(-1, block)  # (b, 1)
-    rows = torch.arange(len(probs)).unsqueeze(-1)
-    token_mass = blocks[rows, block].squeeze(1).cumsum(-1, dtype=torch.float64)  # (b, tokens)
-    token = first_above(token_mass, point - mass_before)  # (b, 1)
-    return (block * block_size + token).squeeze(1)
-
-
-def first_above(mass: Tensor, point: Tensor) -> Tensor:
-    """Return the first index at which the cumulative `mass` (b, n) exceeds `point` (b, 1).
-
-    A point that rounding has taken to the total or beyond it stays below it, so that the index is
-    that of an entry with mass of its own.
-    """
-    total = mass[:, -1:]
-    largest_point = torch.nextafter(total, torch.zeros_like(total))
-    return torch.searchsorted(mass, torch.minimum(point, largest_point), right=True)

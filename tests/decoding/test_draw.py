@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grpo_ext.decoding.decode import draw_tokens
+from grpo_ext.decoding.draw import draw_tokens
 
 
 def test_greedy_takes_the_first_of_the_largest():
