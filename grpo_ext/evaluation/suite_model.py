@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from grpo_ext.common.prompt_tokens import encode_prompts
+from grpo_ext.common.quiet import quiet
 from grpo_ext.evaluation.evaluate_recipe import init_kwargs, load_model, load_tokenizer
 from grpo_ext.evaluation.vllm_completions import engine_arguments, pick_engine, shut_down
 from grpo_ext.recipe.load import Recipe
@@ -117,22 +118,10 @@ def as_harness_model(
     """
     from lm_eval.models.huggingface import HFLM
 
-    with without_warnings("lm_eval.models.huggingface"):  # that a model was passed
+    with quiet("lm_eval.models.huggingface", logging.ERROR):  # that a model was passed
         return HFLM(
             pretrained=model,
             tokenizer=tokenizer,
             batch_size=batch_size,
             chat_template_args=chat_template_kwargs,
         )
-
-
-@contextmanager
-def without_warnings(name: str) -> Iterator[None]:
-    """Silence the warnings of a logger."""
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -1,6 +1,5 @@
 """Read the first training rows of a recipe, and check their prompts."""
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -9,6 +8,7 @@ from typing import Any
 from datasets.exceptions import DatasetNotFoundError
 from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
+from grpo_ext.common.quiet import quiet
 from grpo_ext.common.user_code import TooLate, deadline
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.problems import Findings
@@ -121,18 +121,6 @@ def is_prompt(prompt: object) -> bool:
         if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
             return False
     return bool(prompt[-1]["content"])
-
-
-@contextmanager
-def quiet(name: str) -> Iterator[None]:
-    """Suppress warnings and errors (but not critical messages) of one logger and its children."""
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 @contextmanager

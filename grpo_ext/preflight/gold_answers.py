@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo_ext.common.columns import ANSWERS, TASK
+from grpo_ext.common.quiet import quiet
 from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import score_completions
-from grpo_ext.preflight.first_rows import Row, quiet
+from grpo_ext.preflight.first_rows import Row
 from grpo_ext.preflight.rendered_rows import (
     ANSWER_MARKS,
     MAX_SHARE,

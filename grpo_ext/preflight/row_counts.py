@@ -5,8 +5,9 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from grpo_ext.common.quiet import quiet
 from grpo_ext.common.user_code import TooLate, deadline
-from grpo_ext.preflight.first_rows import PATIENCE, quiet, read_rows
+from grpo_ext.preflight.first_rows import PATIENCE, read_rows
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.run.from_recipe import eval_rows

@@ -12,11 +12,12 @@ from transformers import (
 )
 from trl import get_quantization_config
 
+from grpo_ext.common.quiet import quiet
 from grpo_ext.common.untrusted import first_line
 from grpo_ext.environments.start_episodes import Begin
 from grpo_ext.evaluation.completions import Decoding, generate_completions
 from grpo_ext.evaluation.score import Sample, score_completions
-from grpo_ext.preflight.first_rows import Row, quiet
+from grpo_ext.preflight.first_rows import Row
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values

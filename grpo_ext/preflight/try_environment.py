@@ -7,12 +7,13 @@ from typing import Any
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from grpo_ext.common.quiet import quiet
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.episode_rules import episode_rules
 from grpo_ext.environments.start_episodes import Begin, beginning
 from grpo_ext.environments.tools import ToolEnvironment
 from grpo_ext.evaluation.completions import end_tokens
-from grpo_ext.preflight.first_rows import Row, quiet
+from grpo_ext.preflight.first_rows import Row
 from grpo_ext.preflight.tokenized_prompts import (
     check_tokenized_prompts,
     local_options,

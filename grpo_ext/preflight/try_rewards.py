@@ -6,10 +6,11 @@ from typing import Any
 from transformers import TrainerState
 
 from grpo_ext.common.columns import TASK, answer_column
+from grpo_ext.common.quiet import quiet
 from grpo_ext.environments.start_episodes import Begin
 from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import score_completions
-from grpo_ext.preflight.first_rows import Row, quiet
+from grpo_ext.preflight.first_rows import Row
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.example_checks import constant_warning
 from grpo_ext.rewards.guard import Guard, guard_rewards

@@ -1,0 +1,22 @@
+"""Silence a logger for the duration of a context."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def quiet(name: str, least: int = logging.CRITICAL) -> Iterator[None]:
+    """Suppress the less severe messages of one logger and its children.
+
+    Args:
+        name: the name of the logger.
+        least: the least level that is still logged; by default, warnings and errors are suppressed.
+    """
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(least)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
