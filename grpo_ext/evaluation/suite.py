@@ -5,7 +5,6 @@ The harness, an optional package, is imported only here and in `suite_model`, in
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from accelerate.utils import release_memory
 
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.common.untrusted import first_line
 from grpo_ext.evaluation.evaluate_recipe import check_models
-from grpo_ext.evaluation.suite_figures import compare_results, figures_by_task, without_parts
+from grpo_ext.evaluation.suite_figures import evaluation_of
 from grpo_ext.evaluation.suite_model import CheckedModel, check_model, harness_model
 from grpo_ext.recipe.load import Recipe
 
@@ -76,44 +76,10 @@ def evaluate_suite(
         with harness_model(recipe, checked, suite.batch_size) as model:
             results[checked.name] = run_tasks(model, tasks, suite, checked.has_template)
         del model
-        free_memory()  # two large models may not fit into it
-        yield evaluation_of(results, suite, models[: index + 1])
-
-
-def free_memory() -> None:
-    """Free the memory of a model that is no longer used, even if its objects form a cycle."""
-    gc.collect()
-    torch.cuda.empty_cache()
-
-
-def evaluation_of(
-    results: dict[str, dict[str, Any]], suite: Suite, models: list[CheckedModel]
-) -> dict[str, Any]:
-    """Return the figures of the evaluated models, and the comparison of each with the first.
-
-    Args:
-        results: what the harness returned, by model.
-        suite: the tasks.
-        models: the evaluated models.
-
-    Returns:
-        `settings`, what the figures depend on, and `shown`, the tasks that are no part of a group
-        with figures; `results`; `figures` of `figures_by_task`, by model; and `comparisons`, the
-        differences of `compare_results` with the keys `model` and `against`.
-    """
-    first, *later = results
-    comparisons = []
-    for name in later:
-        differences = compare_results(results[first], results[name])
-        comparisons.append({"model": name, "against": first, **differences})
-    figures = {name: figures_by_task(of_model) for name, of_model in results.items()}
-    shown = without_parts(figures[first], results[first]["group_subtasks"])
-    return {
-        "settings": settings_of(suite, results[first], models) | {"shown": list(shown)},
-        "results": results,
-        "figures": figures,
-        "comparisons": comparisons,
-    }
+        # two large models may not fit into it
+        release_memory()
+        settings = settings_of(suite, results[models[0].name], models[: index + 1])
+        yield evaluation_of(results, settings)
 
 
 def load_tasks(suite: Suite) -> TaskDict:

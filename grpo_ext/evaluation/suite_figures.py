@@ -21,6 +21,33 @@ COUNT = "n"
 Values = dict[tuple[str, int], tuple[float, str]]
 
 
+def evaluation_of(results: dict[str, dict[str, Any]], settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of the evaluated models, and the comparison of each with the first.
+
+    Args:
+        results: what the harness returned, by model.
+        settings: what the figures depend on, other than the models.
+
+    Returns:
+        `settings`, with `shown`, the tasks that are no part of a group with figures; `results`;
+        `figures` of `figures_by_task`, by model; and `comparisons`, the differences of
+        `compare_results` with the keys `model` and `against`.
+    """
+    first, *later = results
+    comparisons = []
+    for name in later:
+        differences = compare_results(results[first], results[name])
+        comparisons.append({"model": name, "against": first, **differences})
+    figures = {name: figures_by_task(of_model) for name, of_model in results.items()}
+    shown = without_parts(figures[first], results[first]["group_subtasks"])
+    return {
+        "settings": settings | {"shown": list(shown)},
+        "results": results,
+        "figures": figures,
+        "comparisons": comparisons,
+    }
+
+
 def figures_by_task(results: dict[str, Any]) -> dict[str, Row]:
     """Return the figures of each task and group of tasks; those without a score are left out.
 

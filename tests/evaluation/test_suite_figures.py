@@ -10,6 +10,7 @@ from grpo_ext.cli.eval import print_suite
 from grpo_ext.common.estimates import mean_difference
 from grpo_ext.evaluation.suite_figures import (
     compare_results,
+    evaluation_of,
     figures_by_task,
     save_suite,
     without_parts,
@@ -98,21 +99,10 @@ def test_a_group_that_weighs_tasks_equally_has_no_paired_difference():
     assert compare_results(results_of(BEFORE), after) == {"both": {}}
 
 
-def evaluation_of(results):
-    first, *later = results
-    comparisons = []
-    for name in later:
-        differences = compare_results(results[first], results[name])
-        comparisons.append({"model": name, "against": first, **differences})
-    figures = {name: figures_by_task(of_model) for name, of_model in results.items()}
-    shown = without_parts(figures[first], results[first]["group_subtasks"])
-    has_template = dict.fromkeys(results, False) | {first: True}
-    return {
-        "results": results,
-        "figures": figures,
-        "comparisons": comparisons,
-        "settings": {"chat_template": has_template, "shown": list(shown)},
-    }
+def first_with_template(results):
+    """The evaluation, where only the first model has a chat template."""
+    has_template = dict.fromkeys(results, False) | {next(iter(results)): True}
+    return evaluation_of(results, {"chat_template": has_template})
 
 
 def test_one_table_shows_models_side_by_side_and_names_as_they_are(capsys, monkeypatch):
@@ -121,7 +111,7 @@ def test_one_table_shows_models_side_by_side_and_names_as_they_are(capsys, monke
     results = {"before": results_of(odd), "[b]after": results_of(odd)}
     for of_model in results.values():
         del of_model["results"]["both"]
-    print_suite(evaluation_of(results))
+    print_suite(first_with_template(results))
     out = capsys.readouterr().out
     [line] = [line for line in out.splitlines() if "red" in line and "± 0.250" in line]
     assert r"[red]\x1b[2J" in line and line.count("0.500 ± 0.250") == 2
@@ -130,7 +120,7 @@ def test_one_table_shows_models_side_by_side_and_names_as_they_are(capsys, monke
 
 
 def test_every_document_is_saved_with_its_scores(tmp_path):
-    evaluation = evaluation_of({"before": results_of(BEFORE), "after": results_of(AFTER)})
+    evaluation = first_with_template({"before": results_of(BEFORE), "after": results_of(AFTER)})
     figures, completions = save_suite(tmp_path / "new" / "suite.json", evaluation)
     saved = json.loads(figures.read_text())
     assert saved["models"]["after"]["easy"]["exact_match (strict-match)"] == 0.75
