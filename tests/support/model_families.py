@@ -22,6 +22,7 @@ from transformers import (
 
 from grpo_ext.common.files import data_lines
 from grpo_ext.tiny.tokenizer import build_tokenizer
+from tests.support import tiny_vision
 from tests.support.places import REPO
 
 MAKERS: dict[str, dict[str, Any]] = yaml.safe_load(
@@ -54,15 +55,7 @@ MORE: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"],
     },
 }
-EYES = {
-    "depth": 1,
-    "hidden_size": 32,
-    "intermediate_size": 32,
-    "num_heads": 2,
-    "out_hidden_size": 32,
-    "patch_size": 4,
-    "num_position_embeddings": 16,
-}
+EYES = {**tiny_vision.EYES, "num_position_embeddings": 16}
 IMAGE_TOKENS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
 # the class that TRL loads by the `architectures` of the models' config.json
 CLASSES = {
