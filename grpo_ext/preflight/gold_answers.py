@@ -1,4 +1,4 @@
-"""Check the gold answers of the first rows: filled, readable, and not in the prompt."""
+"""Check the gold answers of the first rows: filled, and readable by the rewards."""
 
 import re
 import time
@@ -9,13 +9,12 @@ from grpo_ext.common.columns import ANSWERS, TASK
 from grpo_ext.common.quiet import quiet
 from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import score_completions
+from grpo_ext.preflight.answer_leaks import report_leak
 from grpo_ext.preflight.first_rows import Row
 from grpo_ext.preflight.rendered_rows import (
-    ANSWER_MARKS,
     MAX_SHARE,
     columns_read,
     final_answer,
-    last_message,
     prompt_key,
     share_of,
     text_of_prompt,
@@ -33,11 +32,9 @@ KEY = "reward_funcs"
 SCORED_ROWS = 64  # rows whose gold answers are scored
 PATIENCE = 1.0  # seconds that a reward may take for a gold answer
 BUDGET = 2.0  # seconds for the gold answers after the first
-LONG_ANSWER = 8  # minimum characters of an answer that is not in a prompt by chance
 LONG_TEXT = 20  # words of a text that no completion repeats exactly
 LONG_WORDS = 6  # characters of a word, for languages that write no spaces
 ENOUGH_ROWS = 16  # equal answers in fewer rows are no sign of a fault
-AT_THE_END = 0.9  # share of prompts that end with the answer, above which it is no chance
 
 
 def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings) -> None:
@@ -72,89 +69,6 @@ def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings)
             report_missing_options(filled, reward, findings)
         if reward.registration.name == "exact":
             report_long(filled, findings)
-
-
-def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) -> None:
-    """Report prompts that contain the answer.
-
-    Args:
-        rows: the rows, with their prompts.
-        column: the column of the answer.
-        key: the recipe key that the findings are about.
-        findings: gets the problem or note.
-    """
-    leaks = own_answers(rows, column)
-    if share_of(leaks) > MAX_SHARE:
-        findings.problem(
-            f"the prompt contains the answer: in row {leaks.index(True) + 1} and others, the "
-            f"final answer of the column {column!r} stands in the prompt, marked as in a solution. "
-            "Remove the solution from the prompt.",
-            key,
-        )
-        return
-    is_marked = share_of(marks_answer(row, row.get(column)) for row in rows) > MAX_SHARE
-    is_contained = share_of(contains_answer(row, column) for row in rows) > MAX_SHARE
-    distinct = {str(row.get(column)) for row in rows}
-    ends = share_of(ends_with(row, column) for row in rows) > AT_THE_END and len(distinct) > 1
-    if is_marked or is_contained or ends:
-        findings.note(
-            f"the prompt contains the column {column!r}, which a reward reads as the answer. "
-            "This is right for a choice or a quote; otherwise the model can copy the answer.",
-            key,
-        )
-
-
-def own_answers(rows: Sequence[Row], column: str) -> list[bool]:
-    """Return for each row whether its prompt contains its answer, marked as in a solution.
-
-    Text that the prompts share, such as `Answer: yes or no.` or `Answer: A)`, does not count: the
-    prompt of the next row with another answer would contain the answer too. So rows that all have
-    the same answer have none of their own.
-    """
-    answers = [final_answer(row.get(column)) for row in rows]
-    flags = []
-    for at, row in enumerate(rows):
-        gold = row.get(column)
-        others = [*range(at + 1, len(rows)), *range(at)]
-        other = next((i for i in others if answers[i] != answers[at]), None)
-        is_own = other is not None and not marks_answer(rows[other], gold)
-        flags.append(is_own and marks_answer(row, gold))
-    return flags
-
-
-def marks_answer(row: Row, gold: object) -> bool:
-    """Return whether a row's prompt contains a final answer, marked as in a solution."""
-    if not isinstance(gold, str) or not gold.strip():
-        return False
-    prompt = text_of_prompt(row["prompt"])
-    if any(mark in gold for mark in ANSWER_MARKS) and gold.strip() in prompt:
-        return True
-    final = re.escape(str(final_answer(gold)).strip())
-    mark = r"(?:####|\\boxed\{|answer is:?|answer:|</think>)"
-    return re.search(rf"(?i){mark}[\s$*]*{final}(?!\w|[.,]\d)", prompt) is not None
-
-
-def contains_answer(row: Row, column: str) -> bool:
-    """Return whether a row's prompt contains the text in `column`, or one of its texts.
-
-    Texts of fewer than `LONG_ANSWER` characters do not count.
-    """
-    golds = row.get(column)
-    texts = golds if isinstance(golds, list) else [golds]
-    prompt = text_of_prompt(row["prompt"])
-    for text in texts:
-        if isinstance(text, str) and len(text.strip()) >= LONG_ANSWER and text.strip() in prompt:
-            return True
-    return False
-
-
-def ends_with(row: Row, column: str) -> bool:
-    """Return whether a row's prompt ends with the value of `column`, as a word of its own."""
-    gold = str(row.get(column)).strip()
-    text = last_message(row["prompt"]).strip()
-    if not gold or not text.endswith(gold):
-        return False
-    return text == gold or not text[-len(gold) - 1].isalnum()
 
 
 def report_empty(rows: Sequence[Row], reward: Reward, findings: Findings) -> list[tuple[int, Row]]:
