@@ -37,9 +37,9 @@ class FrozenModel:
         self.takes_logits_to_keep = "logits_to_keep" in parameters
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """Return the token ids of a prompt; an empty one becomes a single end token.
+        """Return the token ids of a prompt, which is a text or a conversation.
 
-        A conversation is rendered first.
+        An empty prompt becomes the end-of-sequence token, or token 0 if the tokenizer has none.
         """
         if isinstance(prompt, str):
             ids = self.tokenizer(encodable(prompt)).input_ids
@@ -53,7 +53,8 @@ class FrozenModel:
     def rendered(self, messages: list[dict[str, Any]]) -> str:
         """Render a conversation with the chat template; without one, put each content on a line.
 
-        With a chat template, a final message of the assistant is left open, to be continued.
+        If the last message is the assistant's, the template leaves it open to be continued;
+        otherwise it opens a new turn of the assistant.
         """
         texts = []
         for message in messages:
@@ -72,14 +73,17 @@ class FrozenModel:
         return str(rendered)
 
     def text_ids(self, text: str, most: int) -> list[int]:
-        """Return the first `most` token ids of a text."""
+        """Return at most `most` token ids, those at the beginning of a text.
+
+        Only the first `most * CHARACTERS_PER_TOKEN` characters are tokenized.
+        """
         text = encodable(text[: most * CHARACTERS_PER_TOKEN])
         ids = self.tokenizer(text, add_special_tokens=False).input_ids
         return list(ids[:most])
 
     @torch.no_grad()
     def log_probs(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Tensor]:
-        """Return the log-probs of each text's tokens, given its prompt: (T,), float32, on the CPU.
+        """Return the log-probs (T,) of each text given its prompt, in float32 and on the CPU.
 
         Args:
             pairs: prompts and texts as token ids, none of them empty. If a prompt and its text do
@@ -100,9 +104,12 @@ class FrozenModel:
         return logps
 
     def batches(self, sequences: list[list[int]], lengths: list[int]) -> list[list[int]]:
-        """Group rows of similar length into batches of up to `MOST_TOKENS` and `MOST_LOGITS`.
+        """Group rows of similar length into batches within `MOST_TOKENS` and `MOST_LOGITS`.
 
-        A larger row is a batch of its own. `lengths` are the lengths of the texts.
+        A row that exceeds a limit is a batch of its own. `lengths` are the lengths of the texts.
+
+        Returns:
+            The indices of the rows in each batch.
         """
         batches: list[list[int]] = []
         text_width = 0
@@ -131,7 +138,7 @@ class FrozenModel:
         return [*prompt[-room:], *text]
 
     def batch(self, sequences: list[list[int]], lengths: list[int]) -> list[Tensor]:
-        """Return the log-probs of the last `lengths[i]` tokens of sequence i, in one pass."""
+        """Run a batch, and return the log-probs of the last `lengths[i]` tokens of sequence i."""
         width = max(len(sequence) for sequence in sequences)  # S
         text_width = max(lengths)  # T
         ids = torch.zeros(len(sequences), width, dtype=torch.long)  # (B, S), padded on the left
@@ -166,7 +173,7 @@ def encodable(text: str) -> str:
 
 
 def content_of(message: dict[str, Any]) -> str:
-    """Return the text of a message: text blocks are joined, and no content is an empty string."""
+    """Return the text of a message, with its text blocks joined; empty if it has no content."""
     content = message.get("content")
     if content is None:
         return ""

@@ -1,4 +1,4 @@
-"""The scoring head, which turns last hidden states into log-probs, and the inputs of its passes."""
+"""The scoring head, which turns last hidden states into log-probs, and helpers for its inputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -65,7 +65,10 @@ RunModel = Callable[..., Scores]
 
 
 def outermost(model: torch.nn.Module, first: bool) -> torch.nn.Module:
-    """Return the model to call: a DDP wrapper for the first call of a batch, then its module."""
+    """Return the model to call: a DDP wrapper for the first call of a batch, then its module.
+
+    A model without a DDP wrapper is returned as it is.
+    """
     if isinstance(model, DistributedDataParallel) and not first:
         return model.module
     return model

@@ -49,7 +49,7 @@ def choose_layout(
         option: the value of `layout`: "auto", "padded", "chunks" or "packed".
         model: the model, without the wrappers of data parallel training.
         one_call: whether all ranks must call the model once per micro-batch, as sharded ranks must.
-        aux_loss: whether the load-balancing loss of the experts is on, which needs a rectangle.
+        aux_loss: whether the load-balancing loss of the experts is on, which needs padded rows.
         recomputes: whether gradient checkpointing is on.
         max_tokens: the maximum size of a chunk of several completions; `None`: no limit.
 

@@ -46,7 +46,7 @@ def run_packed(
             restart at 0.
 
     Returns:
-        Log-probs and entropies (B, T) of the completions.
+        Log-probs and entropies (B, T) of the completions; no entropies if `run` returns none.
     """
     if shares:
         # the last token of a prompt is not shared: it predicts the completion
@@ -107,7 +107,7 @@ def run_packed(
 
 
 def _of_tokens(values: Tensor, mask: Tensor) -> Tensor:
-    """Return, for each token of a mask (B, L), the value of its row in `values` (B,): (tokens,)."""
+    """Repeat the value (B,) of each row for every token in its mask (B, L); return (tokens,)."""
     return values[:, None].expand_as(mask)[mask]
 
 

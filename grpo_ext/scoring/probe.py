@@ -1,4 +1,4 @@
-"""Try a layout on two short rows at the start of a run, and compare it with a rectangle."""
+"""Check, at the start of a run, that a layout gives two short rows the log-probs of padded rows."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +14,7 @@ from grpo_ext.scoring.prompts_once import ReadPrompts
 
 @dataclass(frozen=True)
 class Probe:
-    """Compares the log-probs of a layout with those of a rectangle."""
+    """Compares the log-probs of a layout with those of padded rows."""
 
     run: RunModel  # calls the model; all ranks must call it the same number of times
     vocab_size: int
@@ -61,7 +61,10 @@ class Probe:
         kind: Literal["chunks", "packed"],
         shares: bool,
     ) -> float:
-        """Return the largest difference from a rectangle's log-probs, in standard deviations."""
+        """Return the largest difference from the log-probs of padded rows.
+
+        The unit is the standard deviation of those log-probs.
+        """
         generator = torch.Generator().manual_seed(0)  # leaves the random state of the run unchanged
         ids = torch.randint(self.vocab_size, (2, 16), generator=generator).to(self.device)
         mask = torch.ones_like(ids)

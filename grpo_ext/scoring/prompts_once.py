@@ -65,7 +65,7 @@ class ReadPrompts:
         width: int,
         chunk: Tensor,
     ) -> Scores:
-        """Score completions by continuing from the cached prompts, from each prompt's last token.
+        """Score completions with the cached prompts; only a prompt's last token runs again.
 
         Args:
             run: calls the model.

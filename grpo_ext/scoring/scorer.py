@@ -1,4 +1,4 @@
-"""Score a table of completions: lay it out, run it chunk by chunk, restore its order."""
+"""Score a table of completions: lay it out, run it chunk by chunk, and restore its order."""
 
 from __future__ import annotations
 
@@ -45,11 +45,15 @@ class Scorer:
             model: the wrapped model being trained, or the reference.
             table: the B completions, scored over their `kept` tokens if it has them.
             block: the maximum number of rows that run at a time; `None`: no limit.
-            aux_loss: whether to compute the load-balancing loss of the experts, which needs a
-                rectangle.
+            aux_loss: whether to compute the load-balancing loss of the experts, which needs padded
+                rows.
 
         Returns:
             The scores (B, T), in the order of the table.
+
+        Raises:
+            ValueError: if sampling was truncated, and a pass scored more or fewer positions than
+                its completions have tokens.
         """
         if table.model_inputs:
             head = self._head(table)
@@ -76,7 +80,7 @@ class Scorer:
         block: Scored,
         passes: _Passes,
     ) -> None:
-        """Score a block, which holds the given rows (b,) of the table, and add its passes."""
+        """Score a block and add its passes to `passes`; `rows` (b,) are its rows of the table."""
         packed_rows = self._packed_rows(block)
         prompts = None
         if packed_rows is None:
@@ -133,7 +137,7 @@ class Scorer:
     def _packed_rows(self, table: Scored) -> list[Tensor] | None:
         """Return the rows of the table in each packed row; `None` if they run in chunks.
 
-        With a layout `by_cost`, packed rows or chunks are chosen, whichever run fewer tokens.
+        If the layout is `by_cost`, choose packed rows or chunks, whichever run fewer tokens.
         """
         if self.layout.kind != "packed":
             return None
@@ -180,7 +184,10 @@ class Scorer:
         packed_rows: list[Tensor] | None,
         prompts: ReadPrompts | None,
     ) -> list[Tensor]:
-        """Return the rows of each chunk, or of each packed row."""
+        """Return the rows of each chunk, or of each packed row.
+
+        Call `check_packed`, if there is one, before the first packed row of the run.
+        """
         lengths = table.completion_mask.sum(1)  # (B,)
         if packed_rows is None:
             per_row = 1 if prompts else table.prompt_ids.size(1)
@@ -259,7 +266,7 @@ def _joined(parts: list[Tensor], width: int) -> Tensor:
 
 
 def blocks_of(table: Scored, block: int) -> list[Tensor]:
-    """Split the rows into `ceil(B / block)` blocks of about equally many tokens."""
+    """Split the rows into `ceil(B / block)` blocks with about the same number of tokens."""
     num_rows = len(table)
     if num_rows <= block:
         return [torch.arange(num_rows)]
@@ -274,9 +281,10 @@ def blocks_of(table: Scored, block: int) -> list[Tensor]:
 
 
 def _by_row(head: Head, table: Scored) -> list[KeptSet] | None:
-    """Return the kept tokens that a pass used for each completion; `None` without truncation.
+    """Return the kept tokens that a pass used for each completion.
 
-    Raise `ValueError` if it scored a different number of positions than the completions have.
+    Return `None` if sampling was not truncated, or the head reports no kept tokens. Raise
+    `ValueError` if the pass scored more or fewer positions than the completions have tokens.
     """
     if not head.params.truncated or not head.used:
         return None
