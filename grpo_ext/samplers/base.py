@@ -123,11 +123,11 @@ class Sampler:
         return self.name
 
     def state_dict(self) -> Any:
-        """Return the state to save in a checkpoint between two generations, or `None`."""
+        """Return the state to save in a checkpoint between two generations; by default, `None`."""
         return None
 
     def load_state_dict(self, state: Any) -> bool:
-        """Restore what `state_dict` returned.
+        """Restore what `state_dict` returned; by default, only `None` can be restored.
 
         Returns:
             Whether the state was restored. If not, the caller requests the pending generation

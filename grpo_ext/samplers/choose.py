@@ -104,8 +104,8 @@ def check_device(name: str) -> None:
     num_gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= num_gpus:
         raise ValueError(
-            f"sampler_device: {name} does not exist, because {num_gpus} GPUs are visible, counted "
-            "from cuda:0. Write one of them, or cpu."
+            f"sampler_device: {name} does not exist. The number of visible GPUs is {num_gpus}, "
+            "counted from cuda:0; write one of those, or cpu."
         )
 
 
@@ -131,10 +131,11 @@ def free_device(trainer: SampledTrainer) -> str:
 def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> SamplingParams:
     """Return the sampling parameters for scoring completions, according to `logprob_policy`.
 
-    Unless it is "trl", warn about dropout; if it is "model", also warn about ignored settings.
+    Warn about dropout unless the policy is "trl". If it is "model", also warn about sampling
+    options that scoring ignores.
 
     Args:
-        trainer: the trainer whose arguments and model determine them.
+        trainer: the trainer whose arguments and model determine the parameters.
         abilities: the sampler's abilities.
 
     Raises:

@@ -16,7 +16,9 @@ Completed = tuple[list[list[int]], list[list[float | None]]]
 def play_by_turns(
     request: Request, turn: Callable[[list[list[int]], int], Completed]
 ) -> Generation:
-    """Play the episodes of a request in lockstep. All ranks must call it.
+    """Play the episodes of a request in lockstep, and return the generation.
+
+    All ranks must call it.
 
     An engine shared by several ranks returns the same number of completions to each, so all ranks
     request the same number of turns: a rank with fewer running episodes adds requests and ignores

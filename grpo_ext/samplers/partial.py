@@ -24,7 +24,7 @@ from grpo_ext.step.records import Generation, Ranks
 
 @dataclass
 class PartialRollout:
-    """A completion that has begun."""
+    """A completion that has begun, and is unfinished or waits for the others of its group."""
 
     row: dict[str, Any]  #: the row of the data set
     prompt_ids: list[int]
@@ -155,7 +155,7 @@ class PartialSampler(Sampler):
             rollout.ended = not truncated or len(rollout.completion_ids) >= self.ends.limit
 
     def metrics(self, generation: Generation) -> dict[str, float]:
-        """Return the share of completions whose tokens were sampled by weights of several steps."""
+        """Return, as `overlap/partial`, the share of completions with tokens of several steps."""
         steps = generation.policy_step
         assert not isinstance(steps, int)
         partial = sum(len(set(row)) > 1 for row in steps)

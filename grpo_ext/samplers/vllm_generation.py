@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class OurVLLM(VLLMGeneration):
-    """Like TRL's `VLLMGeneration`, with retries; `syncs` counts how often weights were sent."""
+    """TRL's `VLLMGeneration` with retries; `syncs` counts how often weights were sent."""
 
     options: GRPOExtConfig  # the trainer's arguments
     model: Any
@@ -99,7 +99,7 @@ class OurVLLM(VLLMGeneration):
         return str(self.llm.llm_engine.model_config.dtype).removeprefix("torch.")
 
     def sync_weights(self) -> None:
-        """Send the engine the weights, like TRL; if a server fails, wait for it and retry.
+        """Send the engine the weights, as TRL does; if a server fails, wait for it and retry.
 
         Raises:
             EngineFailure: on all ranks, if the server does not come back.
@@ -112,7 +112,10 @@ class OurVLLM(VLLMGeneration):
         super().sync_weights()
 
     def _iter_named_params(self) -> Iterator[tuple[str, Any]]:
-        """Yield weights like TRL, with the adapter merged; then restore the base if unsharded."""
+        """Yield weights as TRL does, with the adapter merged.
+
+        If the model is not sharded, restore the base weights exactly afterwards.
+        """
         is_sharded = self._dist.is_fsdp or self._dist.is_zero3
         if is_sharded or not isinstance(self.model, PeftModel):
             yield from super()._iter_named_params()
@@ -121,7 +124,7 @@ class OurVLLM(VLLMGeneration):
             yield from super()._iter_named_params()
 
     def generate(self, *args: Any, **kwargs: Any) -> tuple:
-        """Generate like TRL; if a server fails, wait for it, send the weights and retry.
+        """Generate as TRL does; if a server fails, wait for it, send the weights and retry.
 
         Raises:
             EngineFailure: on all ranks, if the server does not come back or refuses the request.
