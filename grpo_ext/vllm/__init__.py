@@ -1,6 +1,6 @@
 """vLLM support beyond TRL's: a CPU backend that accepts new weights, settings, a server.
 
-On a CPU, weights are transferred over gloo, and layers use the weights that are loaded last; CUDA
+On a CPU, weights are transferred over gloo, and layers use the weights that were loaded last; CUDA
 is unaffected. The trainer's side is in `grpo_ext.samplers.vllm_generation` and
 `grpo_ext.samplers.vllm_client`.
 """

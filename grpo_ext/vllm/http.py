@@ -120,7 +120,7 @@ class Clock(BaseModel):
 def clock_fault(answer: Answer) -> str | None:
     """Explain a 401 caused by clocks that disagree; `None` if `answer` does not report a clock.
 
-    Check the proof of `answer` first.
+    The caller must have verified the proof of `answer`.
     """
     try:
         clock = answer.read_as(Clock)

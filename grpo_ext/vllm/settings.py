@@ -90,7 +90,9 @@ def cpu_settings(
     sequences: int,
     tokens: int | None,
 ) -> dict[str, Any]:
-    """Return arguments of `vllm.LLM` for a CPU: dtype, eager mode (starts fast) and cache size.
+    """Return arguments of `vllm.LLM` for a CPU: the dtype, eager mode and the size of the cache.
+
+    Eager mode starts fast.
 
     Args:
         model: the model's dimensions.
