@@ -76,13 +76,15 @@ def scoring_with(head: Head) -> Iterator[None]:
 def run_model(
     accelerator: Accelerator, model: nn.Module, head: Head, labels: Tensor, **inputs: Any
 ) -> Scores:
-    """Call a model with TRL's fused head; with `accelerator` bound, this is a `RunModel`.
+    """Run a model with `head` in place of its fused head, and return the scores.
+
+    With `accelerator` bound, this function is a `RunModel`.
 
     Args:
         accelerator: the accelerator, which sets the precision of the pass.
         model: the policy or the reference.
         head: the head that scores the hidden states.
-        labels: (B, T), the tokens to score, -100 elsewhere.
+        labels: (B, L), the tokens to score, and -100 elsewhere.
         **inputs: all other inputs of the model.
     """
     with accelerator.autocast(), scoring_with(head):

@@ -152,7 +152,10 @@ def pad_token(trainer: TRLTrainer) -> int:
 
 
 def count_tokens(trainer: TRLTrainer, tokens: int) -> None:
-    """Log the run's total of tokens; in training, first add a generation's tokens of all ranks."""
+    """Log the run's total number of tokens; in training, first add `tokens` to it.
+
+    `tokens` is the number of tokens of a generation on all ranks.
+    """
     if trainer.model.training:
         trainer.state.num_input_tokens_seen += tokens
     metrics_of(trainer)["num_tokens"] = [trainer.state.num_input_tokens_seen]
