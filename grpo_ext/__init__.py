@@ -1,4 +1,4 @@
-"""grpo_ext: GRPO training with Hugging Face TRL, made trustworthy, fast and pleasant.
+"""grpo_ext: GRPO training with Hugging Face TRL whose results can be trusted.
 
 Public names are loaded on first use, so `import grpo_ext` and `grpo-ext --help` are instant.
 """

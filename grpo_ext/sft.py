@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Train from the recipe in `words`, and return the exit code of `run_training`."""
+    """Run supervised training with the arguments `words`, and return the exit code."""
     return run_training(words, make_trainer, supervised=True)
 
 
