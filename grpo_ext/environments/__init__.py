@@ -1,4 +1,5 @@
-"""Environments: worlds that answer the model's turns.
+"""Environments: games and tools that answer the model's turns.
 
-An episode is a single list of tokens, some of which the model wrote.
+An episode is one sequence of tokens: some were sampled by the model, the others are the
+environment's answers.
 """

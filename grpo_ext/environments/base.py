@@ -17,12 +17,12 @@ MODULES = {
 
 
 class Environment:
-    """A world for one completion.
+    """What the model plays against in one episode: a game, a simulation or a set of tools.
 
     It begins the episode, answers each turn of the model, and ends the episode.
 
-    A subclass takes its options as keyword arguments of `__init__`. Public attributes are its
-    state.
+    A subclass takes its options as keyword arguments of `__init__`. Its public attributes are its
+    state, which rewards can read.
     """
 
     score: float | None = None  #: value of the episode, read by the reward `environment`
@@ -32,7 +32,7 @@ class Environment:
         """Return functions that the model may call, such as bound methods.
 
         They need type hints and Google-style docstrings. Their results become messages of role
-        `tool`. A turn without a call goes to `step`.
+        `tool`. A turn without a call goes to `step`. By default, there are none.
         """
         return ()
 
@@ -44,19 +44,22 @@ class Environment:
         the completions of a group face the same world.
 
         Returns:
-            Text to append to the last message of the prompt, or `None`.
+            Text to append to the last message of the prompt; `None`, the default, appends none.
         """
 
     def step(self, text: str) -> tuple[str, bool]:
         """Answer a turn of the model.
 
-        The default, for environments with tools, ends the episode.
+        By default, an environment with tools ends the episode.
 
         Args:
             text: the turn, without special tokens.
 
         Returns:
             The answer, and whether the episode is over; if so, the model does not see the answer.
+
+        Raises:
+            NotImplementedError: if a subclass has neither tools nor its own `step`.
         """
         if self.tools():
             return "", True
@@ -65,8 +68,8 @@ class Environment:
     def problem_key(self) -> str | int | None:
         """Return a key that is the same for all episodes of a problem, whatever their seeds.
 
-        `None`: each seed is its own problem. Evaluation calls this after `reset`; its standard
-        errors count the episodes of one problem once.
+        `None`, the default, means that each seed is a problem of its own. Evaluation calls this
+        after `reset`; its standard errors count all episodes of a problem as one.
         """
         return None
 
@@ -79,7 +82,10 @@ class Environment:
 
 
 def plain_attributes(instance: object) -> dict[str, Any]:
-    """Return the public attributes of an object whose values are plain data."""
+    """Return the public attributes of an instance that hold plain data, by name.
+
+    Plain data are texts, numbers, lists, tuples, dicts and `None`. Class attributes are left out.
+    """
     attributes = {}
     for name, value in vars(instance).items():
         if not name.startswith("_") and isinstance(value, PLAIN_TYPES):

@@ -8,9 +8,9 @@ from grpo_ext.rewards.countdown_reward import fault_of
 
 
 class Check(Environment):
-    """Lets the model check expressions before it answers.
+    """Countdown with a tool that checks an expression before the model answers.
 
-    The reward `countdown` judges the answer.
+    The environment gives no score: the reward `countdown` judges the answer.
     """
 
     def __init__(self) -> None:

@@ -28,10 +28,10 @@ class Episode:
         tokens: converts the prompt and answers to tokens.
         room: maximum number of tokens of all turns and answers together.
         row: a row of the data set, whose `prompt` is a conversation.
-        environment: the environment; `None`: the rules create one.
+        environment: the environment to play; `None`: create one by the rules.
 
     Raises:
-        ValueError: if the prompt is not a conversation of texts.
+        ValueError: if the prompt is not a list of messages, or its last message is not text.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class Episode:
         if isinstance(prompt, str) or not isinstance(prompt[-1]["content"], str):
             raise ValueError(
                 "Episodes need chat prompts, which are lists of messages whose content is text; "
-                f"got {clipped(prompt)}. With `task: prompts`, user_prompt turns texts into "
-                "messages."
+                f"got {clipped(prompt)}. With `task: prompts`, set `user_prompt`, which turns "
+                "texts into messages."
             )
         self.ids: list[int] = []  #: tokens of turns and answers so far
         #: for each token, 1 if the model wrote it, 0 if the environment did
@@ -85,12 +85,13 @@ class Episode:
 
     @cached_property
     def prompt_ids(self) -> list[int]:
+        """Tokens of the prompt, including the text from `reset`."""
         return self.tokens.prompt(self.prompt, self.opening)
 
     def limit(self, room: int) -> None:
         """Set the maximum number of tokens of all turns and answers together.
 
-        If there is no room, the episode ends before its first turn.
+        If `room` is 0 or less, the episode ends before its first turn, which is left empty.
         """
         self.room = max(room, 0)
         if room <= 0:
@@ -103,7 +104,10 @@ class Episode:
         return len(self.turn_texts)
 
     def write(self, token: int) -> bool:
-        """Append a token of the model and return whether it ends the turn."""
+        """Append a token of the model and return whether it ends the turn.
+
+        An end token does, and so does the last token that the turn or the episode may have.
+        """
         self.ids.append(token)
         self.mask.append(1)
         return token in self.tokens.ends or not self.turn_left()
@@ -123,7 +127,7 @@ class Episode:
         self._first = len(self.ids)
 
     def ask(self) -> None:
-        """End the current turn and pass it to the environment.
+        """End the current turn and pass it to the environment, as `take_turn` does.
 
         Async code of the environment runs in the background until `hear`.
         """
@@ -135,7 +139,11 @@ class Episode:
         self.take_turn(message, text, stopped, broken)
 
     def cut_off(self) -> None:
-        """End the episode with the tokens that the current turn has so far."""
+        """End the episode with the tokens that it has so far.
+
+        If the current turn has none yet, messages after the last complete turn are removed, because
+        the model will not read them to the end.
+        """
         self.room = len(self.ids)
         if len(self.ids) > self._first:
             self.ask()
@@ -152,7 +160,10 @@ class Episode:
         stopped: bool = True,
         broken: bool = False,
     ) -> None:
-        """Pass a complete turn of the model to the environment.
+        """Pass a complete turn of the model to the environment, unless the episode ends with it.
+
+        The episode ends if the turn fills the room without an end token, or if this is the last
+        turn and it calls a tool, since the model could not read the result.
 
         Args:
             message: the turn as a chat message, with its tool calls.
@@ -167,13 +178,16 @@ class Episode:
         self.truncated = not stopped and len(self.ids) == self.room
         is_last = self.turns == self.rules.turns
         has_calls = broken or bool(message.get("tool_calls"))
-        # Nobody would read the answer to a call in the last turn.
         self.ended = self.truncated or (is_last and has_calls)
         if not self.ended:
             self.world.ask(message, broken)
 
     def hear(self) -> None:
-        """Wait for the answer to the last turn; the episode then continues with it, or ends."""
+        """Wait for the environment's answer to the last turn, and continue with it or end.
+
+        The episode ends if the environment or the rules say so, after `MAX_FAILURES` failures, or
+        if there is no room for the answer and another token.
+        """
         self.asking = False
         if self.ended:
             self.states.append(self.states[-1])
@@ -196,7 +210,10 @@ class Episode:
         self.pending.extend(tokens)
 
     def _numbers(self) -> dict[str, float]:
-        """Return the numbers in the environment's state; empty unless `credit: turn`."""
+        """Return the numbers in the environment's state, by name; none unless `credit: turn`.
+
+        NaN and numbers from 1e30 on, positive or negative, are left out.
+        """
         if self.rules.credit != "turn":
             return {}
         numbers = {}
@@ -206,7 +223,9 @@ class Episode:
         return numbers
 
     def gains(self, weights: Mapping[str, float]) -> list[float]:
-        """Return what each turn earned: the weighted increase of the state's numbers during it.
+        """Return what each turn earned: the weighted sum of the changes in the state's numbers.
+
+        A number that the state lacks before or after a turn counts as unchanged.
 
         Args:
             weights: the weight of each number, by name.
@@ -227,10 +246,11 @@ class Episode:
     ) -> dict[str, Any]:
         """Return `prompt`, `seed` and `messages` as they are written to `samples.jsonl`.
 
-        Each turn has `counted_tokens`, the number of its tokens in the loss, and what it `earned`.
+        Each turn of the model also has `counted_tokens`, the number of its tokens in the loss, and
+        `earned`, its value from `gains`.
 
         Args:
-            weights: see `gains`; `None`: turns have no `earned`.
+            weights: see `gains`; `None` leaves out `earned`.
             counts: whether the episode counts in the loss; if not, `counted_tokens` is 0.
         """
         turns: deque[dict[str, Any]] = deque()
@@ -250,7 +270,10 @@ class Episode:
         return {"prompt": self.prompt, "seed": self.seed, "messages": messages}
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns that rewards may read in addition to those of the row."""
+        """Return the columns that rewards may read in addition to those of the row.
+
+        These are the environment's state and the texts of the turns, if `rules.columns` names them.
+        """
         columns: dict[str, Any] = {}
         if "environment" in self.rules.columns:
             columns["environment"] = self.world.state()
@@ -260,9 +283,9 @@ class Episode:
 
 
 def instances(episodes: Sequence[Episode]) -> list[Any]:
-    """Return the instance of TRL's environment of each episode, `None` for one without.
+    """Return each episode's instance of a TRL environment; `None` for an episode without one.
 
-    Returns an empty list if no episode has one.
+    The list is empty if no episode has one.
     """
     instances = [getattr(episode.environment, "instance", None) for episode in episodes]
     if all(instance is None for instance in instances):

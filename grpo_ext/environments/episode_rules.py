@@ -20,7 +20,7 @@ COLUMNS = ("environment", "turns")
 
 @dataclass(frozen=True)
 class EpisodeRules:
-    """The rules by which episodes are played."""
+    """How the episodes of a run are played: their environment and its limits."""
 
     make: Callable[[], Environment]  #: creates an environment
     turns: PositiveInt = 8  #: maximum number of the model's turns in an episode
@@ -39,13 +39,13 @@ class EpisodeRules:
     def probe(self) -> Environment:
         """An environment that plays no episode.
 
-        It shows whether an environment can be created and which tools it has.
+        It is created once, to see whether that works and which tools it has.
         """
         return self.make()
 
     @cached_property
     def failures(self) -> EnvironmentFailures:
-        """The failure counts over all episodes with these rules."""
+        """The failure counts over all episodes of this process that have these rules."""
         return EnvironmentFailures(self.name, self.max_failure_rate)
 
 
@@ -59,18 +59,20 @@ def episode_rules(environment: str | Mapping[str, Any]) -> EpisodeRules:
     """Return the rules for the `environment` of a recipe.
 
     Args:
-        environment: a name, or a mapping of `name`, keys of `RULE_TYPES` and the class's options.
+        environment: a name, or a mapping with `name`, keys of `RULE_TYPES`, and options of the
+            class.
 
     Raises:
         ValueError: for an unknown name or option, a value out of range, options that the class
-            refuses, or an environment that has neither `step` nor tools.
+            refuses, a class with an option named like a key of `RULE_TYPES`, or an environment that
+            has neither `step` nor tools.
     """
     if isinstance(environment, str):
         environment = {"name": environment}
     settings = dict(environment)
     name = settings.pop("name", None)
     if not isinstance(name, str):
-        raise ValueError("environment needs a name as text, as in {name: guess, turns: 5}.")
+        raise ValueError("environment needs a `name` that is text, as in {name: guess, turns: 5}.")
     cls = environment_class(name)
     option_names = set()
     for parameter in inspect.signature(cls).parameters.values():
@@ -117,12 +119,14 @@ def episode_rules(environment: str | Mapping[str, Any]) -> EpisodeRules:
 
 
 def answers_texts(environment: Environment) -> bool:
-    """Return whether an environment has its own `step`, which answers turns without a call."""
+    """Return whether an environment defines `step`, to answer turns without a call."""
     return type(environment).step not in (Environment.step, ToolEnvironment.step)
 
 
 def check_answers(name: str, environment: Environment) -> None:
-    """Check that an environment can answer the model.
+    """Check that an environment has something to answer the model with.
+
+    A class for TRL may have neither `step` nor tools: its episodes have a single turn.
 
     Args:
         name: the environment's name in messages.

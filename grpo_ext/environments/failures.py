@@ -1,6 +1,6 @@
 """Count the failures of an environment's code.
 
-The first failure of each kind is logged with file and line. Too many failures end the run.
+The first failure of each kind is logged with its file and line. Too many failures end the run.
 """
 
 import logging
@@ -19,7 +19,7 @@ UNITS = {
     "state": "states",
     "tools": "episodes",
 }
-NEVER_WORKED = 64  # warn about a tool if its first calls, this many, all raised errors
+NEVER_WORKED = 64  # warn about a tool that has been called this often and always raised an error
 
 
 class EnvironmentFailure(UserCodeFailure):
@@ -28,7 +28,7 @@ class EnvironmentFailure(UserCodeFailure):
 
 @dataclass(frozen=True)
 class FailureReport:
-    """The calls of one method of the environment since the last report, on one rank."""
+    """The calls of one method or tool of the environment since the last report, on one rank."""
 
     method: str
     calls: int
@@ -59,7 +59,7 @@ class EnvironmentFailures:
         self._reported: dict[str, tuple[int, int]] = {}  # calls and failures at the last report
 
     def succeeded(self, method: str) -> None:
-        """Count a successful call."""
+        """Count a successful call of a method or tool."""
         self._count(method).add([False])
 
     def failed(
@@ -72,7 +72,7 @@ class EnvironmentFailures:
         """Count a failure, and log the first of its kind.
 
         Args:
-            method: the method that failed.
+            method: the method or tool that failed.
             error: the error, as formatted by `in_full`.
             arguments: the arguments of the call.
             seed: the seed of the episode.
@@ -115,7 +115,7 @@ class EnvironmentFailures:
             )
 
     def report(self) -> list[FailureReport]:
-        """Return the calls of each method since the last report; the next one starts from here."""
+        """Return a report for each method and tool, of its calls since the last report."""
         reports = []
         for method, count in self.methods.items():
             calls_before, failed_before = self._reported.get(method, (0, 0))
@@ -138,8 +138,9 @@ class EnvironmentFailures:
             reports: the reports of all ranks.
 
         Raises:
-            EnvironmentFailure: if a method failed too often, or on every call since the last report
-                in episodes of at least two seeds; never with `max_failure_rate: 1`.
+            EnvironmentFailure: if a report has `too_many`, or if a method, but not a tool, failed
+                on every call since the last report, in episodes of at least two seeds. Never raised
+                with `max_failure_rate: 1`.
         """
         if self.max_failure_rate >= 1:
             return

@@ -22,7 +22,10 @@ Pending = Callable[[], Any]  # waits for a user's code, and returns its result o
 
 
 class GuardedEnvironment:
-    """Calls an environment; errors, wrong types and hangs become answers, long texts are cut off.
+    """Calls an environment in such a way that its faults do not end the run.
+
+    Errors, results of a wrong type and hangs become error messages, which the model reads as
+    answers. Long texts are cut off.
 
     Args:
         environment: the environment of one episode.
@@ -51,16 +54,19 @@ class GuardedEnvironment:
         self._turn = ""
 
     def reset(self, row: Row) -> str:
-        """Begin an episode and return the environment's first text, or an error message."""
+        """Begin an episode and return the environment's first text, or an error message.
+
+        The text is empty if the environment has none.
+        """
         copy = copy_containers(row)  # the completions of a group share the lists in their row
         text, _ = self._answer_of("reset", row, partial(self.environment.reset, copy))
         return text
 
     def ask(self, turn: Message, broken: bool) -> None:
-        """Pass a turn of the model to the environment.
+        """Pass a turn of the model to the environment: its calls to the tools, or else to `step`.
 
-        Async code runs in the background until `answer` waits for it, concurrently with that of
-        other environments.
+        A turn with a call that cannot be parsed is not passed on. Async code runs in the background
+        until `answer` waits for it, concurrently with that of other environments.
 
         Args:
             turn: the turn as a chat message.
@@ -80,7 +86,11 @@ class GuardedEnvironment:
             self._pending.append(pending)
 
     def answer(self) -> tuple[list[Message], bool]:
-        """Return the answer to the last turn as chat messages, and whether the episode is over."""
+        """Return the answer to the last turn as chat messages, and whether the episode is over.
+
+        Only `step` can end an episode. After calls of tools, and after a call that could not be
+        parsed, the episode is not over.
+        """
         if self._is_broken:
             self.calls += 1
             self.failed_calls += 1
@@ -97,7 +107,7 @@ class GuardedEnvironment:
         return results, False
 
     def state(self) -> dict[str, Any]:
-        """Return the environment's state; an empty dict if that fails."""
+        """Return the environment's state, or an empty dict if its method `state` fails."""
         state: dict[str, Any] = {}
 
         def update_state() -> None:
@@ -107,7 +117,14 @@ class GuardedEnvironment:
         return state
 
     def _begin(self, work: Callable[[], Any], end: float) -> Pending:
-        """Start user code that may run until `end`; return a function that waits for its result."""
+        """Run user code, and return a function that returns its result or raises its error.
+
+        Async code is only started here; the function waits for it.
+
+        Args:
+            work: calls the user's code.
+            end: the time limit, as a value of `time.monotonic`.
+        """
         seconds = max(end - time.monotonic(), 1e-3)
         try:
             with self._protected(), deadline(seconds), exit_if_forked():
@@ -202,8 +219,8 @@ class GuardedEnvironment:
     def _protected(self) -> AbstractContextManager[None]:
         """Protect the process from the next call of the environment.
 
-        Its random numbers depend only on the seed of the episode and the number of the call, so
-        they are the same for all completions of a prompt.
+        The call's random numbers depend only on the seed of the episode and the number of the call,
+        so they are the same for all completions of a prompt.
         """
         self._entries += 1
         return protected(self.rules.name, self.seed, self._entries)
@@ -230,7 +247,7 @@ def checked_step(returned: object) -> tuple[str | None, bool]:
     """Check the result of `step`; return the answer and whether the episode is over.
 
     Raises:
-        TypeError: if `step` returned anything else.
+        TypeError: if `step` returned anything but two values, the second of which is true or false.
     """
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise TypeError(
@@ -249,7 +266,10 @@ def checked_step(returned: object) -> tuple[str | None, bool]:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of an error that the model reads."""
+    """Return an error as a text for the model: its type and message, as far as it can be read.
+
+    For a `Misuse`, the text has no type.
+    """
     try:
         if isinstance(error, Misuse):
             return f"error: {error}"

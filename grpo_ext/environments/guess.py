@@ -13,7 +13,7 @@ from grpo_ext.rewards.answers import last_answer, without_thoughts
 
 
 class Guess(Environment):
-    """Find a number; each answer says whether the guess is too low or too high.
+    """A game: the model guesses a number, and learns whether its guess is too low or too high.
 
     The number is `low` plus `row["seed"]` modulo the size of the range from `low` to `high`, so
     consecutive seeds give each number equally often.
@@ -62,9 +62,9 @@ class Guess(Environment):
 
 
 def number_in(text: str) -> int | None:
-    """Return the whole number in a turn, inside the answer tags if there are any.
+    """Return the whole number in the answer tags of a turn, or in its text if there are no tags.
 
-    Returns `None` if there is no number, or more than one.
+    Thoughts are ignored. Returns `None` if there is no number, or more than one.
     """
     answer = last_answer(text) or without_thoughts(text)
     numbers = re.findall(r"\d{1,9}", answer)

@@ -23,7 +23,7 @@ def beginning(
     ends: Collection[int],
     args: Any,
 ) -> Begin:
-    """Return a function that creates the episodes of rows in a recipe's environment.
+    """Return a function that creates an episode for each row, in the environment of a recipe.
 
     Args:
         environment: the `environment` of the recipe.
@@ -58,10 +58,11 @@ def beginning_with_tools(
     ends: Collection[int],
     args: Any,
 ) -> Begin:
-    """Return a function that creates the episodes of rows with TRL's tools and environments.
+    """Return a function that creates an episode for each row, with TRL's tools and environments.
 
-    Each episode of a batch has its own instance of the environment, which is reset and used again
-    in later batches.
+    Each episode of a batch has its own instance of the environment. Later batches reset the
+    instances and use them again. The function raises `ValueError` for a row whose environment is
+    not in `factories`.
 
     Args:
         tools: functions that every prompt describes.
@@ -70,6 +71,9 @@ def beginning_with_tools(
         tokenizer: the model's tokenizer.
         ends: the tokens that end a turn.
         args: see `beginning`; in addition, `max_tool_calling_iterations` limits the turns.
+
+    Raises:
+        ValueError: see `TurnTokens`.
     """
     max_calls = args.max_tool_calling_iterations
     if max_calls is None:

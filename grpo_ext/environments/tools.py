@@ -13,11 +13,11 @@ NOT_TOOLS = ("reset", "get_reward")  # public methods that the model cannot call
 
 
 class ToolEnvironment(Environment):
-    """Functions as tools, an instance of one of TRL's environments, or both.
+    """An environment whose tools are functions, the methods of a TRL environment, or both.
 
     An episode ends with a turn without a call. The functions need type hints and a docstring. The
-    instance has `reset(**row)`, and the model may call its other public methods except
-    `get_reward`.
+    TRL environment has `reset(**row)`, and the model may call its other public methods except
+    `get_reward`, which gives the score.
     """
 
     joint = ""

@@ -14,7 +14,7 @@ def as_text(messages: Sequence[Message]) -> str:
 
     Each line of an environment's answer is prefixed with `> `. A line of the model that begins with
     `>`, or with backslashes and `>`, is prefixed with another backslash, so that no turn can
-    imitate an answer. Consecutive answers read as one.
+    imitate an answer. Nothing separates consecutive answers.
     """
     contents = []
     for message in messages:
@@ -38,7 +38,10 @@ def transcript(messages: Iterable[tuple[bool, str]]) -> str:
 
 
 def as_read(message: Message) -> str:
-    """Return the text of a message, with calls written as `name({"argument": 1})`."""
+    """Return the text of a message: thoughts in tags, content, and calls.
+
+    A call is written as `name({"argument": 1})`. The text of an empty message is empty.
+    """
     parts = []
     if message.get("reasoning_content"):
         parts.append(f"<think>\n{message['reasoning_content']}\n</think>")

@@ -1,6 +1,6 @@
-"""The tokens between two turns of the model.
+"""The tokens that a chat template puts between two turns of the model.
 
-Sampled tokens are never decoded and tokenized again.
+A turn keeps the tokens that were sampled: it is never decoded and tokenized again.
 
 A template writes a conversation like this, where `/` is a line break and the parts between turn and
 answer come from the template::
@@ -31,10 +31,10 @@ USER = (("user", ""),)
 
 
 class TurnTokens:
-    """Converts prompts and answers to tokens with the chat template, and turns to messages.
+    """Converts prompts and answers to tokens with the chat template, and sampled turns to messages.
 
-    If the chat template changes earlier turns, TRL's training variant of it is used instead, if
-    there is one.
+    A template that changes earlier turns is replaced by TRL's training variant of it, if there is
+    one.
 
     Args:
         tokenizer: the model's tokenizer.
@@ -44,8 +44,8 @@ class TurnTokens:
         answers_texts: whether the environment answers turns without calls.
 
     Raises:
-        ValueError: if there is no template, if it changes earlier turns, or if it does not describe
-            the tools.
+        ValueError: if there is no template, or if it fails, changes earlier turns or answers, ends
+            turns with a token that is not one of `ends`, or does not describe the tools.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class TurnTokens:
 
         Args:
             messages: the conversation.
-            opening: the end of the last message, which an environment wrote. Special tokens that it
-                spells are tokenized as plain text, as in an answer.
+            opening: the end of the last message, which an environment wrote. A special token
+                spelled in it is tokenized as plain text, as in an answer.
 
         Raises:
             ValueError: if `opening` spells a special token and the template does not write
@@ -124,6 +124,9 @@ class TurnTokens:
         Args:
             messages: the answer as chat messages.
             ended: whether the model's turn has its end token; otherwise the end token is added.
+
+        Raises:
+            ValueError: if the template fails on such an answer, or changes it.
         """
         shape = []
         for message in messages:
@@ -160,6 +163,9 @@ class TurnTokens:
         """Return what the template writes before `opening`, for `opening`, and after it.
 
         `opening` is the end of the last message.
+
+        Raises:
+            ValueError: if the template changes more than the whitespace around `opening`.
         """
         *earlier, last = messages
         begin = last["content"].removesuffix(opening)
@@ -184,6 +190,8 @@ class TurnTokens:
         prefix: list[int],
     ) -> tuple[Message, bool]:
         """Return a turn as a chat message, and whether it has a call that cannot be parsed.
+
+        A turn that the parser fails on becomes a message with the text alone.
 
         Args:
             text: the turn without special tokens.
@@ -221,7 +229,11 @@ class TurnTokens:
             ) from error
 
     def _end_of_turn(self) -> int:
-        """Return the token with which the template ends a turn of the model."""
+        """Return the token with which the template ends a turn of the model.
+
+        Raises:
+            ValueError: if the template does not end a turn with one of the model's end tokens.
+        """
         question = {"role": "user", "content": QUESTION}
         turn = {"role": "assistant", "content": TURN}
         conversation = self._written([question, turn, question])
@@ -247,7 +259,13 @@ class TurnTokens:
             self._of_shape(shape)
 
     def _of_shape(self, shape: Shape) -> list[list[int]]:
-        """Return the template's tokens before, between and after the messages of an answer."""
+        """Return the template's tokens before, between and after the messages of an answer.
+
+        The first list stands before the first message, and one list follows each message.
+
+        Raises:
+            ValueError: if the template changes, repeats or drops a message of such an answer.
+        """
         if shape not in self._around:
             after = self._after_a_turn(shape)
             parts = []
@@ -265,7 +283,14 @@ class TurnTokens:
         return self._around[shape]
 
     def _after_a_turn(self, shape: Shape) -> str:
-        """Return what the template writes after a turn's end token for an answer of this shape."""
+        """Return what the template writes after a turn's end token for an answer of this shape.
+
+        The text includes the answer's messages, `ANSWER` with a number, and the header of the next
+        turn.
+
+        Raises:
+            ValueError: if the template changes the turn.
+        """
         answer: list[Message] = []
         calls: list[Message] = []
         for number, (role, name) in enumerate(shape):

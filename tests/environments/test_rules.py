@@ -27,7 +27,7 @@ class Turned(Environment):
     "given, words",
     [
         ("gues", "unknown environment 'gues'. Did you mean 'guess'?"),
-        ({"turns": 4}, "environment needs a name as text"),
+        ({"turns": 4}, "environment needs a `name` that is text"),
         ({"name": "guess", "hihg": 3}, "unknown option 'hihg'. Did you mean 'high'?"),
         ({"name": "guess", "turns": 0}, "turns is 0: it must be greater than 0"),
         ({"name": "guess", "turns": True}, "turns is True"),
