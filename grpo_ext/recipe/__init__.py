@@ -1,1 +1,1 @@
-"""Recipes: flat YAML files whose keys are dataclass fields, checked before anything heavy loads."""
+"""Recipes: flat YAML files whose keys are dataclass fields, checked before a model is loaded."""

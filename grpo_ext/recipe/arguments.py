@@ -1,4 +1,4 @@
-"""Check arguments built in Python by the rules for recipes, and read them as rules do."""
+"""Check training arguments that were built in Python, by the rules for recipes."""
 
 import dataclasses
 from enum import Enum
@@ -50,7 +50,7 @@ def check_arguments(
 
 
 def argument_notes(args: GRPOExtConfig, num_processes: int) -> list[Problem]:
-    """Return notes on arguments that were checked: values that are odd, but are used as given."""
+    """Return notes on valid arguments whose values are odd; they are used as given."""
     return notes_of(argument_values(args, set()), ARGUMENT_NOTES, num_processes)
 
 

@@ -140,8 +140,8 @@ def needs_a_metric(option: str, evaluation: EvaluationMetrics) -> str:
 def lowest_reward(metric: str) -> str:
     """Return the error message for `greater_is_better: false` with a metric of rewards."""
     return (
-        f"`greater_is_better: false` with `metric_for_best_model: {metric}` takes the lowest "
-        "reward for the best. Write `greater_is_better: true`, or remove it."
+        f"`greater_is_better: false` with `metric_for_best_model: {metric}` selects the model with "
+        "the lowest reward. Write `greater_is_better: true`, or remove it."
     )
 
 

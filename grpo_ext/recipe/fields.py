@@ -93,7 +93,7 @@ def hints_of(cls: type) -> dict[str, Any]:
 
 
 def choices_of(f: dataclasses.Field, hint: Any) -> tuple[str | bool, ...]:
-    """Return the values that a field accepts, or `()` if its type `hint` says it."""
+    """Return the values that a field accepts; `()` if only its type `hint` limits them."""
     stated = f.metadata.get("choices") or CHOICES.get(f.name)
     if stated:
         return tuple(stated)

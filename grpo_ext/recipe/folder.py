@@ -107,7 +107,7 @@ def settings_of(v: Values) -> dict[str, Any]:
 def sharding(v: Values) -> int:
     """Return how the recipe's accelerate config shards the model, as a number from 0 to 4.
 
-    0 is no sharding, also if there is no usable config; 1 to 3 are DeepSpeed's ZeRO stages; 4 is
+    0 means that there is no sharding, or no usable config; 1 to 3 are DeepSpeed's ZeRO stages; 4 is
     FSDP.
     """
     config = settings_of(v)

@@ -60,10 +60,11 @@ def unknown_key(
 
 
 def entry_of(key: str) -> str | None:
-    """Return the name in `FOREIGN` that a key stands under, or `None`.
+    """Return the name of the entry in `FOREIGN` that a key belongs to; `None` if there is none.
 
-    A nested key such as `actor_rollout_ref.rollout.n` stands under a part with all that it contains
-    (`critic.*`), else under its last parts (`rollout.n`), as many of them as are a name.
+    A nested key belongs to the entry of an outer part, such as `critic.*` for all keys in `critic`.
+    Otherwise it belongs to the entry of its longest ending that has one, such as `rollout.n` for
+    `actor_rollout_ref.rollout.n`.
     """
     parts = key.split(".")
     for part in parts[:-1]:

@@ -48,9 +48,9 @@ def keys_of(grpo: bool, keys: Container[str] = ()) -> dict[str, type]:
 
 
 def fields_are_known() -> bool:
-    """Return whether `trl_fields` has the fields of the installed TRL and transformers.
+    """Return whether `trl_fields` lists the fields of the installed TRL and transformers.
 
-    Only of the versions that it was written with: any other may have a field more.
+    It does so only for the versions that it was written with; others may have more fields.
     """
     installed = versions()
     return all(

@@ -96,7 +96,10 @@ def activation_bytes(size: ModelSize, v: Values, batch: Batch, length: int) -> i
 
 
 def sampling_bytes(size: ModelSize, v: Values, batch: Batch, length: int) -> int:
-    """Return the bytes of the cache of a process that samples sequences of `length` tokens."""
+    """Return the bytes of a process's cache for sampling sequences of `length` tokens.
+
+    The result is 0 if vLLM samples.
+    """
     if v.use_vllm:
         return 0
     return batch.completions // batch.num_processes * length * cache_bytes(size)

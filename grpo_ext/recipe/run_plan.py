@@ -14,7 +14,7 @@ from grpo_ext.recipe.typed_values import Values
 
 @dataclass(frozen=True)
 class Plan:
-    """The numbers of a run; those of an epoch are `None` for a stream."""
+    """The numbers of a run; those about epochs are `None` for a stream."""
 
     batch: Batch  # sizes of a generation and of an optimizer step
     rows: int | None  # training rows
@@ -39,12 +39,12 @@ class Plan:
 
     @property
     def evaluations(self) -> int:
-        """Evaluations on the held-out rows."""
+        """The number of evaluations on the held-out rows."""
         return len(self.evaluated)
 
     @property
     def prompts(self) -> int:
-        """Prompts in all generations, including repeats; their slots if `most_slots` is above 1."""
+        """Prompts in all generations, including repeats; if `most_slots` is above 1, the slots."""
         return self.generations * self.batch.prompts
 
     @property
@@ -54,7 +54,10 @@ class Plan:
 
     @property
     def eval_remark(self) -> str | None:
-        """A remark if all evaluations generate more completions than training, else `None`."""
+        """A remark if all evaluations generate more completions than training.
+
+        `None` if they do not, or if their number of completions is unknown.
+        """
         if self.eval_completions is None:
             return None
         completions = self.evaluations * self.eval_completions

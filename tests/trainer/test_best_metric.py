@@ -51,7 +51,7 @@ REFUSED = {
     "eval_a_reward": ({"eval_temperature": 0.0}, "They log a_varied, a_pass@1"),
     "b_rewards/varied/mean": (
         {"greater_is_better": False},
-        "takes the lowest reward for the best",
+        "selects the model with the lowest reward",
     ),
 }
 

@@ -388,7 +388,7 @@ def test_early_stopping_by_eval_loss_is_refused(tiny_folder, tmp_path, reward):
         ({"metric_for_best_model": "rewards/other/mean"}, "not log 'rewards/other/mean'"),
         (
             {"metric_for_best_model": "reward", "greater_is_better": False},
-            "takes the lowest reward for the best",
+            "selects the model with the lowest reward",
         ),
         ({"metric_for_best_model": "vared", "eval_temperature": 0.0}, "Did you mean 'varied'"),
         ({"metric_for_best_model": "reward", "eval_temperature": 0.0}, "They log varied, pass@1"),
