@@ -23,9 +23,9 @@ LOG = "log.txt"  # the output of a job, in its folder
 
 
 def predicted_minutes(jobs: list[Job], processes: int) -> float | None:
-    """Return the minutes that unfinished jobs take with one idle core per process, or `None`.
+    """Return the minutes that unfinished jobs take with one idle core per process.
 
-    The result is `None` if the time of an unfinished job is unknown.
+    Return `None` if the time of an unfinished job is unknown.
     """
     total = 0.0
     for job in jobs:
@@ -233,7 +233,7 @@ class Progress:
         self.predicted = 0.0  # seconds that were predicted for the finished jobs
 
     def print_end(self, job: Job, failed: bool) -> None:
-        """Print that a job has ended or failed, and the remaining time."""
+        """Print that a job has ended, and the remaining time; or that it failed, and its log."""
         self.unfinished.remove(job)
         seconds = float(job.state.get("seconds") or 0.0)
         self.finished += 1

@@ -22,7 +22,7 @@ UNTIDY = 0.5  # share of the demonstrations with a tag omitted, doubled or mispl
 
 
 def untidy_tags(demonstrations: Demonstrations) -> Demonstrations:
-    """Return a generator like `demonstrations`, in which a share `UNTIDY` has a fault in its tags.
+    """Return a generator like `demonstrations`, in which a share `UNTIDY` has faulty tags.
 
     This leaves the format for GRPO to teach.
     """

@@ -1,4 +1,4 @@
-"""Measures: functions that map the logs of a claim's runs to a figure, by name."""
+"""Measures: functions, registered by name, that compute a figure from the logs of runs."""
 
 from grpo_ext.reproduce.measures import comparisons, completions, curves, formulas
 from grpo_ext.reproduce.measures.base import MEASURES, Figure

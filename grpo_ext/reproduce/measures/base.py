@@ -62,7 +62,7 @@ def figure(
 
 
 def exact(value: float, details: str = "") -> Figure:
-    """Return a computed number, which has no error."""
+    """Return a `Figure` for a computed number, which has no error."""
     return Figure(Estimate(value, 0.0, value, value, 1), details)
 
 

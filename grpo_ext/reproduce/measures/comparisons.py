@@ -121,9 +121,9 @@ def at_equal_time(runs: Runs, metric: str) -> Figure | None:
 def bend(runs: Runs) -> Figure | None:
     """Fit seconds per step as a quadratic of length, and return the share of the quadratic term.
 
-    The runs differ in the length of their completions. The share is that of the seconds per step
-    for the longest completions; it is 0 if the seconds grow linearly with the length. Returns
-    `None` if a run logged fewer than two steps.
+    The runs differ in the length of their completions. The share is the quadratic term divided by
+    the seconds per step, for the longest completions; it is 0 if the seconds grow linearly with the
+    length. Returns `None` if a run logged fewer than two steps.
     """
     lengths = []
     medians = []

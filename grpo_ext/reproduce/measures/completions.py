@@ -99,7 +99,8 @@ def share_of_faults(runs: Runs, kind: str) -> Figure | None:
 def change_of_fault(runs: Runs, kind: str) -> Figure | None:
     """Return how much the share of completions with fault `kind` grew during training.
 
-    This is the share in the last fifth of the steps minus that in the first fifth.
+    This is the share in the last fifth of the steps minus that in the first fifth. Returns `None`
+    if there are no completions.
     """
     early, late = first_and_last(training_samples(runs[0]))
     before = share_with(early, lambda sample: kind_of_fault(sample) == kind)
@@ -116,7 +117,8 @@ def change_of_phrases(runs: Runs) -> Figure | None:
     """Return how much the use of one phrase changes from the first to the last fifth of the steps.
 
     The phrase is the one that changes most in one half of the prompts. Its change is measured in
-    the other half, in the same direction, so that the choice does not inflate the result.
+    the other half, in the same direction, so that the choice does not inflate the result. Returns
+    `None` if a half has no completions, or if there are no phrases.
     """
     early, late = first_and_last(training_samples(runs[0]))
     early_to_choose, early_to_measure = halves(early)
