@@ -1,4 +1,4 @@
-"""Check a run before its model is loaded: rows, prompts, rewards, server, disk.
+"""Check a run before its model is loaded: its rows, prompts, rewards, server and disk.
 
 These checks do not use the trainer.
 """

@@ -21,6 +21,9 @@ AT_THE_END = 0.9  # share of prompts that end with the answer, above which it is
 def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) -> None:
     """Report prompts that contain the answer.
 
+    It is a problem if most prompts have it marked as in a solution, and a note if they contain it
+    in another way.
+
     Args:
         rows: the rows, with their prompts.
         column: the column of the answer.
@@ -31,7 +34,7 @@ def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) 
     if share_of(leaks) > MAX_SHARE:
         findings.problem(
             f"the prompt contains the answer: in row {leaks.index(True) + 1} and others, the "
-            f"final answer of the column {column!r} stands in the prompt, marked as in a solution. "
+            f"final answer of the column {column!r} is in the prompt, marked as in a solution. "
             "Remove the solution from the prompt.",
             key,
         )
@@ -43,7 +46,8 @@ def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) 
     if is_marked or is_contained or ends:
         findings.note(
             f"the prompt contains the column {column!r}, which a reward reads as the answer. "
-            "This is right for a choice or a quote; otherwise the model can copy the answer.",
+            "This is right for multiple choice and quotes; otherwise the model can copy the "
+            "answer.",
             key,
         )
 
@@ -52,8 +56,8 @@ def own_answers(rows: Sequence[Row], column: str) -> list[bool]:
     """Return for each row whether its prompt contains its answer, marked as in a solution.
 
     Text that the prompts share, such as `Answer: yes or no.` or `Answer: A)`, does not count: the
-    prompt of the next row with another answer would contain the answer too. So rows that all have
-    the same answer have none of their own.
+    prompt of the next row with another answer would contain the answer too. If all rows have the
+    same answer, the result is `False` for each.
     """
     answers = [final_answer(row.get(column)) for row in rows]
     flags = []
@@ -67,7 +71,10 @@ def own_answers(rows: Sequence[Row], column: str) -> list[bool]:
 
 
 def marks_answer(row: Row, gold: object) -> bool:
-    """Return whether a row's prompt contains a final answer, marked as in a solution."""
+    """Return whether a row's prompt contains the final answer of `gold`, marked as in a solution.
+
+    `False` if `gold` is not a text, or is blank.
+    """
     if not isinstance(gold, str) or not gold.strip():
         return False
     prompt = text_of_prompt(row["prompt"])
@@ -79,7 +86,7 @@ def marks_answer(row: Row, gold: object) -> bool:
 
 
 def contains_answer(row: Row, column: str) -> bool:
-    """Return whether a row's prompt contains the text in `column`, or one of its texts.
+    """Return whether a row's prompt contains the text in `column`, or a text of the list there.
 
     Texts of fewer than `LONG_ANSWER` characters do not count.
     """

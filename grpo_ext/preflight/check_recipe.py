@@ -15,9 +15,10 @@ def check_recipe(
     elsewhere: bool = False,
     num_samples: int = 0,
 ) -> Findings:
-    """Run all checks of a recipe; none needs a GPU, and only `num_samples` a loaded model.
+    """Run all checks of a recipe, and return what they found.
 
-    If individual values of the recipe are invalid, nothing else is checked.
+    No check needs a GPU, and the model is loaded only if `num_samples` is above 0. If individual
+    values of the recipe are invalid, nothing else is checked.
 
     Args:
         path: the recipe's file, as for `load_recipe`.

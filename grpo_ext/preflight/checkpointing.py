@@ -33,8 +33,8 @@ class Checkpointing:
         """Choose checkpointing if the run would need more than half of the memory without it.
 
         It is always on with sharding, where TRL trains (`loss_normalization: micro_batch`), and if
-        the length of prompts or completions is not known. An engine of vLLM on the same device has
-        its own part of the memory.
+        the length of prompts or completions is not known. With a vLLM engine on the same device,
+        half of the memory that the engine leaves counts.
 
         Args:
             size: the dimensions of the model.
@@ -42,7 +42,7 @@ class Checkpointing:
             batch: its batch sizes.
             sharding: how the model is sharded, as returned by `folder.sharding`.
             prompt: the number of tokens in a prompt; `None` if it is not known.
-            memory: the memory of one process, in bytes; `None`: that of this machine's devices.
+            memory: the memory of one process, in bytes; `None`: that of this machine.
         """
         if sharding:
             return cls(True, "the model is sharded")

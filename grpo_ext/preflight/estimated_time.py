@@ -35,6 +35,8 @@ def rate_of_cpu(hidden_size: int) -> float:
 def step_seconds(size: ModelSize, v: Values, batch: Batch, rate: float) -> float:
     """Estimate the seconds of a step whose completions have the maximum length.
 
+    The result is 0 if `max_completion_length` is not set.
+
     Args:
         size: the dimensions of the model.
         v: the values of the recipe.

@@ -65,7 +65,8 @@ class FirstRecipe:
 
     Attributes:
         values: the keys and values.
-        seconds: of all steps, by estimate; `None` on a GPU, or if the size of the model is unknown.
+        seconds: the estimated time of all steps, in seconds; `None` on a GPU, or if the size of the
+            model is unknown.
     """
 
     values: dict[str, Any]
@@ -138,9 +139,11 @@ def says_format(prompt: str, rows: list[Row]) -> bool:
 def held_out_rows(data: str, count: int) -> dict[str, Any]:
     """Return the keys for an evaluation, on the split `test` or on rows that are held out.
 
+    There are no keys if the data has fewer than `FEWEST_ROWS` rows.
+
     Args:
         data: the data file, or the id of a data set.
-        count: the number of rows that were read: all rows, or `FEW_ROWS`.
+        count: the number of rows that were read: all rows, but at most `FEW_ROWS`.
     """
     if count < FEWEST_ROWS:
         return {}
@@ -159,8 +162,9 @@ def with_sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> FirstReci
     """Return a recipe with sizes and a learning rate.
 
     On a CPU, the sizes are the first of `SIZES` with which the run takes at most an evening by
-    estimate, or else the last. The micro-batch is the largest that fits in memory by estimate, the
-    smallest if none fits, and the largest of all if the size of the model is unknown.
+    estimate, or else the last; on a GPU they are the first of all. The micro-batch is the largest
+    that fits in memory by estimate, or the smallest if none fits. If the size of the model is
+    unknown, the first sizes and the largest micro-batch are taken.
 
     Args:
         values: the other values of the recipe.
@@ -213,7 +217,7 @@ def sizes(
         completions: the completions of a step.
         max_tokens: maximum length of a completion in tokens.
         steps: the steps of the run.
-        micro_batch: the completions of a micro-batch, a part of those of the step.
+        micro_batch: the completions of a micro-batch, a divisor of `completions`.
         checkpointing: whether activations are recomputed in the backward pass.
     """
     return {
@@ -227,7 +231,7 @@ def sizes(
 
 
 def fits_memory(recipe: Recipe, size: ModelSize) -> bool:
-    """Return whether a run fits the memory of this machine, or of its GPU, by estimate."""
+    """Return whether a run fits the memory of the GPU, or else the free memory, by estimate."""
     memory = psutil.virtual_memory().available
     if torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory

@@ -78,7 +78,7 @@ def make_forecast(
         recipe: the recipe.
         num_processes: number of training processes; `None`: as in the accelerate config.
         rows: number of training rows; `None`: they are counted unless they are streamed.
-        device_memory: the memory of one device in bytes; `None`: that of this machine's.
+        device_memory: the memory of one device in bytes; `None`: that of this machine's device.
 
     Raises:
         ValueError: if the rows do not fill a generation, or cannot be counted here.

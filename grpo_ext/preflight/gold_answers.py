@@ -40,10 +40,12 @@ ENOUGH_ROWS = 16  # equal answers in fewer rows are no sign of a fault
 def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings) -> None:
     """Check the gold answers that the rewards read.
 
-    Problems: most are empty, a reward cannot read most of them or gives them 0, prompts contain
-    their own final answer as a solution marks it, and letters of options that the prompt does not
-    list. Notes: the same in fewer rows, equal answers in all rows, long texts for `exact`, and
-    prompts that contain the answer otherwise.
+    It is a problem if most answers are empty, if a reward cannot read most of them or gives most of
+    them 0, if most prompts contain their own final answer marked as in a solution, or if most
+    prompts do not list the option whose letter is the answer.
+
+    It is a note if some answers are empty, unreadable or scored 0, if all rows have the same
+    answer, if most answers are too long for `exact`, or if prompts contain the answer otherwise.
 
     Args:
         rows: the rows, with their prompts and all columns.
@@ -161,10 +163,10 @@ def advice(reward: Reward) -> str:
 
 
 def scores_of_golds(rows: Sequence[Row], reward: Reward) -> list[Score]:
-    """Return the score of a completion with the gold answer for each row.
+    """Return, for each row, the score of a completion that gives the gold answer.
 
-    The score is `None` for a gold answer that is structured. If the time is up early, there are
-    fewer scores than rows.
+    A score is `None` if the gold answer is structured, or if the reward gives the completion no
+    score. After `BUDGET` seconds the remaining rows are left out.
     """
     [guard] = guard_rewards([reward], timeout=PATIENCE, max_failure_rate=1.0)
     scores: list[Score] = []
@@ -185,15 +187,18 @@ def scores_of_golds(rows: Sequence[Row], reward: Reward) -> list[Score]:
 
 
 def is_structured(gold: object) -> bool:
-    """Return whether a gold answer is a mapping, or a list of mappings such as chat messages."""
+    """Return whether a gold answer is a mapping, or a list that contains one, as chat messages."""
     entries = gold if isinstance(gold, list) else [gold]
     return any(isinstance(entry, dict) for entry in entries)
 
 
 def answer_in(gold: object, reward: Reward) -> str:
-    """Return the answer that a right completion gives, for a gold answer that may be a solution.
+    """Return the answer that a correct completion would give.
 
-    Of a list of gold answers, the first that is not blank counts.
+    Args:
+        gold: a gold answer, or a worked solution that contains it. Of a list, the first entry that
+            is not blank is taken.
+        reward: the reward, which for `choice` needs a letter.
     """
     if isinstance(gold, list):
         gold = next((entry for entry in gold if not is_blank(entry)), "")
@@ -206,7 +211,7 @@ def answer_in(gold: object, reward: Reward) -> str:
 def report_missing_options(
     rows: Sequence[tuple[int, Row]], reward: Reward, findings: Findings
 ) -> None:
-    """Report letters of options that the prompt does not list.
+    """Report a problem if most prompts do not list the option whose letter is the answer.
 
     Args:
         rows: the rows with a gold answer, with their numbers.
@@ -222,9 +227,9 @@ def report_missing_options(
     if len(missing) > MAX_SHARE * len(rows):
         number, letter = missing[0]
         findings.problem(
-            f"the prompt lists no option {letter}, which is the answer of row {number}, and "
-            f"{len(missing)} of the first {len(rows)} rows lack theirs. List the options in "
-            'user_prompt, such as "{question}\\n{choices:letters}".',
+            f"the prompts of {len(missing)} of the first {len(rows)} rows do not list the right "
+            f"option, such as option {letter} in row {number}. List the options in user_prompt, "
+            'such as "{question}\\n{choices:letters}".',
             prompt_key(findings),
         )
 

@@ -64,8 +64,8 @@ def check_loaded(
     check_parts(recipe, batch, rows, rewards_of(recipe, findings), findings, num_samples)
     if num_samples and "samples" not in findings.figures:
         findings.note(
-            "no completions were sampled: --sample needs a recipe without the problems that are "
-            "found before, and the model's tokenizer on this machine."
+            "no completions were sampled, because --sample needs a recipe without problems, and "
+            "the model's tokenizer on this machine."
         )
     if batch.fits:
         findings.figures["batch"] = {
@@ -209,7 +209,7 @@ def check_parts(
 
 
 def check_written(recipe: Recipe, findings: Findings) -> None:
-    """Check that no prompt still says what a person has to write, as `grpo-ext init` leaves it."""
+    """Check that no prompt has a line that `grpo-ext init` leaves for the user to write."""
     for task, _ in task_options(recipe).values():
         if not isinstance(task, Prompts):
             continue

@@ -74,7 +74,7 @@ def check_workers(rewards: Sequence[Any], findings: Findings) -> None:
         findings.note(
             f"reward_workers: {', '.join(in_workers)} runs in worker processes. Only Linux limits "
             "their memory and ends what they have started when the run is killed, and this system "
-            f"is {sys.platform}. reward_timeout holds here, too.",
+            f"is {sys.platform}. reward_timeout works here, too.",
             "reward_workers",
         )
 

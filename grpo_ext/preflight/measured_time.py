@@ -1,4 +1,4 @@
-"""How long a run will take, from the log of a run of the same recipe in its `output_dir`."""
+"""Estimate how long a run will take, from the log of a run of the same recipe in `output_dir`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,10 +50,10 @@ class LoggedTime:
 
 
 def measured_time(recipe: Recipe, plan: Plan) -> RunTime | None:
-    """Return how long the planned run takes, by the log of a run of the same recipe.
+    """Return how long the planned run takes, judging by the log of a run of the same recipe.
 
-    The run may be in progress or finished, and may have had another length. `None` if `output_dir`
-    has no log of two or more steps, or belongs to another recipe.
+    The logged run may be in progress or finished, and may have had another length. Return `None` if
+    `output_dir` has no log of two or more steps, or belongs to another recipe.
     """
     folder = Path(str(recipe.get("output_dir"))).expanduser()
     if not (folder / SAVED).is_file():
@@ -76,5 +76,5 @@ def measured_time(recipe: Recipe, plan: Plan) -> RunTime | None:
 
 
 def number(value: object) -> float:
-    """Return a number of a log; 0 for a negative one and for anything else."""
+    """Return a value of a log as a number; 0 if it is negative or not a number."""
     return float(value) if isinstance(value, int | float) and value > 0 else 0.0

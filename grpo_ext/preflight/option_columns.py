@@ -48,9 +48,9 @@ def find_options(rows: list[Row], names: list[str]) -> Options | None:
 
 
 def has_positions(name: str, rows: list[Row]) -> bool:
-    """Return whether rows have the position of the right entry of a list in another column.
+    """Return whether another column says which entry of the list in `name` is the right one.
 
-    `name` is the column of the lists. Without such positions, all entries may be right answers.
+    Without such positions, all entries of a list may be right answers.
     """
     for other in POSITIONS:
         if all(is_position(row.get(other), row.get(name)) for row in rows):
@@ -72,8 +72,8 @@ def options_in(name: str, rows: list[Row]) -> Options | None:
 
     - a list of texts, or a mapping with such a list under one of `TEXTS`
     - a list of mappings with an option under one of `TEXTS`, equally long in all rows
-    - a mapping with an option under each key, such as a letter; all rows have the same keys, and a
-      template can contain them
+    - a mapping with an option under each key, such as a letter; all rows have the same keys, which
+      must be names that a template can contain
     """
     values: list[Any] = [row.get(name) for row in rows]
     if all(is_text_list(value) for value in values):
@@ -116,7 +116,7 @@ def listed(column: str, field: str, texts: list[list[str]]) -> Options:
 
 
 def in_fields(column: str, fields: list[str], texts: list[list[str]]) -> Options | None:
-    """Return the options of a column that has a field for each; `None` if their number varies.
+    """Return options with a field for each; `None` if a row has more or fewer options.
 
     Args:
         column: the column.

@@ -27,7 +27,7 @@ class Proposal:
 
 
 def columns_for(reward: str, proposal: Proposal, rows: Sequence[Row]) -> dict[str, str] | None:
-    """Return the columns that a reward needs, by their columns of the data.
+    """Return the columns that a reward needs, each with the column of the data that it gets.
 
     Args:
         reward: a registered reward, or one to be written.

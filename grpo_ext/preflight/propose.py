@@ -77,8 +77,9 @@ def propose_whole(rows: list[Row]) -> Proposal:
 def propose_reward(rows: list[Row], prompt: str, used: Sequence[str]) -> Proposal:
     """Propose a reward for a prompt that is settled.
 
-    If the prompts are messages that end with the assistant's answer, a column takes that answer: a
-    demonstration if another column has gold answers, otherwise the gold answer itself.
+    If the prompts are messages that end with the assistant's answer, that answer moves to a column
+    of its own: `demonstration` if another column has gold answers, otherwise the column that the
+    reward reads.
 
     Args:
         rows: the first rows.

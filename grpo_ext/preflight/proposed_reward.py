@@ -40,7 +40,7 @@ class RewardChoice:
         reason: why it fits, as a clause.
         columns: a column that the reward reads -> a column of the data.
         options: options of the reward.
-        question: what the data leaves open and a person has to decide; `None` if nothing is.
+        question: what a person has to decide, because the data leaves it open; `None` if nothing.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Golds:
 
     Attributes:
         column: their column, or `column.key` for an entry of a mapping.
-        values: those of the rows that have one.
+        values: the gold answers of the rows that have one.
     """
 
     column: str

@@ -32,8 +32,8 @@ def judge_rows(
     Problems: prompts that end with the assistant's message, rows with equal prompts but different
     answers, identifiers, addresses or numbers in place of prompts, and two system messages.
     Notes: rows with equal prompts that differ in other columns that a reward reads, and columns
-    that look like part of the question but that neither the prompt nor a reward uses. After a
-    prompt that ends with the assistant's message, nothing else is checked.
+    that look like part of the question but that neither the prompt nor a reward uses. If a prompt
+    ends with the assistant's message, nothing else is checked.
 
     Args:
         rows: the rows, with their prompts and all columns.
@@ -140,7 +140,10 @@ def report_system_messages(rows: Sequence[Row], columns: Sequence[str], findings
 
 
 def has_field(text: str, name: str) -> bool:
-    r"""Return whether a text has a column in braces, other than those of LaTeX's `\boxed{...}`."""
+    r"""Return whether a text contains the column `name` in braces.
+
+    The braces of a LaTeX command, as in `\boxed{x}`, do not count.
+    """
     field = re.escape(f"{{{name}}}")
     return re.search(rf"(?<![\\\w}}^]){field}", text) is not None
 

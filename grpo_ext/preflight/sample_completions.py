@@ -132,7 +132,7 @@ def load_model(recipe: Recipe) -> PreTrainedModel:
 
 
 def training_decoding(v: Values) -> Decoding:
-    """Return the recipe's sampling settings of training, for transformers.
+    """Return the settings with which training samples, in the form for transformers.
 
     Raises:
         ValueError: if `max_completion_length` is null.
@@ -157,7 +157,10 @@ def training_decoding(v: Values) -> Decoding:
 
 
 def report_failures(guards: dict[str, Guard], findings: Findings) -> None:
-    """Report rewards that failed: on all completions a problem, on some a note."""
+    """Report rewards that failed.
+
+    It is a problem if a reward failed on all completions, and a note if it failed on some.
+    """
     for name, guard in guards.items():
         if not guard.failed:
             continue
@@ -177,7 +180,9 @@ def report_failures(guards: dict[str, Guard], findings: Findings) -> None:
 def spreads(
     names: list[str], samples: list[Sample], findings: Findings
 ) -> dict[str, dict[str, float]]:
-    """Return mean and standard deviation of each reward's scores; note those that are all equal.
+    """Return the mean and standard deviation of each reward's scores.
+
+    A reward without scores has no entry. Rewards whose scores are all equal are noted.
 
     Args:
         names: the names of the rewards.

@@ -47,9 +47,10 @@ def local_options(v: Values) -> dict[str, Any]:
 
 
 def context_length(v: Values) -> int | None:
-    """Return the maximum number of tokens of a prompt with its completion, in model and vLLM.
+    """Return the maximum number of tokens of a prompt with its completion.
 
-    `None` if neither limit is known.
+    It is the smaller of the limits of the model and of vLLM, if vLLM samples. Return `None` if
+    neither is known.
     """
     limits = []
     if v["use_vllm"]:

@@ -97,9 +97,9 @@ def read_prompts(
 
 
 def first_episodes(begin: Begin, rows: Sequence[Row]) -> list[Episode]:
-    """Begin episodes of the first rows, at most `MAX_EPISODES`, until the time is up.
+    """Begin an episode for each of the first `MAX_EPISODES` rows.
 
-    At least one is begun.
+    After `BUDGET` seconds no further episode is begun, but at least one is.
     """
     until = time.monotonic() + BUDGET
     episodes: list[Episode] = []

@@ -22,7 +22,7 @@ ROWS_OF_CLASS = 3  # mean number of rows with the same answer, from which answer
 
 @dataclass(frozen=True)
 class Addition:
-    """What a prompt needs beside the question and its contexts; texts are empty if nothing is.
+    """What a prompt needs besides the question and its contexts; a text is empty if not needed.
 
     Attributes:
         before: a paragraph before the question.
@@ -42,7 +42,7 @@ class Addition:
 
 
 def with_whole_prompt(proposal: Proposal, rows: list[Row], others: list[str]) -> Proposal:
-    """Return a proposal whose prompt has all that the question needs beside its own column.
+    """Return a proposal whose prompt has all that the question needs besides its own column.
 
     These are contexts, such as Alpaca's `input`, options, the names of classes, or a test that
     names the function to write. What they leave open becomes a question.
@@ -50,7 +50,7 @@ def with_whole_prompt(proposal: Proposal, rows: list[Row], others: list[str]) ->
     Args:
         proposal: a proposal whose prompt is a column of texts.
         rows: the first rows.
-        others: the columns beside the question.
+        others: the columns besides the question.
     """
     column = proposal.prompt
     golds = find_golds(rows, others)
@@ -83,12 +83,12 @@ def with_whole_prompt(proposal: Proposal, rows: list[Row], others: list[str]) ->
 def addition_to(
     proposal: Proposal, rows: list[Row], others: list[str], golds: Golds | None
 ) -> Addition:
-    """Return what the prompt of a proposal needs beside the question and its contexts.
+    """Return what the prompt of a proposal needs besides the question and its contexts.
 
     Args:
         proposal: a proposal whose prompt is a column of texts.
         rows: the first rows.
-        others: the columns beside the question.
+        others: the columns besides the question.
         golds: the gold answers in these columns, if there are any.
     """
     options = find_options(rows, others)
@@ -146,7 +146,10 @@ def lists_options(rows: list[Row], question: str) -> bool:
 
 
 def answers_are_options(golds: Golds | None, options: Options) -> bool:
-    """Return whether most gold answers are the text of an option."""
+    """Return whether most gold answers are the text of an option.
+
+    `False` if there are none, or if a row has no gold answer.
+    """
     if golds is None or len(golds.texts) != len(options.texts):
         return False
     pairs = zip(golds.texts, options.texts, strict=True)
