@@ -1,4 +1,4 @@
-"""Check what the fast loop can decode; transformers decodes everything else."""
+"""Check whether the fast loop can decode a call of `generate`; if not, transformers decodes it."""
 
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -101,14 +101,15 @@ class ForcesTokens(Protocol):
     """A logits processor that can force the next tokens."""
 
     def gives_all(self) -> bool:
-        """Return whether it now forces the next token of every row, so logits do not matter."""
+        """Return whether it forces the next token of every row, so that their logits are not
+        used."""
 
 
 def check_model(model: PreTrainedModel) -> None:
     """Raise `NotSupported` for a model that the loop cannot call.
 
-    It cannot call a model that has an encoder, prepares its inputs in its own way, is on several
-    devices, or is sharded over several ranks.
+    Such a model has an encoder, prepares its inputs in its own way, is on several devices, or is
+    sharded over several ranks.
     """
     if model.config.is_encoder_decoder:
         raise NotSupported("the model has an encoder")
@@ -140,7 +141,7 @@ def check_config(config: GenerationConfig) -> None:
 
 
 def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any]) -> None:
-    """Check that rows can leave the batch.
+    """Check that the loop can remove ended rows from the batch of a call.
 
     Args:
         processors: the logits processors of the call.
@@ -196,7 +197,10 @@ def base_model(model: torch.nn.Module) -> PreTrainedModel:
 
 
 def has_selectable_rows(cache: object) -> TypeGuard[DynamicCache]:
-    """Return whether `cache` is a `DynamicCache` whose rows can be removed and repeated."""
+    """Return whether `cache` is a `DynamicCache` whose rows can be removed and repeated.
+
+    It must not be offloaded, and must consist of full-attention and sliding-window layers only.
+    """
     if type(cache) is not DynamicCache or cache.offloading:
         return False
     supported_layers = (DynamicLayer, DynamicSlidingWindowLayer)

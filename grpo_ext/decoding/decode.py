@@ -72,7 +72,7 @@ class BufferedLayer(DynamicLayer):
         *args: object,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
-        """Append the states of new positions and return all states.
+        """Append the states of new positions, and return the keys and values of all positions.
 
         Args:
             key_states: the keys, (b, heads, new positions, dim).
@@ -92,7 +92,7 @@ class BufferedLayer(DynamicLayer):
         return self.keys, self.values
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep only the rows `indices`, and free the memory of the others."""
+        """Keep only the rows `indices`, in this order, and free the memory of the others."""
         length = self.keys.size(-2)
         indices = indices.to(self.device)
         self._key_buffer = self._key_buffer[indices]
@@ -106,9 +106,9 @@ def with_room(states: Tensor, positions: int = 0) -> Tensor:
 
 
 def expand(cache: DynamicCache, rows: Tensor) -> None:
-    """Select, and possibly repeat, rows (b,) of the cache; make its layers `BufferedLayer`s.
+    """Select rows (b,) of a cache, possibly repeated, and make its layers `BufferedLayer`s.
 
-    Layers with a sliding window are short, so they remain those of transformers.
+    Empty layers and those with a sliding window, which are short, keep their class.
     """
     for i, layer in enumerate(cache.layers):
         assert isinstance(layer, DynamicLayer)  # `has_selectable_rows` has checked it
@@ -119,7 +119,7 @@ def expand(cache: DynamicCache, rows: Tensor) -> None:
 
 
 class DecodeBatch:
-    """The rows still being decoded, and those that have finished.
+    """The rows that are being decoded, and the tokens of the rows that have left.
 
     Args:
         input_ids: left-padded prompts, (B, P).
@@ -164,7 +164,11 @@ class DecodeBatch:
             self._positions = self._positions + 1
 
     def next_inputs(self) -> dict[str, Any]:
-        """Return the inputs of the next forward pass: tokens not yet cached, usually one."""
+        """Return the inputs of the next forward pass, and count their tokens as read.
+
+        The tokens are those not yet in the cache: usually one for each row, and more after tokens
+        were forced.
+        """
         inputs = {
             "input_ids": self._ids[:, self._num_read : self.length],
             "past_key_values": self.cache,
@@ -180,7 +184,10 @@ class DecodeBatch:
         return inputs
 
     def keep(self, rows: Tensor, leaving: Tensor) -> None:
-        """Continue with `rows` and store `leaving`; both are indices into the current batch."""
+        """Continue with the rows `rows` (b',), and store the tokens of the rows `leaving` (n,).
+
+        Both are indices into the current batch, and together they are all of its rows.
+        """
         left_rows = self._rows[leaving]
         left_ids = self.ids[leaving]  # (n, P + t)
         self._left.append((left_rows, left_ids))
@@ -193,7 +200,8 @@ class DecodeBatch:
         self.cache.batch_select_indices(rows)
 
     def all_ids(self) -> Tensor:
-        """Return all rows in their original order: (B, P + T)."""
+        """Return the prompts and tokens of all rows, padded, in their original order: (B, P +
+        T)."""
         parts = [*self._left, (self._rows, self.ids)]
         batch = sum(len(rows) for rows, _ in parts)  # B
         all_ids = self._ids.new_full((batch, self.length), self.pad)
@@ -268,7 +276,9 @@ def decode(
 
 
 def prefill(model: PreTrainedModel, input_ids: Tensor, inputs: dict[str, Any]) -> Tensor:
-    """Read each distinct prompt once, or every prompt if noise (dropout) makes equal rows differ.
+    """Run the model on each distinct prompt once, and give all rows its logits and cache.
+
+    If dropout or router jitter makes equal rows differ, the model runs on every row.
 
     Args:
         model: the model, called once.
@@ -299,7 +309,7 @@ def prefill(model: PreTrainedModel, input_ids: Tensor, inputs: dict[str, Any]) -
 
 @contextmanager
 def contiguous_head_input(model: PreTrainedModel) -> Iterator[None]:
-    """Make the input of the model's head contiguous within the context.
+    """Make the input of the model's head contiguous within the context, if the model has a head.
 
     The last positions of prompts are a slice. torch multiplies a slice by frozen weights row by
     row, with a copy of the weights for each row: 57 MB a prompt for SmolLM2-135M in bfloat16.

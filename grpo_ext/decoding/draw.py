@@ -31,8 +31,8 @@ def draw_by_blocks(probs: Tensor) -> Tensor:
     """Draw a token of each row by inverse transform sampling, with one variate per row.
 
     The variate first chooses a block of the vocabulary by the blocks' sums, then a token within the
-    block. Only one block of each row is summed token by token in float64. On a CPU,
-    `torch.multinomial` draws an exponential variate for each token of the vocabulary.
+    block. Only one block of each row is summed token by token, in float64. This is faster on a CPU
+    than `torch.multinomial`, which draws an exponential variate for each token of the vocabulary.
 
     Args:
         probs: the probabilities of the tokens, (b, V), float32.
@@ -64,8 +64,8 @@ def draw_by_blocks(probs: Tensor) -> Tensor:
 def first_above(mass: Tensor, point: Tensor) -> Tensor:
     """Return the first index at which the cumulative `mass` (b, n) exceeds `point` (b, 1).
 
-    A point that rounding has taken to the total or beyond it stays below it, so that the index is
-    that of an entry with mass of its own.
+    If rounding has moved a point to the total or above, it is first lowered to just below the
+    total. So the index, (b, 1), always belongs to an entry with a mass above 0.
     """
     total = mass[:, -1:]
     largest_point = torch.nextafter(total, torch.zeros_like(total))

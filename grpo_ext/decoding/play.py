@@ -2,8 +2,8 @@
 
 When a turn of the model ends, its environment answers. The tokens of the answer are forced on the
 row, one per step, while other rows are sampled. Every token goes through the model only once. While
-all rows are reading answers, the model is not called, and then reads their tokens in a single pass.
-A row ends with its episode.
+all rows are reading answers, the model is not called; afterwards it reads those tokens in a single
+pass. A row ends with its episode.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ class Player(LogitsProcessor):
         return self._width is not None
 
     def see(self, input_ids: Tensor) -> None:
-        """Advance each episode by the last token of its row (b, P + t).
+        """Advance each episode by the last token of its row of `input_ids`, (b, P + t).
 
-        The first call, with only prompts, and repeated calls for the same length do nothing.
+        The first call, with prompts only, and repeated calls with the same length change no
+        episode.
         """
         before = self._width
         self._width = input_ids.size(1)
@@ -79,7 +80,7 @@ class Player(LogitsProcessor):
 class EpisodeEnds(StoppingCriteria):
     """Ends a row when its episode ends, not at the first end token.
 
-    `generate` pads ended rows if a criterion has `eos_token_id`.
+    It has `eos_token_id` because `generate` pads ended rows only if a criterion has one.
     """
 
     def __init__(self, player: Player, eos_token_id: Tensor):
