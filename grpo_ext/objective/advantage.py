@@ -83,7 +83,8 @@ def nan_std(values: Tensor, dim: int, estimator: str = "sample") -> Tensor:
         estimator: "sample" (n - 1) or "population" (n).
 
     Returns:
-        The standard deviation; NaN where it is undefined.
+        The standard deviation; NaN for a single entry if the estimator is "sample". Where all
+        entries are NaN, the value has no meaning.
     """
     mean = values.nanmean(dim, keepdim=True)
     deviations = values - mean
@@ -226,7 +227,7 @@ def joint_advantage_names() -> tuple[str, ...]:
 
 @register_advantages("group")
 def by_group_std(rewards: Tensor, std_estimator: str) -> Tensor:
-    """A_i = (r_i - mean) / (std + 1e-4), with mean and std of the group: (N, G).
+    """Return A_i = (r_i - mean) / (std + 1e-4), (N, G), with the mean and std of the group.
 
     GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2).
     """
@@ -236,9 +237,9 @@ def by_group_std(rewards: Tensor, std_estimator: str) -> Tensor:
 
 @register_advantages("batch", within_group=False)
 def by_batch_std(rewards: Tensor, std_estimator: str) -> Tensor:
-    """A_i = (r_i - mean) / (std + 1e-4), with the group's mean and the std of all rewards: (N, G).
+    """Return A_i = (r_i - mean) / (std + 1e-4), (N, G), with the std of the rewards of all groups.
 
-    Lite PPO of "Tricks or Traps" (arXiv 2508.08221).
+    The mean is that of the group. Lite PPO of "Tricks or Traps" (arXiv 2508.08221).
     """
     std = nan_std(rewards.view(1, -1), 1, std_estimator)  # (1, 1)
     return unscaled(rewards, std_estimator) / (std + _EPSILON)
@@ -246,7 +247,7 @@ def by_batch_std(rewards: Tensor, std_estimator: str) -> Tensor:
 
 @register_advantages("none")
 def unscaled(rewards: Tensor, std_estimator: str) -> Tensor:
-    """A_i = r_i - mean of the group: (N, G). Dr. GRPO (arXiv 2503.20783)."""
+    """Return A_i = r_i - mean of the group, (N, G). Dr. GRPO (arXiv 2503.20783)."""
     return rewards - rewards.nanmean(dim=1, keepdim=True)
 
 
@@ -316,7 +317,11 @@ def turn_advantages(
         std_estimator: "sample" (n - 1) or "population" (n).
 
     Returns:
-        The advantages (B, K); 0 for turns that an episode does not have.
+        The advantages (B, K); 0 for turns that an episode does not have, and for episodes without a
+        score.
+
+    Raises:
+        ValueError: see `group_advantages`.
     """
     import torch
 
@@ -352,6 +357,8 @@ def joint_advantages(
 ) -> Tensor:
     """Return the advantages (B,) of whole groups, using an estimator that takes every reward.
 
+    Where the estimator returns NaN, the advantage is 0.
+
     Args:
         rewards: (B, R), for whole groups; NaN where a reward did not score a completion.
         weights: (R,), the weights of the rewards.
@@ -384,7 +391,8 @@ def normalized_then_summed(rewards: Tensor, weights: Tensor) -> Tensor:
 
     Like TRL, center each reward and divide it by its std within the group, then center the weighted
     sum and divide it by its std over the batch. A group whose weighted sums are all equal gets
-    exactly 0. Takes rewards (N, G, R) and weights (R,), and returns advantages (N, G).
+    exactly 0. Takes rewards (N, G, R) and weights (R,), and returns advantages (N, G); NaN for a
+    completion that no reward scored.
     """
     import torch
 

@@ -1,6 +1,7 @@
-"""The correction for a separate sampler: probabilities as scored here, divided by the sampler's.
+"""The correction for a separate sampler: importance weights between two engines.
 
-Both probabilities are of the same policy, computed by two engines. "token" modes weight each token
+A ratio is the probability of a token as scored here, divided by the sampler's. Both are of the same
+policy, but two engines do not compute it equally. "token" modes weight each token
 by its own ratio, "sequence" modes by the product over the completion, and "geometric" modes by the
 geometric mean over the completion, which does not grow with its length. "truncate" clamps a ratio
 to the bounds; "mask" sets a ratio outside them to 0 (TRL's `vllm_importance_sampling_mode`; TIS,

@@ -51,7 +51,7 @@ class KeptSet:
         )
 
     def mask(self, device: torch.device | str = "cpu") -> Tensor:
-        """Return the kept tokens as a mask (N, V), bool."""
+        """Return the kept tokens as a mask (N, V), bool, on `device`."""
         mask = torch.zeros(len(self), self.vocab_size, dtype=torch.bool, device=device)
         dense = self.counts < 0  # (N,)
         if dense.any():
@@ -67,7 +67,7 @@ class KeptSet:
         return mask
 
     def select(self, positions: Tensor) -> KeptSet:
-        """Return the kept tokens at `positions`, in the given order."""
+        """Return the kept tokens at `positions` (n,), in this order; a position may be repeated."""
         positions = positions.cpu()  # (n,)
         num_ids = self.counts.clamp(min=0)  # (N,)
         starts = num_ids.cumsum(0) - num_ids  # (N,), where the ids of a position start
@@ -87,13 +87,16 @@ class KeptSet:
         )
 
     def split(self, sizes: list[int]) -> list[KeptSet]:
-        """Split into consecutive parts with these numbers of positions; `cat` joins them again."""
+        """Split into consecutive parts of `sizes` positions, which `cat` joins again.
+
+        The sizes must add up to N.
+        """
         all_positions = torch.arange(len(self))
         return [self.select(positions) for positions in all_positions.split(sizes)]
 
     @staticmethod
     def cat(parts: list[KeptSet]) -> KeptSet:
-        """Concatenate the positions of `parts`, which must not be empty."""
+        """Concatenate the positions of one or more `parts`, which share a vocabulary."""
         return KeptSet(
             vocab_size=parts[0].vocab_size,
             counts=torch.cat([part.counts for part in parts]),

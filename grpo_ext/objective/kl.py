@@ -1,7 +1,7 @@
 """Estimators of KL(policy || reference) per token, and the expected gradient of each.
 
-With r = p_ref(token) / p(token), J. Schulman, "Approximating KL Divergence" (2020),
-http://joschu.net/blog/kl-approx.html.
+With r = p_ref(token) / p(token). The estimates are from J. Schulman, "Approximating KL Divergence"
+(2020), http://joschu.net/blog/kl-approx.html.
 
 ==  ===============  ========  ====================================  ==================
 k   estimate         bias      expected gradient                     if corrected
@@ -14,7 +14,7 @@ k3  r - 1 - log r    unbiased  that of KL(p_ref, p), as in GRPO      that of KL(
 
 "Corrected" means multiplied by the importance ratio p / p_old (DeepSeek-V3.2, arXiv 2512.02556),
 which reweights tokens of an older policy and adds the missing part of the gradient. Without the
-correction the table holds if p_old is p.
+correction, the table holds only if p_old equals p.
 """
 
 from __future__ import annotations

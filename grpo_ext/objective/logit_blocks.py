@@ -101,7 +101,10 @@ def memory_for(rows: int, width: int) -> Tensor:
 
 
 def give_back(memory: Tensor) -> None:
-    """Keep `memory` for `memory_for` to reuse, if it is larger than what is already kept."""
+    """Keep `memory` for `memory_for` to reuse, if it is larger than what is already kept.
+
+    Memory from `torch.inference_mode` is not kept.
+    """
     if memory.is_inference():  # only `torch.inference_mode` can write to it
         return
     num_bytes = memory.untyped_storage().nbytes()
@@ -110,7 +113,7 @@ def give_back(memory: Tensor) -> None:
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add `a @ b` to `total` in place; `total` and the computation are in float32."""
+    """Add `a @ b` to `total` in place. `total` must be float32, and the product is summed in it."""
     if total.is_cuda and a.dtype != torch.float32:
         torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
     else:

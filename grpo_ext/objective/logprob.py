@@ -43,7 +43,13 @@ class LogitTransform:
             logits.mul_(self.softcap)
 
     def grad_(self, grad: Tensor, logits: Tensor) -> None:
-        """Turn `grad`, the gradient of the output `logits`, into that of the input, in place."""
+        """Turn the gradient with respect to the output of `apply_` into that of its input, in
+        place.
+
+        Args:
+            grad: the gradient to change, (n, V).
+            logits: the output of `apply_`, (n, V).
+        """
         if self.softcap is not None:
             grad.mul_(1 - (logits / self.softcap) ** 2)
         if self.scale != 1.0:

@@ -61,7 +61,7 @@ def aggregate(
     counts: StepCounts,
     max_completion_length: int,
 ) -> Tensor:
-    """Compute one micro-batch's share of the step's loss.
+    """Return one micro-batch's share of the step's loss.
 
     Args:
         per_token: (B, T), or (B, 1) for one value per sequence.
@@ -277,6 +277,12 @@ def importance_ratio(
     its own gradient, so quantities that differ between tokens (advantages of turns, masks, the
     sampler's correction) act on each token. If nothing differs, the gradient of the sequence is
     that of GSPO.
+
+    Args:
+        logps: (B, T), the policy's log-probs, with gradient.
+        old_logps: (B, T), the log-probs under the policy that ratios are relative to.
+        mask: (B, T), 1 for counted tokens; only level "sequence" uses it.
+        level: "token" or "sequence".
     """
     log_ratio = logps - old_logps  # (B, T)
     if level == "token":
@@ -342,7 +348,7 @@ def _by_sign(
 
 @register_loss("sapo", aggregation="sequence_mean", needs_advantage=True, stats=lambda x: {})
 def sapo(x: LossInputs) -> Tensor:
-    """-(4 / tau) sigmoid(tau (w - 1)) A, with tau by the sign of A.
+    """-(4 / tau) sigmoid(tau (w - 1)) A, where tau depends on the sign of A.
 
     SAPO, Soft Adaptive Policy Optimization (arXiv 2511.20347).
     """
@@ -354,7 +360,7 @@ def sapo(x: LossInputs) -> Tensor:
 
 @register_loss("dppo", aggregation="token_mean", stats=dppo_stats, needs_advantage=True)
 def dppo(x: LossInputs) -> Tensor:
-    """-M w A, with the mask of `dppo_mask` and no clip.
+    """-M w A, where M is `dppo_mask`; ratios are not clipped.
 
     DPPO, Divergence Proximal Policy Optimization (arXiv 2602.04879).
     """
@@ -386,7 +392,7 @@ def dppo_mask(x: LossInputs) -> Tensor:
     corrects_sampler=True,
 )
 def vespo(x: LossInputs) -> Tensor:
-    """-phi(W) A log p, see `vespo_weight`.
+    """-phi(W) A log p, where phi(W) is `vespo_weight`.
 
     VESPO, Variational Sequence-Level Soft Policy Optimization (arXiv 2602.10693).
     """
@@ -398,7 +404,8 @@ def vespo_weight(x: LossInputs) -> Tensor:
 
     k and lambda depend on the sign of A, so the shape is that of the advantages, (B, 1) or (B, T).
     log W is clamped to [log 1e-8, 20], and the log ratio of each token to [-20, 20]. With a
-    separate sampler, W includes the sampler's ratio. The result has no gradient.
+    separate sampler, W includes the sampler's ratio. The result has no gradient, and is 0 where it
+    would not be finite.
     """
     options = x.options
     lowest = math.log(1e-8)

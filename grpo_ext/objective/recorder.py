@@ -131,11 +131,11 @@ class Recorder:
     def rows(
         self, completion_ids: list[list[int]]
     ) -> tuple[list[KeptSet] | None, list[Tensor] | None]:
-        """Return the kept tokens and the log-probs of each completion.
+        """Return the kept tokens (T positions) and the log-probs (T,) of each completion.
 
-        Without truncation, the kept tokens are `None`. Log-probs that were not recorded are NaN.
-        Both are `None` if no step was recorded, because something other than `generate` made the
-        completions.
+        Without truncation, the first value is `None`. Log-probs that were not recorded are NaN.
+        Both values are `None` if no step was recorded, because something other than `generate` made
+        the completions.
 
         Raises:
             RuntimeError: if a completion has a token that was not recorded.

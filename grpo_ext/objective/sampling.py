@@ -80,7 +80,7 @@ def resolve_sampling(
     sampler: str = "hf",
     watched: bool = True,
 ) -> SamplingParams:
-    """Resolve the sampling parameters of a run.
+    """Return the sampling parameters of a run, and refuse those that cannot be scored exactly.
 
     Args:
         fields: the training arguments `temperature`, `top_k`, `top_p`, `min_p` and
@@ -173,7 +173,7 @@ def _token_ids(name: str, value: object) -> tuple[int, ...]:
 
 
 def _masks(values: Mapping[str, Any]) -> list[str]:
-    """Return the names of the options in use that remove tokens."""
+    """Return the names of the options in `OPTIONS["masking"]` that are set to remove tokens."""
     names = []
     for name, neutral in OPTIONS["masking"].items():
         if values.get(name) not in (None, *neutral):

@@ -10,7 +10,7 @@ _NO_IDS = torch.empty(0, 0, dtype=torch.long)  # these warpers do not read the t
 
 
 def kept_tokens(scores: Tensor, params: SamplingParams) -> Tensor:
-    """Return the tokens that suppression and truncation keep: (N, V), bool, at least one per row.
+    """Return the tokens that suppression and truncation keep: (N, V), bool.
 
     The steps are those of transformers, which are equivalent to vLLM's `apply_top_k_top_p` and
     `MinPLogitsProcessor`. They run in the sampler's order, and each step renormalizes over the
