@@ -43,8 +43,7 @@ class LogitTransform:
             logits.mul_(self.softcap)
 
     def grad_(self, grad: Tensor, logits: Tensor) -> None:
-        """Turn the gradient with respect to the output of `apply_` into that of its input, in
-        place.
+        """Turn the gradient of the output of `apply_` into that of its input, in place.
 
         Args:
             grad: the gradient to change, (n, V).
