@@ -101,8 +101,7 @@ class ForcesTokens(Protocol):
     """A logits processor that can force the next tokens."""
 
     def gives_all(self) -> bool:
-        """Return whether it forces the next token of every row, so that their logits are not
-        used."""
+        """Return whether it forces the next token of every row, so that logits are not used."""
 
 
 def check_model(model: PreTrainedModel) -> None:

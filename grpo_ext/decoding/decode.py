@@ -200,8 +200,7 @@ class DecodeBatch:
         self.cache.batch_select_indices(rows)
 
     def all_ids(self) -> Tensor:
-        """Return the prompts and tokens of all rows, padded, in their original order: (B, P +
-        T)."""
+        """Return prompts and tokens of all rows in their original order, padded: (B, P + T)."""
         parts = [*self._left, (self._rows, self.ids)]
         batch = sum(len(rows) for rows, _ in parts)  # B
         all_ids = self._ids.new_full((batch, self.length), self.pad)
