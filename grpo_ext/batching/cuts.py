@@ -1,7 +1,7 @@
 """Split a step into micro-batches, and a micro-batch into chunks that run through the model.
 
-Costs are counted in tokens including padding, on which the cost of a forward and backward pass
-depends.
+Costs are counted in tokens, including padding, because the time and memory of a forward and
+backward pass depend on them.
 """
 
 from bisect import bisect_left
@@ -14,7 +14,7 @@ MAX_CHUNKS = 8
 
 
 def call_tokens(device: torch.device) -> int:
-    """Return the fixed overhead of a model call, as a number of tokens that takes as long to run.
+    """Return the fixed overhead of a model call, as the number of tokens that would take as long.
 
     On a CPU, 64 to 128 was fastest for models of two and four layers. The overhead is higher on a
     GPU, where batches also have more tokens.
@@ -32,14 +32,14 @@ def deal_rows(
     """Distribute the live rows of a step over micro-batches, keeping the largest one small.
 
     Rows are ordered so that those of one prompt stay together, with shorter groups first. This
-    order is cut into pieces of which the largest is as small as possible, and so never larger than
-    if all had the same number of rows. A piece without a live row gets a dead row.
+    order is cut into pieces so that the largest has as few tokens as possible: never more than if
+    all had the same number of rows. A piece without a live row gets a dead row.
 
     Args:
         prompts: (B,), the index of each row's prompt.
         prompt_lengths: (B,), in tokens.
         completion_lengths: (B,), in tokens.
-        live: (B,), bool, which rows can affect the gradient.
+        live: (B,), bool, whether a row can affect the gradient.
         num_pieces: the number of micro-batches, at most B.
 
     Returns:
@@ -73,7 +73,7 @@ def deal_rows(
 def even_cuts(costs: np.ndarray, num_pieces: int) -> list[int]:
     """Return `num_pieces - 1` ascending cut positions that minimize the largest sum of a piece.
 
-    No piece is empty if there are enough items.
+    No piece is empty if there are enough items; otherwise the last pieces are empty.
     """
     num_cuts = num_pieces - 1
     if len(costs) == 0:
@@ -162,7 +162,7 @@ def length_chunks(
 
     Args:
         lengths: (B,), the lengths of the completions, in tokens.
-        per_row: the number of tokens that every row has in addition.
+        per_row: the number of tokens that every row has in addition to its completion.
         call: the overhead of a call, in tokens; `None`: `call_tokens` of the device.
         max_tokens: the maximum size of a chunk of several rows, including padding. `None`: no
             limit, but at most `MAX_CHUNKS` chunks.

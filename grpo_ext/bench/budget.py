@@ -16,7 +16,7 @@ class BudgetSpent(Exception):
 
 
 class Budget:
-    """Seconds from now on, by a clock.
+    """A time limit, which begins when the object is created.
 
     Args:
         seconds: the length of the budget; unlimited by default.
@@ -39,7 +39,7 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """The seconds that are left, at least 0."""
+        """The seconds that are left, at least 0; 0 after an interruption."""
         return 0.0 if self.interrupted else max(0.0, self.seconds - self.spent)
 
     def interrupt(self) -> None:
@@ -49,8 +49,8 @@ class Budget:
     def check(self, reserve: float = 0.0) -> None:
         """Raise `BudgetSpent` if no more than `reserve` seconds are left.
 
-        After an interruption, raise `KeyboardInterrupt`: Python ignores the one of the signal if it
-        arrives in a callback of the garbage collector.
+        After an interruption, raise `KeyboardInterrupt`, because Python ignores the one that the
+        signal handler raised if the signal arrived in a callback of the garbage collector.
         """
         if self.interrupted:
             raise KeyboardInterrupt
@@ -62,8 +62,8 @@ class Budget:
 def interruptible(budget: Budget) -> Iterator[None]:
     """Let Ctrl-C end a budget and raise `KeyboardInterrupt`, also while a trainer runs.
 
-    A trainer alone would save a checkpoint. It leaves handlers that a program has installed as they
-    are. Outside the main thread, nothing changes.
+    Otherwise, a trainer would install its own handler, which saves a checkpoint. It installs none
+    if the program has one. Outside the main thread, this context does nothing.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Show results as they come, what is being measured, and the seconds that are left."""
+"""Show the results of a benchmark as they come, what it is measuring, and the seconds left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Display(Protocol):
         """Show a line of the results."""
 
     def begin(self, task: str) -> None:
-        """Show what is measured from now on."""
+        """Show the name of the measurement that begins now."""
 
 
 class Lines:
@@ -39,7 +39,7 @@ class Lines:
 
 
 class Bar:
-    """Shows a bar of the time below the results, in a terminal.
+    """Prints results in a terminal, above a bar of the time that has passed.
 
     Args:
         budget: the time for all measurements.

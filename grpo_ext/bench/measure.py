@@ -1,4 +1,4 @@
-"""Measure short runs of a recipe: as it is written, and the training phase with other settings.
+"""Measure short runs of a recipe as it is written, and its training phase with other settings.
 
 A single process trains on the completions of one process, without sharding. A model whose weights
 are not on this machine, but whose shape is known, gets random weights, and the lengths of
@@ -110,9 +110,9 @@ class Bench:
         device: "cpu" or "cuda".
         figures: the figures of `as_it_stands`; empty before the first generation has ended.
         sizes: the batch sizes that these figures were measured with.
-        warm: whether they leave out the first generation.
+        warm: whether the figures leave out the first generation.
         layout: the layout that the trainer chose for the recipe.
-        gradient_checkpointing: whether the trainer used it with the recipe.
+        gradient_checkpointing: whether the trainer used gradient checkpointing for the recipe.
         num_completions: the completions per step of `training_phase`, in whole groups.
     """
 
@@ -142,7 +142,7 @@ class Bench:
         """Run the recipe for a few generations, and keep the completions of the last one.
 
         If the budget is limited, one generation of a single group comes first, which shows how many
-        groups fit into `RECIPE_SHARE` of the time. If no others do, its figures are returned.
+        groups fit into `RECIPE_SHARE` of the time. If only one does, its figures are returned.
 
         Returns:
             The mean seconds per optimizer step of each phase, and the medians of `OTHER_FIGURES`.
@@ -160,8 +160,7 @@ class Bench:
             except BudgetSpent:
                 raise ValueError(
                     f"A step with one group takes more than {self.budget.seconds / 60:g} minutes, "
-                    "so nothing was measured. Write more --minutes, or a smaller "
-                    "max_completion_length."
+                    "so nothing was measured. Raise --minutes, or lower max_completion_length."
                 ) from None
             affordable = min(groups, self._affordable_groups(self.budget.left - reserve))
             if affordable > 1:
@@ -171,7 +170,7 @@ class Bench:
         return self.figures
 
     def _affordable_groups(self, seconds: float) -> int:
-        """Return how many groups two generations may have in so many seconds; 0 if none.
+        """Return how many groups fit into two generations of `seconds` in total; 0 if none does.
 
         A GPU takes about as long for the completions of one group as for those of several.
         """
@@ -193,12 +192,12 @@ class Bench:
         Args:
             groups: the number of groups per generation. If it is smaller than the recipe's, each
                 optimizer step has its own generation.
-            generations: the number of generations.
+            generations: the maximum number of generations.
             reserve: the seconds of the budget that another step must leave.
             pass_reserve: the seconds of the budget that another pass of the model must leave.
 
         Raises:
-            BudgetSpent: if time is over during a pass of the model.
+            BudgetSpent: if the time is over before a pass of the model.
         """
         sizes = self.batch
         settings: Settings = {}
@@ -240,7 +239,10 @@ class Bench:
         self.figures = {**phases.to_dict(), **medians.to_dict()}
 
     def _seconds_per_completion(self) -> float:
-        """Return the seconds of the training phase per completion that ran in `as_it_stands`."""
+        """Return the seconds of the training phase in `as_it_stands`, per completion in it.
+
+        Completions that the recipe leaves out because they have no gradient do not count.
+        """
         trained = float(self.sizes.completions_per_step)
         if self._skips:
             trained *= 1 - self.figures.get("frac_reward_zero_std", 0.0)
@@ -249,8 +251,9 @@ class Bench:
     def _choose_size(self, per_completion: float) -> None:
         """Choose the completions per step of `training_phase`, in whole groups, and its steps.
 
-        As many completions as in a step of the recipe, as were recorded, as `MAX_TOKENS` allows, or
-        as fit `CANDIDATES` times into the budget, whichever is fewest, but at least one group.
+        There are as many completions as in a step of the recipe, but no more than were recorded,
+        than `MAX_TOKENS` allows, and than fit `CANDIDATES` times into the budget. There is always
+        at least one group.
 
         Args:
             per_completion: the seconds that a completion is expected to take.
@@ -272,10 +275,12 @@ class Bench:
     def enlarge(self, measurement: Measurement) -> bool:
         """Train on more completions per step, if a measurement shows that there is time for them.
 
-        Completions of a step in which few groups have signal tell little about the seconds of all.
+        The number before may be too small, because a step in which few groups have signal says
+        little about the seconds per completion.
 
         Returns:
-            Whether there are at least `WORTH_ENLARGING` times as many as before.
+            Whether there are now at least `WORTH_ENLARGING` times as many completions as before. If
+            there would be fewer, the number stays as it is.
         """
         before = (self.num_completions, self._steps)
         self._choose_size(measurement.seconds / self.num_completions)
@@ -299,7 +304,8 @@ class Bench:
         Rewards alternate between 0 and 1, so that every group has signal.
 
         Returns:
-            The fastest step, or `None` if GPU memory runs out.
+            The seconds of the fastest step, with the peak memory of all; `None` if GPU memory runs
+            out.
 
         Raises:
             ValueError: if the model does not support the settings.
@@ -346,8 +352,8 @@ class Bench:
         """Return whether one micro-batch without gradient checkpointing should fit into memory.
 
         A CPU process that fills the memory is killed, so this compares an estimate with the memory
-        that is available. Always true on a GPU, where running out of memory is a result, and for a
-        model of unknown size.
+        that is available. It is always true on a GPU, where `training_phase` can run out of memory
+        without harm, and for a model of unknown size.
         """
         if self.device != "cpu" or self.forecast.size is None:
             return True
@@ -411,9 +417,9 @@ class TimeLimit(TrainerCallback):
         self._begun = 0.0
 
     def before_pass(self, module: torch.nn.Module, inputs: object) -> None:
-        """Raise `BudgetSpent` unless another pass fits; a hook of the model's input embedding.
+        """Raise `BudgetSpent` unless there is time for another pass of the model.
 
-        After Ctrl-C, raise `KeyboardInterrupt`.
+        After Ctrl-C, raise `KeyboardInterrupt`. This is a hook of the model's input embedding.
         """
         self.budget.check(self.pass_reserve)
 
@@ -434,7 +440,7 @@ def train_silently(trainer: GRPOExtTrainer, limit: TimeLimit) -> None:
     """Train without printing anything, until the last step or the limit.
 
     Raises:
-        BudgetSpent: if the limit ends a step.
+        BudgetSpent: if the time is over in the middle of a step.
     """
     trainer.add_callback(limit)
     model = trainer.accelerator.unwrap_model(trainer.model)
@@ -492,7 +498,7 @@ def training_seconds(log: dict[str, float]) -> float:
 
 
 def alternating_reward(completions: list[str], **columns: object) -> list[float]:
-    """Return alternating 0 and 1, so that the rewards of every group differ."""
+    """Return 0 and 1 in turn, so that every group of two or more has different rewards."""
     return [float(i % 2) for i in range(len(completions))]
 
 

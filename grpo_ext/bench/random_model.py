@@ -38,6 +38,8 @@ def has_weights(model: str) -> bool:
 def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return a model with the recipe's shape and random weights, and a tokenizer for it.
 
+    The model is in bfloat16 on the GPU, or in float32 on the CPU if the recipe says `use_cpu`.
+
     Raises:
         ValueError: if the shape is not known.
     """
@@ -63,10 +65,10 @@ def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokeni
 
 
 def with_random_completions(generation: Generation, limit: int) -> Generation:
-    """Replace completions, which a random model never ends, with random ones of drawn lengths.
+    """Replace the completions of a random model, which never end, with some of random lengths.
 
-    The tokens of each new completion are drawn from those of the completion that it replaces; their
-    sampling log-probs, if any, are set to 0.
+    The lengths are at most `limit` tokens. The tokens of each new completion are drawn from those
+    of the completion that it replaces. Sampling log-probs, if there are any, become 0.
     """
     generator = np.random.default_rng(0)
     lengths = draw_lengths(len(generation.completion_ids), limit)
@@ -85,7 +87,10 @@ def with_random_completions(generation: Generation, limit: int) -> Generation:
 
 
 def draw_lengths(count: int, limit: int) -> list[int]:
-    """Draw completion lengths in tokens, at most `limit`: lognormal, mean `MEAN_SHARE * limit`."""
+    """Return `count` lengths in tokens from a lognormal distribution, always the same ones.
+
+    Their mean is about `MEAN_SHARE * limit`, and each is from 1 to `limit`.
+    """
     location = math.log(MEAN_SHARE * limit) - LOG_DEVIATION**2 / 2
     generator = np.random.default_rng(0)
     lengths = generator.lognormal(location, LOG_DEVIATION, count)

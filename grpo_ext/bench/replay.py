@@ -42,7 +42,7 @@ class Replay(Sampler):
 
 
 def recorded_generation(slices: list[Scored]) -> Generation:
-    """Return the completions of a generation, with those of each prompt next to each other."""
+    """Join the slices of a generation, and bring the completions of each prompt together."""
     table = join(slices)
     prompt_ids = token_ids(table.prompt_ids, table.prompt_mask)
     completion_ids = token_ids(table.completion_ids, table.completion_mask)

@@ -12,14 +12,15 @@ from grpo_ext.recipe.load import load_recipe
 Key = tuple[tuple[str, object], ...]  # the items of settings
 
 # Layouts in the order in which they are likely to win, after the one that the trainer has chosen.
-# On a CPU, the mask of packed rows is dear for narrow layers; on a GPU, padding takes longest.
+# On a CPU, the mask of packed rows is costly for narrow layers; on a GPU, padding takes longest.
 LAYOUTS = {"cpu": ("chunks", "padded", "packed"), "cuda": ("chunks", "packed", "padded")}
 # Timings are noisy: settings within this factor of the fastest are measured two more times.
 CLOSE = 1.5
 # Other settings replace the recipe's only if they take less than this share of its time.
 WORTHWHILE = 0.97
-HEADROOM = 1.1  # times the seconds of the quickest run that must be left for another
-# Token limits below one that takes this many times as long as the one before cannot win.
+HEADROOM = 1.1  # another run needs this many times the seconds of the quickest run so far
+# If training takes this many times as long as with the next larger token limit, smaller limits
+# cannot win.
 SLOWER = 1.2
 
 
@@ -28,7 +29,7 @@ class Search:
 
     Args:
         bench: measures the settings.
-        announce: is called with settings before they are measured.
+        announce: a function called with settings before they are measured.
 
     Attributes:
         measurements: the measurements by the items of their settings; `None` for settings that did
@@ -46,13 +47,14 @@ class Search:
         self._seconds_to_measure = math.inf
 
     def run(self) -> Iterator[tuple[Settings, Measurement | None]]:
-        """Yield settings, each with its measurement, or `None` if they could not run.
+        """Yield settings, each with its measurement, or with `None` if they could not run.
 
         The settings come in the order of `candidates`. If the first measurement shows that there is
-        time for more completions per step, it is repeated with them. In the end, all within `CLOSE`
-        of the fastest are measured two more times; nothing is yielded for that. The search ends
-        when the time of the bench is over. If that comes first, the last two runs measure the
-        recipe's own settings and the fastest once more, unless fewer than three settings ran.
+        time for more completions per step, it is repeated with them. Finally, all settings within
+        `CLOSE` of the fastest are measured two more times, without being yielded again. The search
+        ends when the time of the bench is over. If it is too short for all candidates, time is kept
+        to measure the recipe's own settings and the fastest once more, provided that at least three
+        settings ran.
 
         Raises:
             ValueError: if no layout can be used or fits into memory.
@@ -100,9 +102,9 @@ class Search:
         - the other layouts, and token limits again if one of them is the fastest
         - the fastest settings with gradient checkpointing if they are without it, and the reverse
 
-        Settings without gradient checkpointing are left out if they should not fit into memory.
-        What is fastest depends on the measurements so far, so settings come twice if nothing new
-        was measured.
+        Settings without gradient checkpointing are left out if they are not expected to fit into
+        memory. What is fastest depends on the measurements so far, so the same settings may come
+        twice.
         """
         own = self.own
         yield own
@@ -120,12 +122,12 @@ class Search:
             yield from self._limits(layout_settings(first, True))
 
     def _layouts(self) -> list[str]:
-        """Return the layouts, the one that the trainer has chosen first."""
+        """Return the layouts, beginning with the one that the trainer has chosen."""
         layouts = LAYOUTS[self.bench.device]
         return sorted(layouts, key=lambda layout: layout != self.bench.layout)
 
     def _repeats_own(self, layout: str) -> bool:
-        """Return whether one micro-batch with a layout is what the recipe's own settings run."""
+        """Return whether the recipe's own settings run one micro-batch with this layout."""
         own = self.own
         if self.bench.layout != layout or own["max_tokens_per_micro_batch"] is not None:
             return False
@@ -133,11 +135,11 @@ class Search:
         return own["layout"] in layouts and own["gradient_accumulation_steps"] == 1
 
     def _fastest_or(self, layout: str) -> Settings:
-        """Return `_fastest_other`, or if none ran, one micro-batch with a layout."""
+        """Return the fastest settings but the recipe's; one micro-batch of `layout` if none ran."""
         return self._fastest_other() or layout_settings(layout, self.own["gradient_checkpointing"])
 
     def _other_checkpointing(self, layout: str) -> Iterator[Settings]:
-        """Yield `_fastest_or` with gradient checkpointing switched, if that should fit."""
+        """Yield `_fastest_or` with gradient checkpointing switched, if memory should allow it."""
         settings = self._fastest_or(layout)
         switched = {**settings, "gradient_checkpointing": not settings["gradient_checkpointing"]}
         if switched["gradient_checkpointing"] or self.bench.fits_without_checkpointing():
@@ -147,8 +149,8 @@ class Search:
         """Yield settings with each token limit, from the largest down to the first slow one.
 
         A limit is slow if training takes more than `SLOWER` times as long as with the limit before
-        it; smaller ones cannot win then. The largest is compared with no limit, or with the
-        recipe's own settings if that was not measured.
+        it; smaller limits cannot win then. The largest limit is compared with no limit, or with the
+        recipe's own settings if no limit was not measured.
         """
         seconds = self._seconds()
         unlimited = {**settings, "max_tokens_per_micro_batch": None}
@@ -163,7 +165,10 @@ class Search:
                 previous = measurement.seconds
 
     def _all_limits(self, settings: Settings) -> list[Settings]:
-        """Return settings with each token limit; none for `layout: padded`, which takes none."""
+        """Return settings with each token limit, the largest first.
+
+        The list is empty for `layout: padded`, which takes no limit.
+        """
         if settings["layout"] == "padded":
             return []
         budgets = token_budgets(self.bench.sequence_lengths)
@@ -171,7 +176,7 @@ class Search:
         return limits[::-1]
 
     def _has_time(self, runs: int = 1) -> bool:
-        """Return whether so many runs would fit into the time, each as long as the quickest."""
+        """Return whether there is time for `runs` more runs, each as long as the quickest one."""
         return self.bench.budget.left > runs * HEADROOM * self._seconds_to_measure
 
     @property
@@ -181,12 +186,12 @@ class Search:
 
     @property
     def not_tried(self) -> list[Settings]:
-        """The candidates that were not measured; empty before the recipe's own settings."""
+        """The candidates that were not measured; empty until the recipe's own settings were."""
         return self._not_measured(self.candidates()) if self.measurements else []
 
     @property
     def cannot_win(self) -> list[Settings]:
-        """The token limits that were left out, because training got slower towards them."""
+        """The token limits that were left out, because a larger one was already slower."""
         if not self.measurements:
             return []
         not_tried = self.not_tried
@@ -200,7 +205,7 @@ class Search:
         return bool(tried) and all(tried) and not self.bench.fits_without_checkpointing()
 
     def _not_measured(self, candidates: Iterable[Settings]) -> list[Settings]:
-        """Return candidates without a measurement, each once."""
+        """Return the candidates that were not measured, without duplicates."""
         settings = []
         for candidate in candidates:
             if tuple(candidate.items()) not in self.measurements and candidate not in settings:
@@ -292,10 +297,9 @@ class Search:
         return seconds
 
     def lines(self) -> Settings:
-        """Return the best settings as recipe keys; empty if the recipe's own settings are the best.
+        """Return the best settings as recipe keys; empty if those are the recipe's, or none ran.
 
-        Also empty if none ran. They change neither the completions per step nor those per
-        generation.
+        They change neither the completions per step nor those per generation.
         """
         best = self.best
         if not best or best == self.own:
@@ -330,9 +334,9 @@ class Search:
 
 
 def fastest_settings(config: str) -> Settings:
-    """Measure a recipe on this machine like `grpo-ext bench`, and return `Search.lines`.
+    """Measure a recipe on this machine as `grpo-ext bench` does, and return its best settings.
 
-    Ctrl-C raises `KeyboardInterrupt`.
+    The settings are those of `Search.lines`. Ctrl-C raises `KeyboardInterrupt`.
     """
     budget = Budget(60 * MINUTES)
     with interruptible(budget):
