@@ -141,8 +141,8 @@ def is_comparable(gold: str) -> bool:
 def gold_answer(solution: str) -> str | None:
     """Return the gold answer in plain notation.
 
-    `None` if the solution clearly has none: if what is found is too long, has no letter or digit,
-    or is prose.
+    Return `None` if the solution clearly has none: if what is found is too long, has no letter or
+    digit, or is prose.
     """
     _, sign, behind = solution.rpartition("####")
     marked = last_answer(solution) or boxed(solution)

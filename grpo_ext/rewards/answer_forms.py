@@ -1,4 +1,4 @@
-"""Forms that a question can ask for: reduced, expanded, factored, decimal, scientific."""
+"""Check the form of an answer that a question asks for, such as reduced, expanded or decimal."""
 
 import math
 import re

@@ -69,9 +69,9 @@ def choice(
 
     None if the solution is neither a letter nor, with `first_index`, the number of an option.
 
-    The choice is the letter in the `<answer>` block or box if that contains nothing else.
-    Otherwise it is the last letter that follows "answer", "option" or "choice", stands in
-    parentheses or before `)`, `.` or `:`, or ends the answer.
+    The choice is the letter in the `<answer>` block or box if that contains nothing else. Otherwise
+    it is the last letter that follows "answer", "option" or "choice", is in parentheses or before
+    `)`, `.` or `:`, or ends the answer.
 
     Args:
         solution: a letter: `B`, `(B)` or `B.`
@@ -134,7 +134,8 @@ def number(
 def value_of(text: str) -> float | None:
     """Parse a text as one number, or else return the last decimal number in it.
 
-    A fraction or mixed number is read only if it is the whole text. `None` without a number.
+    A fraction or mixed number is read only if it is the whole text. Return `None` if there is no
+    number.
     """
     if len(text) <= MAX_NUMBER and (whole := read_number(text)):
         with suppress(OverflowError):

@@ -62,7 +62,7 @@ def only_thoughts(text: str) -> str:
 def first_span(text: str) -> tuple[int, int] | None:
     """Return (start, end) of the content of the first `<answer>` block.
 
-    `None` if there is no such block, or it is not closed.
+    Return `None` if there is no such block, or it is not closed.
     """
     start = text.find(ANSWER)
     if start < 0:
@@ -104,7 +104,7 @@ def text_at(text: str, span: tuple[int, int] | None) -> str | None:
 def last_boxed(text: str, limit: int = 10_000) -> str | None:
     r"""Return the content of the last `\boxed{...}`.
 
-    `None` without a box, or if the last one does not close within `limit` characters.
+    Return `None` if there is no box, or the last one does not close within `limit` characters.
     """
     return text_at(text, boxed_span(text, len(text), limit))
 
@@ -112,8 +112,8 @@ def last_boxed(text: str, limit: int = 10_000) -> str | None:
 def last_boxes(text: str) -> str | None:
     r"""Return the contents of the last `\boxed{...}` and of those before it in the same list.
 
-    For example, return `1, 2` for `x = \boxed{1} and x = \boxed{2}`. `None` if there is no box, or
-    the last one does not close.
+    For example, return `1, 2` for `x = \boxed{1} and x = \boxed{2}`. Return `None` if there is no
+    box, or the last one does not close.
     """
     span = boxed_span(text, len(text))
     if span is None:

@@ -52,7 +52,7 @@ def bold_words(sentence: str) -> str | None:
     """Return the only bold words of a sentence.
 
     They must begin the sentence, or a reason must follow, as in `It is **green**, since two of five
-    sections are.` Otherwise, return `None`, and also if the sentence has a word of denial, doubt or
+    sections are.` Return `None` otherwise, or if the sentence has a word of denial, doubt or
     comparison.
     """
     bold = _BOLD_WORDS.findall(sentence)
@@ -65,12 +65,12 @@ def bold_words(sentence: str) -> str | None:
 
 
 def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str | None:
-    """Return the name that answers: Chloe in `Therefore, Chloe is the shortest.`
+    """Return the name that answers the question: Chloe in `Therefore, Chloe is the shortest.`
 
-    It is the subject of the sentence or ends it, as in `The capital of Australia is Canberra.` The
-    sentence must have a word of what the question asks. `None` otherwise, if the sentence has a
-    word of denial, doubt or comparison, or if the answer is one of several names of the question
-    in it.
+    The name is the subject of the sentence or ends it, as in `The capital of Australia is
+    Canberra.` Return `None` if there is no such name, if the sentence shares no word with the
+    question or has a word of denial, doubt or comparison, or if the sentence has several names from
+    the question and this is one of them.
     """
     if _UNCERTAIN.search(sentence) or not words & words_of(sentence):
         return None
@@ -85,7 +85,10 @@ def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str |
 
 
 def verdict(passage: str) -> str | None:
-    """Return the yes, no, true or false that begins a passage, unless the rest contradicts it."""
+    """Return the yes, no, true or false that begins a passage, as in `Yes, it is.`
+
+    Return `None` if there is none, or if the rest of the passage contradicts it.
+    """
     match = _VERDICT_FIRST.search(passage)
     if match is None or _RESERVATION.search(passage, match.end()):
         return None

@@ -231,8 +231,8 @@ def without_rounded(match: re.Match[str]) -> str:
 def rounds(decimal: str, exact: str, factor: int = 1) -> bool:
     """Return whether `decimal` is `factor` times an integer or fraction, rounded or truncated.
 
-    `False` if `decimal` has no decimal places, `exact` is itself a decimal, or either text is
-    longer than `MAX_DIGITS`.
+    Return `False` if `decimal` has no decimal places, `exact` is itself a decimal, or either text
+    is longer than `MAX_DIGITS`.
     """
     if max(len(decimal), len(exact)) > MAX_DIGITS:
         return False

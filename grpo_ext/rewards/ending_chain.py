@@ -86,7 +86,7 @@ def ending_chain(text: str) -> str | None:
 def last_clause(sentence: str) -> list[str] | None:
     """Return the sides of the chain that ends a sentence, without the words before it.
 
-    `None` if there is no chain of equal sides, or if it is hedged or part of a list.
+    Return `None` if there is no chain of equal sides, or if it is hedged or part of a list.
     """
     sides, operators = chain(sentence)
     if {*operators} != {"="} or _APPROXIMATE.search(sides[-1]):

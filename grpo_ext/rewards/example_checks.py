@@ -44,16 +44,16 @@ def check_example(name: str, example: Example) -> str | None:
 def constant_warning(reward: Any, scores: list[Score]) -> str | None:
     """Return a warning if a reward gave the same score to all of several made-up completions.
 
-    `None` if the scores differ or some are missing, or if the reward's examples have different
-    scores.
+    Return `None` if the scores differ or some are missing, or if the reward's examples have
+    different scores.
     """
     examples = getattr(getattr(reward, "reward", reward), "examples", ())
     if len(scores) < 2 or None in scores or len({*scores}) > 1 or scores_differ(examples):
         return None
     return (
         f"reward {reward.__name__!r} gave {scores[0]:g} to each of {len(scores)} made-up "
-        "completions. That says little about a reward on words: try it on completions of the "
-        "model, with `grpo-ext check --sample 8`."
+        "completions. Those say little about a reward that judges words: try it on completions of "
+        "the model, with `grpo-ext check --sample 8`."
     )
 
 

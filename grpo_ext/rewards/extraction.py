@@ -128,7 +128,7 @@ def chosen_letter(text: str) -> str | None:
     """Return the last choice that is stated ("the answer is C"), or else that of the last line.
 
     The last line may name it in other ways, as in `Choice D) 10.` A statement that is reconsidered
-    afterwards does not count. `None` if there is no choice.
+    afterwards does not count. Return `None` if there is no choice.
     """
     statements = list(_STATED_CHOICE.finditer(text))
     if statements and not _RECONSIDERED.search(text, statements[-1].end()):
@@ -147,7 +147,8 @@ def chosen_letter(text: str) -> str | None:
 def listed_values(text: str) -> str | None:
     """Return `x = 7, x = -7` for a list at the end that gives one value of an unknown in each line.
 
-    `None` without a list of at least two lines, or if its lines name different unknowns.
+    Return `None` if there is no list of at least two lines, or if its lines name different
+    unknowns.
     """
     items = []
     for line in reversed(text.rstrip().splitlines()):
@@ -167,7 +168,7 @@ def listed_values(text: str) -> str | None:
 def boxed(text: str) -> str | None:
     """Return the content of the last box and of those before it that belong to the same list.
 
-    `None` without a box, or if the content is empty or longer than `MAX_ANSWER`.
+    Return `None` if there is no box, or if the content is empty or longer than `MAX_ANSWER`.
     """
     content = (last_boxes(text) or "").strip()
     if not 0 < len(content) <= MAX_ANSWER:
@@ -196,9 +197,9 @@ def stated(text: str, in_words: bool = False) -> str | None:
 def emphasised(text: str, *, in_words: bool = False) -> str | None:
     """Return the answer in bold at the end of a completion: `So **x = 2, y = 3**.`
 
-    `None` without one. Bold words without a number count only with `in_words`. A number in words is
-    written in digits and may be followed by one word, except `one`, which is also an article:
-    `**One moment**`.
+    Return `None` if there is none. Bold words without a number count only with `in_words`. A number
+    in words is written in digits and may be followed by one word, except `one`, which is also an
+    article: `**One moment**`.
     """
     match = _BOLD_AT_END.search(text[-MAX_ANSWER:])
     if match is None:

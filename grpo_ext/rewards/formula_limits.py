@@ -160,7 +160,7 @@ def exponent_size(exponent: str) -> int:
 def bracket_content(formula: str, start: int) -> str | None:
     """Return the content of the bracket that opens at `start`.
 
-    `None` if no bracket opens there, or it does not close.
+    Return `None` if no bracket opens there, or it does not close.
     """
     if formula[start] not in "({[":
         return None

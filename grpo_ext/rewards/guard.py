@@ -162,7 +162,7 @@ class Guard:
             return self.score_batch(arguments)
 
     def begin(self, **arguments: Any) -> None:
-        """Start scoring the rows of a later call; no effect unless the reward uses the pool."""
+        """Start scoring the rows of a later call; does nothing unless the reward uses the pool."""
         if self.pool is None or not isinstance(self.reward, Reward):
             return
         rows, task_arguments = task_rows(arguments, self.tasks)

@@ -121,8 +121,8 @@ def model_at(url: str) -> str:
 
     Raises:
         ConnectionError: if the server does not respond.
-        ValueError: if `url` is not the URL of a server, or the response is not a list of models
-            with plain names.
+        ValueError: if `url` is not the URL of a server, the server asks for a key, or the response
+            is not a list of models with plain names.
     """
     check_server_url(url)
     answer = Line(10.0, most=MAX_REPLY).get(f"{url.rstrip('/')}/models")

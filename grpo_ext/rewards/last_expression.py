@@ -119,7 +119,8 @@ def last_expression(text: str) -> str | None:
 def undelimited(text: str, start: int) -> str | None:
     """Return the last formula after `start` that is written without math delimiters.
 
-    `None` if there is none, if it is denied or too long, or if `last_number` reads all of it.
+    Return `None` if there is none, if it is denied or too long, or if `last_number` reads all of
+    it.
     """
     text = _BLANKS.sub(" ", text[max(start, len(text) - MAX_ANSWER, 0) :])
     units = [unit.span() for unit in _UNIT_OF_VALUE.finditer(text)]
@@ -154,8 +155,8 @@ def undelimited(text: str, start: int) -> str | None:
 def value_of(formula: str, unit: str) -> str | None:
     """Return the answer that a formula gives, followed by `unit`.
 
-    A chain such as `x = 3 + 4 = 7` is reduced to its name and last side. `None` for other equations
-    that end in a number, which `last_number` reads.
+    A chain such as `x = 3 + 4 = 7` is reduced to its name and last side. Return `None` for other
+    equations that end in a number, which `last_number` reads.
     """
     if formula.startswith("{"):
         return rf"\{formula[:-1]}\}}"
@@ -232,8 +233,8 @@ def delimited_spans(text: str, limit: int) -> list[tuple[int, int]]:
 def delimited(text: str, limit: int, pair: tuple[str, str]) -> tuple[int, int] | None:
     """Return (start, end) of the last formula before `limit` in this pair of delimiters.
 
-    The delimiters are included. `None` if there is no such formula, or if it is empty, longer than
-    `MAX_ANSWER` or contains words.
+    The delimiters are included. Return `None` if there is no such formula, or if it is empty,
+    longer than `MAX_ANSWER` or contains words.
     """
     opening, closing = pair
     if opening == "$":
@@ -269,8 +270,8 @@ def last_number(text: str, start: int) -> str | None:
     """Return the last number, sum or list of numbers after `start` that the text does not negate.
 
     A date or a number such as `100-meter` counts only if there is no other number, and an
-    alternative (`12 or 13`) is returned together with the value before "or". `None` if there is no
-    number, or if the last one is a side of an equation such as `x^2 - 4x = 5`.
+    alternative (`12 or 13`) is returned together with the value before "or". Return `None` if there
+    is no number, or if the last one is a side of an equation such as `x^2 - 4x = 5`.
     """
     last_digit = max(text.rfind(digit, start + 1) for digit in "0123456789")
     matches = list(_VALUES.finditer(text, max(start, last_digit - WINDOW, 0)))

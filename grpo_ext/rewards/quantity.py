@@ -125,8 +125,8 @@ def names_of_kind(kinds: tuple[str, ...]) -> set[str]:
 def number(text: str) -> Number | None:
     """Parse `text` (as returned by `notation.plain`) as a single number.
 
-    A percent sign, a unit of measure or a label (`10 paper clips`) may follow the number. `None` if
-    any other text is left over.
+    A percent sign, a unit of measure or a label (`10 paper clips`) may follow the number. Return
+    `None` if any other text is left over.
     """
     text = _OUT_OF.sub(r"\1/\2", with_digits(text))
     compound = compound_number(text)
@@ -169,8 +169,7 @@ def with_digits(text: str) -> str:
 def compound_number(text: str) -> Number | None:
     """Parse a quantity such as `72 hours 30 minutes` and convert it to its first unit.
 
-    `None` for any other text, and unless the units are of one kind and each is smaller than the
-    one before it.
+    Return `None` for any other text, or if the units are not of one kind, from larger to smaller.
     """
     parts = _PARTS.findall(text)
     if len(parts) < 2 or _PARTS.sub("", text):
@@ -194,7 +193,7 @@ def compound_number(text: str) -> Number | None:
 def multiple(match: re.Match[str]) -> Number | None:
     """Parse a match of `_MULTIPLIER`, such as `2.5 million dollars` or `3 dozen`.
 
-    `None` if the text before the multiplier is not a number, or is a percentage.
+    Return `None` if the text before the multiplier is not a number, or is a percentage.
     """
     factor = number(match[1])
     if factor is None or factor.percent:
@@ -207,7 +206,7 @@ def multiple(match: re.Match[str]) -> Number | None:
 def arithmetic(text: str) -> Number | None:
     """Evaluate arithmetic such as `48/2 + 48` exactly.
 
-    `None` for any other text, and if the expression divides by zero.
+    Return `None` for any other text, or if the expression divides by zero.
     """
     text = _THOUSANDS.sub("", _TIMES.sub("*", text).replace("$", "").replace(r"^\circ", ""))
     if not _ARITHMETIC.fullmatch(text):
@@ -387,8 +386,8 @@ def same_value(x: Number, y: Number) -> bool:
 def approximates(decimal: Fraction, place: Fraction, value: Fraction) -> bool:
     """Return whether `decimal` is `value`, rounded or truncated.
 
-    `False` if `decimal` has fewer than six significant digits. The difference must be less than
-    `place`, the value of the last decimal place, and at most `TOLERANCE` times the value.
+    Return `False` if `decimal` has fewer than six significant digits. The difference must be less
+    than `place`, the value of the last decimal place, and at most `TOLERANCE` times the value.
     """
     difference = abs(decimal - value)
     tolerance = TOLERANCE * abs(value)

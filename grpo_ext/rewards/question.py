@@ -205,8 +205,8 @@ def restates(question: Question, answer: str) -> bool:
 def is_unfinished(question: Question, gold: str, answer: str, *, is_marked: bool) -> bool:
     """Return whether an answer is an expression that still has to be evaluated.
 
-    An example is `\\sqrt{100} + 3` for the gold answer 13. `False` if the gold answer is not a
-    number, or nothing is known about the question.
+    An example is `\\sqrt{100} + 3` for the gold answer 13. Return `False` if the gold answer is not
+    a number, or nothing is known about the question.
 
     A marked answer (in a box, after "answer is", ...) is unfinished if it is a sum and the question
     asks to rewrite or evaluate a number.
@@ -287,8 +287,8 @@ def arranged(question: Question, gold: str, answer: str) -> tuple[str, str]:
 def has_asked_percent(question: Question, gold: str, answer: str) -> bool:
     """Return whether the question allows the percent sign that the answer may have.
 
-    `False` only if the answer is the gold number with a percent sign added, and the question does
-    not ask for a percentage: `36%` is then not `36`.
+    Return `False` only if the answer is the gold number with a percent sign added, and the question
+    does not ask for a percentage: `36%` is then not `36`.
     """
     expected = number(gold)
     actual = number(answer)
@@ -300,7 +300,7 @@ def has_asked_percent(question: Question, gold: str, answer: str) -> bool:
 def has_asked_dimension(question: Question, answer: str) -> bool:
     """Return whether the unit of an answer suits the area, volume or length that was asked for.
 
-    `True` if the question asks for none of these, or the answer has no unit of length.
+    Return `True` if the question asks for none of these, or the answer has no unit of length.
     """
     unit = split_unit(answer)[1]
     if question.dimension is None or unit is None or not _LENGTHS.fullmatch(unit[0]):
@@ -322,7 +322,7 @@ def is_stated(question: Question, side: str) -> bool:
 def chosen_contents(question: Question, gold: str, answer: str) -> tuple[str, str] | None:
     """If only one of the answers is the letter of a choice, replace it with the choice's content.
 
-    Return (gold, answer). `None` if both or neither are letters, or the question has no such
+    Return (gold, answer), or `None` if both or neither are letters, or the question has no such
     choice.
     """
     gold_letter = chosen_letter(gold)

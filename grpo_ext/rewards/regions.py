@@ -96,7 +96,7 @@ def inequality(relation: Chain) -> Region | None:
 def merged(parts: Collection) -> Region | None:
     """Return a pair in brackets, or regions of the same unknown, as one region.
 
-    A pair such as `(1, 2)` counts as an interval, even if it is meant as a point. `None` for
+    A pair such as `(1, 2)` counts as an interval, even if it is meant as a point. Return `None` for
     anything else, such as a list of points or regions of different unknowns.
     """
     if is_tuple(parts):

@@ -97,7 +97,7 @@ class Request(NamedTuple):
     bound: str | None = None  # "at least" for "the minimum number of rides"
 
     def states(self, phrase: str) -> bool:
-        """Return whether a phrase stands in the question, word by word."""
+        """Return whether a phrase occurs in the question as a sequence of whole words."""
         return f" {words_in_lower_case(phrase)} " in f" {self.text} "
 
 
@@ -186,7 +186,7 @@ def requested_amount(
 def amount_of(nouns: Collection[str]) -> re.Pattern[str] | None:
     """Return a pattern for a number followed by one of the nouns or one of their units.
 
-    `None` if no noun can be used: each has at most two letters and is not a unit.
+    Return `None` if no noun can be used: each has at most two letters and is not a unit.
     """
     stems = [re.escape(_PLURAL.sub("", noun)) for noun in nouns if len(noun) > 2]
     units: set[str] = set()

@@ -85,7 +85,10 @@ def resolve_rewards(
 
 
 def resolve(spec: Any) -> tuple[Any, Any]:
-    """Return a spec's callable or reward-model id, and its weight (`None` if it has none)."""
+    """Return a spec's callable or reward-model id, and its weight (`None` if it has none).
+
+    Raise `ValueError` if the spec is malformed, or names no reward.
+    """
     if isinstance(spec, str):
         return find(spec, {}), None
     if not isinstance(spec, Mapping):
@@ -155,6 +158,9 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
     The name may also refer to an object with `__call__`, or to a class of such objects whose
     constructor needs no arguments. A function that is not registered gets TRL's arguments
     unchanged, unless it was written for ms-swift or verl (see `other_signatures`).
+
+    Raises:
+        ValueError: if there is no such function, or it does not take the options.
     """
     try:
         loaded = load_class("reward", name, {})

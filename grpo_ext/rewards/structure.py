@@ -103,7 +103,7 @@ def depth_change(token: str) -> int:
 def brackets(text: str) -> tuple[str, str, str] | None:
     """Return (opening bracket, content, closing bracket) of a text enclosed in one pair.
 
-    `None` for any other text.
+    Return `None` for any other text.
     """
     depth = 0
     tokens = list(_TOKEN.finditer(text))

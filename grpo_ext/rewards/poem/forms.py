@@ -68,7 +68,7 @@ def forms(length: int, count: int) -> tuple[Form, ...]:
 def counted_places(length: int, strict: bool) -> tuple[int, ...]:
     """Return the places of a line, counted from 0, whose tones must fit.
 
-    All places if `strict`; otherwise only those that the rule 一三五不论 does not leave free.
+    These are all places if `strict`; otherwise only those that the rule 一三五不论 does not leave free.
     """
     if strict:
         return tuple(range(length))

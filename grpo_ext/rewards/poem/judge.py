@@ -93,7 +93,7 @@ def judge_lines(
 ) -> Verdict:
     """Judge lines that consist of Chinese characters only.
 
-    Cached, since several rewards judge the same poem.
+    Results are cached, because several rewards judge the same poem.
     """
     length = line_length(lines)
     line_tones = [[tones_of(character, tones) for character in line] for line in lines]
