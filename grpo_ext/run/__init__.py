@@ -1,1 +1,1 @@
-"""A run from its recipe to its saved model: launch, build, lock the folder, train, save."""
+"""Run a recipe: launch its processes, lock its folder, build its parts, train, save the model."""

@@ -1,4 +1,4 @@
-"""`accelerate launch`, which starts in two thirds of the time without the garbage collector."""
+"""Run `accelerate launch` without the garbage collector, which saves a third of its start-up."""
 
 import gc
 

@@ -86,7 +86,7 @@ def find_source(name: str, config: str | None = None) -> Source:
 def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) -> list[RowsFile]:
     """Write the rows of a data set to one jsonl file for each split, as `file_name` names it.
 
-    A file that is already there stays if it has the same rows, and is never replaced by others.
+    An existing file is kept if it has the same rows; it is never overwritten with others.
 
     Args:
         source: the data set.
@@ -95,10 +95,10 @@ def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) ->
             one.
 
     Raises:
-        FileExistsError: if a file is there with other content.
-        ConnectionError: if the data set is not on this machine and the hub does not answer.
-        FileNotFoundError: if there is no such data set.
-        ValueError: if there is no such split, if two splits would have the same file, or if a row
+        FileExistsError: if a file exists with other content. ConnectionError: if the data set is
+        not on this machine and the hub does not answer. FileNotFoundError: if there is no such data
+        set. ValueError: if there is no such split, if two splits would have the same file, or if a
+        row
             has values that JSON cannot hold.
     """
     try:
@@ -155,8 +155,8 @@ def split_paths(source: Source, folder: Path, splits: list[str]) -> list[Path]:
 def file_name(source: Source, split: str) -> str:
     """Return the name of the file for a split, such as `gsm8k-main-train-0-10.jsonl`.
 
-    It has the configuration, if any, and both ends of a slice, with `-` for characters that names
-    of files rarely have.
+    The name contains the configuration, if there is one, and both ends of a slice. Characters that
+    are unusual in file names are replaced with `-`.
     """
     whole = split.replace("[:", "[0:").replace(":]", ":end]").replace("%", "pct")
     words = [Path(source.name).name, source.config or "", whole]
@@ -175,7 +175,7 @@ def write_rows(path: Path, rows: Dataset, title: str) -> None:
         title: the title of the progress bar.
 
     Raises:
-        FileExistsError: if the file is there with other content, or is not a regular file.
+        FileExistsError: if the file exists with other content, or is not a regular file.
         ValueError: if a row has values that JSON cannot hold, such as images.
     """
     from tqdm import tqdm
@@ -194,8 +194,8 @@ def write_rows(path: Path, rows: Dataset, title: str) -> None:
         file.flush()
         if path.exists() and not (path.is_file() and filecmp.cmp(file.name, path, shallow=False)):
             raise FileExistsError(
-                f"{path} is there already, with other content. Move it away, or name another "
-                "folder with --out."
+                f"{path} already exists with other content. Move it away, or name another folder "
+                "with --out."
             )
 
 

@@ -160,8 +160,9 @@ class Launched:
     def wait(self) -> int:
         """Wait for the launcher and all its ranks, and return the exit code of the run.
 
-        It is `EXIT_INTERRUPTED` or 2 if a rank exited with it, and 128 plus the signal's number if
-        a signal ended the ranks before they could report. Otherwise it is that of the launcher.
+        It is `EXIT_INTERRUPTED` or 2 if a rank exited with that code, and 128 plus the signal's
+        number if a signal ended the ranks before they could report. Otherwise it is the launcher's
+        exit code.
         """
         try:
             code = self.process.wait()
@@ -179,7 +180,7 @@ class Launched:
         return 2 if code and 2 in rank_codes else code
 
     def ranks(self) -> list[int]:
-        """Return the process ids of the ranks that have reported so far, ended ones included."""
+        """Return the process ids of all ranks that have reported, even if they have ended."""
         names = [path.name for path in self.folder.glob("rank-*")]
         return [int(name.removeprefix("rank-")) for name in names]
 

@@ -69,7 +69,7 @@ def test_a_file_with_other_rows_is_kept(folder, tmp_path, capsys):
     other.write_text("mine\n")
     assert main(["data", "owner/sums"]) == 2
     assert capsys.readouterr().err.endswith(
-        "grpo-ext: sums-train.jsonl is there already, with other content. Move it away, or name "
+        "grpo-ext: sums-train.jsonl already exists with other content. Move it away, or name "
         "another folder with --out.\n"
     )
     assert other.read_text() == "mine\n"
