@@ -131,8 +131,8 @@ class Task:
             prompts: whether to turn rows into examples; if not, the rows stay as they are.
 
         Raises:
-            ValueError: if the task does not generate such rows, or if no row is left. For a stream,
-                the latter shows only when it is read.
+            ValueError: if the task does not generate such rows, or if no row is left. A stream
+                raises the latter only when it is read.
         """
         from datasets import Dataset, IterableDataset
 

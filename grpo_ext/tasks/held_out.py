@@ -43,7 +43,7 @@ class HeldOutFilter:
         return stays
 
     def summary(self, part: str = "") -> str:
-        """Return how many rows stayed, as a text; `part`, e.g. "the first ", precedes the total."""
+        """Describe how many rows stayed; `part`, such as "the first ", precedes the total."""
         side = "held out" if self.held_out else "not held out"
         counts = f"{self.kept:,} of {part}{self.read:,}"
         return f"held_out_share {self.share:g}: {counts} rows are {side}"

@@ -61,7 +61,7 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
 
 
 def repeated_counts(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return how many rows each task gets for these shares, (tasks,): at least all its own.
+    """Return the number of rows (tasks,) that each task gets for these shares, at least its own.
 
     Rows beyond those are repetitions.
     """

@@ -34,7 +34,7 @@ class RowFilter(Protocol):
         """
 
     def summary(self, part: str = "") -> str:
-        """Return how many rows stayed, as a text; `part`, e.g. "the first ", precedes the total."""
+        """Describe how many rows stayed; `part`, such as "the first ", precedes the total."""
 
     def nothing_left(self, count: int) -> str:
         """Return the error message for `count` rows of which none stays."""

@@ -53,7 +53,7 @@ class LengthFilter:
         return " and ".join(stated)
 
     def summary(self, part: str = "") -> str:
-        """Return how many rows stayed, as a text; `part`, e.g. "the first ", precedes the total."""
+        """Describe how many rows stayed; `part`, such as "the first ", precedes the total."""
         return f"{self.limits}: {self.kept:,} of {part}{self.read:,} rows stay"
 
     def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:

@@ -31,7 +31,7 @@ def entries_of(value: object, format_spec: str) -> list[str]:
     """Return the entries of a list as texts.
 
     Raises:
-        ValueError: if the value is no list.
+        ValueError: if the value is not a list.
     """
     if not isinstance(value, list):
         raise ValueError(
@@ -42,7 +42,7 @@ def entries_of(value: object, format_spec: str) -> list[str]:
 
 
 def fill(template: str, row: Mapping[str, Any]) -> str:
-    """Return a template with the columns of a row in place of its braces."""
+    """Return a template with each field in braces replaced by a column of the row."""
     return PromptFormatter().vformat(template, (), row)
 
 
@@ -54,6 +54,6 @@ def literal(text: str) -> str:
 def is_field_name(name: str) -> bool:
     """Return whether a template can contain a column or key of this name in braces.
 
-    Format strings read `.`, `[`, `!` and `:` as their own signs, and digits as a position.
+    In a format string, `.`, `[`, `!` and `:` are syntax, and a number is a position.
     """
     return bool(name) and not name.isdecimal() and not set(name) & set(".[{}!:")

@@ -66,7 +66,7 @@ def compose_numbers(
     """Set the embedding of each one-token number up to 99 to a sum of two random digit vectors.
 
     Tens and ones have separate vectors. After 38,400 demonstrations, a model with this start adds 9
-    of 10 pairs correctly, and one with independent embeddings 1 of 4.
+    of 10 pairs correctly; a model with independent embeddings adds 1 of 4.
     """
     weight = model.get_input_embeddings().get_parameter("weight")  # (V, H)
     scale = model.config.initializer_range / 2**0.5
