@@ -73,7 +73,7 @@ def own_answers(rows: Sequence[Row], column: str) -> list[bool]:
 def marks_answer(row: Row, gold: object) -> bool:
     """Return whether a row's prompt contains the final answer of `gold`, marked as in a solution.
 
-    `False` if `gold` is not a text, or is blank.
+    Return `False` if `gold` is not a text, or is blank.
     """
     if not isinstance(gold, str) or not gold.strip():
         return False

@@ -146,7 +146,7 @@ def count(recipe: Recipe, rows_of: Callable[..., Sized]) -> int:
 def prompt_tokens(recipe: Recipe) -> float | None:
     """Return the mean length of the first prompts, in tokens.
 
-    `None` if the tokenizer or the rows cannot be read here, or the prompts have a problem.
+    Return `None` if the tokenizer or the rows cannot be read here, or the prompts have a problem.
     """
     unused = Findings()
     tokenizer = load_tokenizer(recipe.flat, unused)
@@ -162,8 +162,8 @@ def prompt_tokens(recipe: Recipe) -> float | None:
 def model_size(v: Values, model_config: ModelConfig) -> ModelSize | None:
     """Return the size of the recipe's model, with its adapter if it has one.
 
-    `None` if its config can be neither loaded nor found in `shapes.yaml`, or is not that of a
-    language model.
+    Return `None` if its config can be neither loaded nor found in `shapes.yaml`, or is not that of
+    a language model.
     """
     name = v["model_name_or_path"]
     trust = bool(v["trust_remote_code"])
@@ -217,7 +217,8 @@ def known_config(name: str) -> PretrainedConfig | None:
 def layer_sizes(v: Values) -> ModelSize | None:
     """Return the dimensions of a recipe's model, without its number of parameters.
 
-    `None` if its config is not on this machine, or is not that of a model with attention layers.
+    Return `None` if its config is not on this machine, or is not that of a model with attention
+    layers.
     """
     name = v["model_name_or_path"]
     try:

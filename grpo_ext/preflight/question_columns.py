@@ -42,8 +42,8 @@ def question_of_pairs(rows: list[Row]) -> str:
 def language_pair(rows: list[Row]) -> tuple[str, str] | None:
     """Return the field of the source text and the column of its translation.
 
-    They are two columns named by codes of languages, or two keys of a column `translation`. `None`
-    if there are neither.
+    They are two columns named by codes of languages, or two keys of a column `translation`. Return
+    `None` if there are neither.
     """
     columns = [name for name in rows[0] if name in LANGUAGES and is_text_column(rows, name)]
     if len(columns) == 2:

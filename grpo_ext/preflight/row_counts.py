@@ -119,7 +119,7 @@ def describe_eval_rows(recipe: Recipe, task: Task, options: Options) -> tuple[st
 def count(opened: TaskRows) -> int | None:
     """Read the rows, and return their number.
 
-    `None` if there are `MAX_COUNTED` or more, or if reading them fails or takes too long.
+    Return `None` if there are `MAX_COUNTED` or more, or if reading them fails or takes too long.
     """
     with suppress(Exception, TooLate), deadline(PATIENCE), quiet("huggingface_hub"):
         used = sum(1 for _ in islice(opened.rows, MAX_COUNTED))

@@ -132,7 +132,7 @@ def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings
 def names_functions(prompt: str, tests: Sequence[object]) -> bool:
     """Return whether a prompt names a function that the tests call, or the tests call none.
 
-    True if the tests cannot be read.
+    Return `True` if the tests cannot be read.
     """
     try:
         called = called_functions(parse_asserts(tuple(map(str, tests))))

@@ -148,7 +148,7 @@ def lists_options(rows: list[Row], question: str) -> bool:
 def answers_are_options(golds: Golds | None, options: Options) -> bool:
     """Return whether most gold answers are the text of an option.
 
-    `False` if there are none, or if a row has no gold answer.
+    Return `False` if there are none, or if a row has no gold answer.
     """
     if golds is None or len(golds.texts) != len(options.texts):
         return False

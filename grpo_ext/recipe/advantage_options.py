@@ -39,7 +39,7 @@ class AdvantageOptions:
 def compares_groups(v: Values) -> bool:
     """Return whether `scale_rewards` compares groups with each other, as `batch` does.
 
-    False for an estimator that is not registered.
+    Return `False` for an estimator that is not registered.
     """
     return v.scale_rewards in advantage_names() and not get_advantages(v.scale_rewards).within_group
 

@@ -80,7 +80,7 @@ def entry_of(key: str) -> str | None:
 def has_counterpart(key: str, fields: Container[str]) -> bool:
     """Return whether this kind of recipe has the key that the advice for `key` proposes.
 
-    True if the advice proposes no key. `fields` are the keys of this kind of recipe.
+    Return `True` if the advice proposes no key. `fields` are the keys of this kind of recipe.
     """
     advised = re.match(r"[a-z_0-9]+(?=$|[:,])", FOREIGN[key][1])
     return advised is None or advised.group() in fields

@@ -72,7 +72,8 @@ class OverlapOptions:
 def separate(v: Values) -> bool:
     """Return whether the sampler is separate from the trained model.
 
-    True with vLLM, with `sampler: process`, and if the trainer was given a separate engine.
+    It is separate with vLLM, with `sampler: process`, and if the trainer was given a separate
+    engine.
     """
     return bool(v.use_vllm or v.sampler or v.get(SEPARATE_SAMPLER))
 

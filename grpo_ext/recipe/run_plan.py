@@ -56,7 +56,7 @@ class Plan:
     def eval_remark(self) -> str | None:
         """A remark if all evaluations generate more completions than training.
 
-        `None` if they do not, or if their number of completions is unknown.
+        It is `None` if they do not, or if their number of completions is unknown.
         """
         if self.eval_completions is None:
             return None

@@ -37,7 +37,7 @@ class ScoringOptions:
 def corrected(v: Values) -> bool:
     """Return whether the gradient is corrected by the log-probs of a separate sampler.
 
-    False with `behaviour_policy: sampler`, whose ratios need no correction.
+    It is not corrected with `behaviour_policy: sampler`, whose ratios need no correction.
     """
     return (
         separate(v) and v.vllm_importance_sampling_correction and v.behaviour_policy == "decoupled"

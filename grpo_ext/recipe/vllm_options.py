@@ -81,7 +81,7 @@ class EngineOptions:
 def vllm_rank(r: int) -> int | None:
     """Return the smallest rank that vLLM can allocate for adapters of rank `r`.
 
-    `None` if `r` is larger than vLLM allows.
+    Return `None` if `r` is larger than vLLM allows.
     """
     return next((rank for rank in LORA_RANKS if rank >= r), None)
 

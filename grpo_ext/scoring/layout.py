@@ -120,7 +120,7 @@ def has_rotary_positions(model: PreTrainedModel) -> bool:
 def caches_every_token(model: PreTrainedModel) -> bool:
     """Return whether a model's cache holds the keys and values of every token, in every layer.
 
-    `False` for sliding windows, recurrent layers and adapters that learn a prompt.
+    Return `False` for sliding windows, recurrent layers and adapters that learn a prompt.
     """
     if _learns_prompt(model):
         return False

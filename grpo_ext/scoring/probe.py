@@ -47,7 +47,7 @@ class Probe:
     def shares_prompts(self, model: torch.nn.Module) -> bool:
         """Return whether reading a prompt only once changes log-probs by no more than `limit`.
 
-        `False` if the model raises an error.
+        Return `False` if the model raises an error.
         """
         try:
             return self._apart(model, "chunks", True) <= self.limit

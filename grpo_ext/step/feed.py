@@ -84,7 +84,7 @@ class Feed:
     def following(self, after: int = 0) -> Batch | None:
         """Return the batch that starts the generation `after` places past the next one.
 
-        `None` beyond the end of the epoch.
+        Return `None` beyond the end of the epoch.
         """
         next_start = (1 + after) * self.num_handouts
         return self.batches.peek(next_start - len(self._batches))

@@ -91,7 +91,7 @@ class AdvantageRule:
     def group_stds(self, rewards: Tensor) -> Tensor:
         """Return the std (N,) of the weighted rewards within each group, from rewards (B, R).
 
-        NaN for a group in which fewer than two completions were scored.
+        It is NaN for a group in which fewer than two completions were scored.
         """
         weighted = self.weighted(rewards)  # (B,)
         return group_stds(weighted, self.num_generations, self.std_estimator)
@@ -100,7 +100,7 @@ class AdvantageRule:
         """Return a bool mask (B,) of the completions in groups that the tie-break reward decides.
 
         It decides a group if the weighted rewards are equal, every completion is correct, and the
-        tie-break reward differs. `None` if there is no tie-break reward.
+        tie-break reward differs. Return `None` if there is no tie-break reward.
 
         Args:
             rewards: the rewards of whole groups, (B, R), with missing ones filled in.

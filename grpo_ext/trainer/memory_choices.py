@@ -72,8 +72,8 @@ def model_size_of(trainer: Trainer) -> ModelSize | None:
 def mean_prompt_tokens(trainer: Trainer) -> int | None:
     """Return the mean length of the first prompts in tokens.
 
-    `None` for streams, for images, and for prompts that only an environment or a `rollout_func`
-    completes.
+    Return `None` for streams, for images, and for prompts that only an environment or a
+    `rollout_func` completes.
     """
     rows = trainer.train_dataset
     if not isinstance(rows, Dataset) or len(rows) == 0 or "prompt" not in rows.column_names:

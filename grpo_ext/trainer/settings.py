@@ -214,7 +214,7 @@ def turn_weights(trainer: Trainer) -> dict[str, float] | None:
     """Return the weight of each state entry that gives turns their advantages (`credit: turn`).
 
     These are the entries that the `environment` rewards read, with the weights of those rewards.
-    `None` without an environment or with `credit: episode`.
+    Return `None` if there is no environment, or with `credit: episode`.
     """
     environment = trainer.args.environment
     if environment is None or episode_rules(environment).credit == "episode":

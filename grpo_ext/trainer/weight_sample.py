@@ -32,7 +32,7 @@ class WeightSample:
     def shift(self, tensors: Mapping[str, Tensor]) -> float | None:
         """Return the norm of the change since the sample was taken, relative to the current norm.
 
-        Tensors that have no elements on this rank, or whose shape has changed, are left out.
+        Tensors that have no elements on this rank, or whose shape has changed, are left out. Return
         `None` if no tensor is left, or if all elements are 0.
         """
         change = 0.0
