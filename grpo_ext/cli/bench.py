@@ -7,15 +7,16 @@ examples:
 It runs the recipe for up to four generations, then only the training phase on the same completions
 with each layout, with token limits per micro-batch, with and without gradient checkpointing. It
 prints lines to paste into the recipe, which change neither the completions per step nor the
-objective. Where a step takes long, it measures fewer groups and fewer steps, and says so. When the
-time is over, or after Ctrl-C, it prints the best so far and what was not tried.
+objective. If a step takes long, it measures fewer groups and fewer steps, and says so. When the
+time is over, or after Ctrl-C, it prints the best settings so far and what was not tried.
 
 A model that is not on this machine gets random weights, if its shape is known. The share of the
-rate compares the operations of training with the measured rate of matrix products: 6 per token for
-each trained weight and 4 for each frozen one, plus attention and the head, but no recomputation.
+rate relates the operations of training to the measured rate of matrix products. It counts 6
+operations per token for each trained weight and 4 for each frozen one, plus attention and the head,
+but no recomputation.
 
 exit codes: 0 done; 2 the recipe cannot be used, nothing fits into memory, or the time is too short
-for one step; 130 interrupted by Ctrl-C, also with results
+for one step; 130 interrupted by Ctrl-C, with or without results
 """
 
 from __future__ import annotations
@@ -71,7 +72,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(args: argparse.Namespace, budget: Budget, display: Display) -> int:
-    """Measure a recipe until the budget ends, and show the results; return the exit code."""
+    """Measure a recipe until the budget ends, and show the results.
+
+    Args:
+        args: the parsed command line.
+        budget: the time for all measurements.
+        display: shows the results.
+
+    Returns:
+        The exit code: 130 after Ctrl-C, otherwise 0.
+    """
     search = None
     with suppress(KeyboardInterrupt):
         display.begin("reading the recipe")
@@ -159,13 +169,16 @@ def figure_lines(bench: Bench) -> Iterator[str]:
 
 
 def completions(bench: Bench, count: int) -> str:
-    """Say how many completions of a step are measured: "8 of 64 completions"."""
+    """Return how many completions of a step are measured, such as `8 of 64 completions`."""
     step = bench.batch.completions_per_step
     return f"{count} of {step} completions" if count < step else f"{count} completions"
 
 
 def training_lines(search: Search) -> Iterator[str]:
-    """Measure the training phase with other settings; yield a line for each."""
+    """Measure the training phase with other settings, and yield a title and a line for each.
+
+    After Ctrl-C, measure and yield nothing.
+    """
     if search.bench.budget.interrupted:
         return
     for index, (settings, measurement) in enumerate(search.run()):
@@ -202,7 +215,7 @@ def measurement_cells(measurement: Measurement | None) -> str:
 def measurement_rows(search: Search) -> list[dict[str, object]]:
     """Return settings and measurements as plain data for JSON.
 
-    Settings that did not fit into memory have `out_of_memory` instead of a measurement.
+    Settings that could not run have `out_of_memory` instead of a measurement.
     """
     rows = []
     for key, measurement in search.measurements.items():
@@ -232,7 +245,7 @@ def advice_lines(search: Search, longest: int | None) -> Iterator[str]:
     if search.left_out_for_memory:
         yield "gradient checkpointing was not switched off, because memory might run out"
     if search.not_tried:
-        reason = "before Ctrl-C" if search.bench.budget.interrupted else "in the time"
+        reason = "before Ctrl-C" if search.bench.budget.interrupted else "for lack of time"
         labels = "; ".join(map(settings_label, search.not_tried))
         yield f"not tried {reason}: {labels}"
     if search.best and not search.repeated:

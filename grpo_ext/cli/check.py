@@ -84,7 +84,7 @@ def print_findings(findings: Findings, name: str) -> None:
     if figures.get("samples"):
         print_samples(figures["samples"])
     elif has_equal_scores(figures):
-        print("         equal scores of these say little about a reward on words: try --sample 8")
+        print("         equal scores of made-up texts say little about a reward: try --sample 8")
     if "server" in figures:
         print(f"server   {figures['server']}")
     if "disk" in figures:
@@ -101,7 +101,7 @@ def print_findings(findings: Findings, name: str) -> None:
 
 
 def print_prompts(prompts: Mapping[str, Any]) -> None:
-    """Print token counts, and the first prompt with its special tokens."""
+    """Print the token counts of the prompts, and the first prompt with its special tokens."""
     tokens = prompts["tokens"]
     limit = "no limit is known"
     if prompts["room"] is not None:
@@ -160,7 +160,7 @@ def print_samples(samples: Mapping[str, Any]) -> None:
 
 
 def shortened(text: str) -> str:
-    """Return a completion without its middle if it has more than `MAX_SAMPLE` characters."""
+    """Return a completion, without its middle if it has more than `MAX_SAMPLE` characters."""
     if len(text) <= MAX_SAMPLE:
         return text
     half = MAX_SAMPLE // 2

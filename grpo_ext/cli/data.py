@@ -5,9 +5,9 @@ examples:
   grpo-ext data gsm8k --out data     data/gsm8k-main-train.jsonl and data/gsm8k-main-test.jsonl
   grpo-ext data HuggingFaceH4/MATH-500 --split test
 
-It writes each split of a hub data set to a jsonl file, and says how many rows it has, under which
-licence they are by the card of the data set, and which keys of a recipe take the files. A file that
-is already there is never replaced by other rows.
+It writes each split of a hub data set to a jsonl file. It prints how many rows each has, the
+licence that the data set's card states, and the recipe keys that take the files. A file that
+already exists is never replaced by other rows.
 """
 
 import argparse

@@ -103,10 +103,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_options(args: argparse.Namespace) -> None:
-    """Raise `ValueError` at options that cannot be used, before anything slow is done.
+    """Raise `ValueError` for options that cannot be used, before anything slow is done.
 
-    There must be something to evaluate on, no option of the other kind, and a path for the files
-    that can be written.
+    There must be something to evaluate on, no option that only the other kind of evaluation takes,
+    and an `--output` that can be written.
     """
     if args.suite is None and args.config is None:
         raise ValueError(
@@ -132,7 +132,7 @@ def task_names(text: str) -> list[str]:
 
 
 def run_recipe(args: argparse.Namespace) -> int:
-    """Evaluate on the rows of a recipe."""
+    """Evaluate models on the rows of a recipe, and print and write the figures; return 0."""
     from grpo_ext.recipe.load import load_recipe
 
     recipe = load_recipe(args.config, args.overrides)
@@ -157,7 +157,10 @@ def run_recipe(args: argparse.Namespace) -> int:
 
 
 def run_suite(args: argparse.Namespace) -> int:
-    """Evaluate on tasks of the harness; the recipe, if any, sets how the models are loaded."""
+    """Evaluate models on tasks of the harness, and print and write the figures; return 0.
+
+    The recipe, if there is one, says how the models are loaded.
+    """
     from grpo_ext.recipe.load import load_recipe
 
     overrides = args.overrides
@@ -207,7 +210,7 @@ def print_evaluation(evaluation: dict[str, Any]) -> None:
 
 
 def print_comparison(comparison: dict[str, Any], parts: Sequence[str]) -> None:
-    """Print the paired differences between two models in some parts of an evaluation."""
+    """Print the paired differences between two models, for the named parts of an evaluation."""
     from grpo_ext.evaluation.table import print_grid
 
     rows = []

@@ -7,11 +7,12 @@ examples:
   grpo-ext init letters.jsonl Qwen/Qwen2.5-7B-Instruct --judge http://127.0.0.1:8000/v1
   grpo-ext init rows.jsonl Qwen/Qwen2.5-0.5B-Instruct --bench
 
-It looks at the first rows, proposes a prompt, a reward, a learning rate, and sizes with which the
-run fits this machine and takes an evening by estimate, and asks about the first two. It writes
-recipe.yaml and README.md with the next commands, and checks the recipe. For what no rule can judge
-it writes rewards.py with a reward that you have to complete, or the judge's rubric.md. With --bench
-it then measures like `grpo-ext bench`, and uses the fastest settings.
+It looks at the first rows, proposes a prompt, a reward, a learning rate and sizes, and asks about
+the prompt and the reward. The sizes are those with which the run should fit this machine and take
+an evening. It writes recipe.yaml, and README.md with the next commands, and checks the recipe. If
+no rule can judge the answers, it also writes rewards.py with a reward that you have to complete,
+or, with --judge, the judge's rubric.md. With --bench, it then measures as `grpo-ext bench` does,
+and uses the fastest settings.
 
 exit codes: 0 written; 1 written, but check or measurement failed, or something is left for you to
 write; 2 the data cannot be used, the folder already has a recipe, or standard input is closed
@@ -135,13 +136,16 @@ def write_files(folder: Path, recipe: str, proposal: Proposal, commands: str) ->
 
 
 def measure(recipe: FirstRecipe, recipe_file: Path, proposal: Proposal, lora: bool) -> int:
-    """Write the fastest measured settings into the recipe, and return the exit code.
+    """Measure the recipe, and write the fastest settings into it.
 
     Args:
-        recipe: the values of the recipe.
-        recipe_file: its file.
+        recipe: the values of the recipe, which are changed.
+        recipe_file: the file of the recipe.
         proposal: the prompt and the reward.
         lora: whether an adapter is trained.
+
+    Returns:
+        The exit code: 0, or 1 if nothing could be measured.
     """
     from grpo_ext.bench.search import fastest_settings
     from grpo_ext.common.files import write_atomically
@@ -157,7 +161,7 @@ def measure(recipe: FirstRecipe, recipe_file: Path, proposal: Proposal, lora: bo
 
 
 def describe_time(recipe: FirstRecipe) -> str:
-    """Describe how long the run takes by estimate, or say what measures it."""
+    """Return a sentence that estimates the time of the run, or that says what measures it."""
     if recipe.seconds is None:
         return "The time of the run is not estimated here: `grpo-ext bench` measures a step."
     from grpo_ext.preflight.first_recipe import EVENING
@@ -177,7 +181,7 @@ def describe_time(recipe: FirstRecipe) -> str:
 
 
 def questions_of(proposal: Proposal, folder: Path) -> list[str]:
-    """Return what a person has to decide or write before the recipe can be used."""
+    """Return the sentences that say what you have to decide or write before the first run."""
     from grpo_ext.preflight.proposed_reward import UNWRITTEN
 
     questions = list(proposal.questions)
@@ -190,9 +194,10 @@ def questions_of(proposal: Proposal, folder: Path) -> list[str]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `ValueError` if the folder has a recipe, or a name that cannot be written into files.
+    """Raise `ValueError` if the folder already has a recipe, or if its name is refused.
 
-    Such names contain quotes, backslashes or control characters.
+    The name is written into files, so it must not contain quotes, backslashes or control
+    characters.
     """
     if not str(folder).isprintable() or set(str(folder)) & set("\"'`\\"):
         raise ValueError(

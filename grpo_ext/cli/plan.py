@@ -161,7 +161,7 @@ def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
 
 
 def eval_batches(forecast: Forecast) -> str:
-    """Describe the batches of an evaluation."""
+    """Return a description of the batches in which an evaluation is decoded."""
     if forecast.eval_batch_size is None:
         return "in batches that the run chooses"
     batch = f"{forecast.eval_batch_size:,} at once"
@@ -170,7 +170,7 @@ def eval_batches(forecast: Forecast) -> str:
 
 
 def checkpoint_text(forecast: Forecast) -> str:
-    """Describe the number of checkpoints, their steps and their size."""
+    """Return a description of the checkpoints: how many, after which steps, and their size."""
     steps = forecast.plan.checkpoints
     if steps == ():
         return "only the final model"
@@ -191,7 +191,7 @@ def time_lines(time: RunTime | None, folder: str) -> Iterator[tuple[str, str]]:
     """Yield (title, text) for the lines about the time that the run takes.
 
     Args:
-        time: the time by the log in `folder`; `None` if there is none of this recipe.
+        time: the time according to the log in `folder`; `None` if it has no log of this recipe.
         folder: the `output_dir` of the recipe.
     """
     if time is None:

@@ -93,14 +93,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_beside_server(job: Callable[..., int], recipe: Recipe, num_processes: int) -> int:
-    """Run a job alongside the vLLM server of its recipe, with the same key for both.
+    """Run a job alongside the vLLM server of its recipe, and return the job's exit code.
 
-    The key is put into this process's environment, unless it has one. From then on, SIGTERM ends
-    the process with exit code 143, after the server has been stopped.
+    Both get the same secret key, from this process's environment or newly drawn. From then on,
+    SIGTERM ends this process with exit code 143, after the server has been stopped.
 
     Args:
-        job: a function that takes environment variables and returns an exit code; its code is
-            returned.
+        job: a function that takes environment variables and returns an exit code.
         recipe: a recipe that uses a vLLM server.
         num_processes: the number of processes that the job trains with.
     """

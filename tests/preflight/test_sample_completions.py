@@ -93,7 +93,7 @@ def test_without_sample_the_verdict_says_less(path, capsys):
     assert "'constant' gave 0.25 to each of 3 made-up completions" in out
     assert "say little about a reward that judges words" in out and "check --sample 8" in out
     assert "samples  " not in out
-    hint = "equal scores of these say little about a reward on words: try --sample 8"
+    hint = "equal scores of made-up texts say little about a reward: try --sample 8"
     assert hint in out
     assert main(["check", "--config", path, "--reward_funcs", "[words]"]) == 0
     assert hint not in capsys.readouterr().out
