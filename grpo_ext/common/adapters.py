@@ -9,14 +9,14 @@ MERGED = "merged"  # the folder to which `grpo-ext merge` writes the complete mo
 
 
 def adapter_fault(folder: Path) -> str | None:
-    """Return what to do if a folder holds an adapter instead of a model; `None` otherwise."""
+    """Return an error message if a folder holds an adapter instead of a model, otherwise `None`."""
     if not (folder / ADAPTER_CONFIG).is_file():
         return None
     merged = folder / MERGED
     if (merged / CONFIG).is_file():
         return (
             f"the folder {folder} holds an adapter, not a complete model: write {merged}, the "
-            "complete model that `grpo-ext merge` has made of it."
+            "complete model that `grpo-ext merge` has made from it."
         )
     return (
         f"the folder {folder} holds an adapter, not a complete model: run `grpo-ext merge --model "

@@ -23,9 +23,10 @@ NESTED_ANSWERS = (
 
 
 def answer_column(row: dict[str, object]) -> str | None:
-    """Return the column with the correct answer (`column.key` in a mapping), or `None`.
+    """Return the name of the column with the correct answer; `None` if there is none.
 
-    Columns whose value is `None`, a mapping, or an empty text or list do not count.
+    The name is `column.key` if the answer is in a mapping. Columns whose value is `None`, a
+    mapping, or an empty text or list do not count.
     """
     for name in ANSWERS:
         if row.get(name) not in (None, "", []) and not isinstance(row[name], dict):

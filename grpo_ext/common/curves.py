@@ -15,10 +15,11 @@ FEWEST_VALUES = 10  # fewer values without errors say too little about the noise
 
 @dataclass(frozen=True)
 class Change:
-    """First and last value of a curve with standard errors, each a mean over `count` neighbors.
+    """The first and the last value of a curve, each a mean over `count` neighboring values.
 
-    The errors, the bounds of the last value and the verdict are `None` if the noise of the curve is
-    unknown.
+    The errors and the bounds of the last value are `None` if the noise of the curve is unknown. The
+    verdict is then `None`, too, except that a long constant curve "did not clearly change". It is
+    also `None` if both errors are 0.
     """
 
     first: float
@@ -37,7 +38,7 @@ def curve_change(
     problems: Sequence[float | None] | None = None,
     sampling_errors: Sequence[float | None] | None = None,
 ) -> Change | None:
-    """Return the ends of a curve and whether it rose or fell; `None` for an empty curve.
+    """Return the ends of a curve and whether it rose or fell; `None` without a finite value.
 
     With `errors`, as for held-out evaluations, each end is the mean of a tenth of the values (at
     least one). Its error is the mean of their errors, because all evaluations use the same
@@ -122,7 +123,8 @@ def change_by_noise(values: Array, sampling_errors: Array | None = None) -> Chan
     """Return the change between the ends of a training curve, judged by the noise of the curve.
 
     The whole curve decides whether there is a trend (`has_trend`); the ends decide its direction.
-    With fewer than `FEWEST_VALUES` values, the ends are single values without errors or verdict.
+    With fewer than `FEWEST_VALUES` values, the ends are single values without errors or verdict. A
+    constant curve has no errors, but a verdict. For `sampling_errors`, see `curve_change`.
     """
     if len(values) < FEWEST_VALUES:
         return Change(float(values[0]), float(values[-1]), 1)

@@ -28,7 +28,7 @@ def gpu_is_there() -> bool:
 
 
 def device_bytes(use_cpu: bool) -> int:
-    """Return the memory of the GPU, or of this machine if it has none or `use_cpu` is set.
+    """Return the bytes of memory of the GPU; of this machine without a GPU, or with `use_cpu`.
 
     In a container, the memory of the machine is at most the container's limit.
     """
@@ -45,10 +45,10 @@ def device_bytes(use_cpu: bool) -> int:
 
 
 def settings_here(use_cpu: bool | None, bf16: bool | None) -> dict[str, bool]:
-    """Return `use_cpu` and `bf16` for a machine without an accelerator.
+    """Return the settings `use_cpu` and `bf16` that a machine without an accelerator needs.
 
-    Returns `{}` if the machine has one, or if `use_cpu` is already set. A `bf16` of `None` becomes
-    `False`.
+    These are `use_cpu: true`, and the given `bf16`, where `None` becomes `False`. The mapping is
+    empty if the machine has an accelerator, or if `use_cpu` is not `None`.
     """
     import torch
 
@@ -71,9 +71,9 @@ def bfloat16_is_slow() -> bool:
 def wait_calmly() -> None:
     """On a machine without a GPU, make waiting threads sleep soon instead of spinning for long.
 
-    Does nothing if the user has set one of `WAITING` or torch is already imported. Threads that
-    spin as long as torch's default lets them make a training step ten times as slow while another
-    process is busy; threads that sleep at once take twice as long on an idle machine.
+    Does nothing if the user has set one of `WAITING` or torch is already imported. By default,
+    torch's threads spin so long that a training step takes ten times as long while another process
+    is busy. If they slept at once, a step would take twice as long on an idle machine.
     """
     chosen = any(name in os.environ for name in WAITING)
     if chosen or gpu_is_there() or "torch" in sys.modules:
@@ -83,7 +83,7 @@ def wait_calmly() -> None:
 
 
 def how_threads_wait(count: int) -> str:
-    """Describe the number of threads, with advice if they spin while they wait."""
+    """Return the number of threads as text, with advice if they spin while they wait."""
     if count == 1 or any(name in os.environ for name in WAITING):
         return f"{count} thread{'s' * (count > 1)}"
     return (

@@ -23,7 +23,7 @@ def write_atomically(path: Path, text: str) -> None:
 def replacing(path: Path) -> Iterator[TextIO]:
     """Open a temporary file that replaces `path` at the end, so that no partial file is left.
 
-    After an error `path` is as it was. Creates missing parent folders. Lone surrogates, which
+    After an error, `path` is unchanged. Missing parent folders are created. Lone surrogates, which
     tokenizers can produce and UTF-8 cannot encode, become backslash escapes.
     """
     path.parent.mkdir(parents=True, exist_ok=True)

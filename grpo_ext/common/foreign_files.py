@@ -155,7 +155,8 @@ def lines_of(file: BinaryIO, path: Path) -> Iterator[bytes]:
 def entries(folder: Path) -> list[Path]:
     """Return the sorted entries of a folder.
 
-    Raises `ForeignFile` if there are more than `MOST_ENTRIES`, and `OSError` if it cannot be read.
+    Raises `ForeignFile` if there are more than `MOST_ENTRIES`, and another `OSError` if the folder
+    does not exist or cannot be read.
     """
     with os.scandir(folder) as listing:
         names = [entry.name for entry in islice(listing, MOST_ENTRIES + 1)]

@@ -1,11 +1,11 @@
-"""Hashes that are the same in every process and run: ids of prompts, and shares of keys."""
+"""Hashes that are the same in every process and run, for ids of prompts and shares of keys."""
 
 import json
 from hashlib import blake2b
 
 
 def in_share(key: str, share: float) -> bool:
-    """Return whether the hash of `key` puts it in a share (0 to 1) of all keys.
+    """Return whether a key is among the share (0 to 1) of all keys that its hash selects.
 
     A key in one share is also in every larger one.
     """

@@ -52,9 +52,9 @@ def find_repo(name: str, kind: str) -> None:
 
 
 def neighbours(name: str) -> list[str]:
-    """Return the paths in the folder of the path `name`, in the same form (relative, or with `~`).
+    """Return the paths in the same folder as the path `name`, written like it (such as with `~`).
 
-    Returns an empty list if their folder does not exist or cannot be read.
+    Returns an empty list if the folder does not exist, cannot be read, or has too many entries.
     """
     try:
         inside = entries(Path(name).expanduser().parent)

@@ -8,8 +8,8 @@ from functools import cache
 import torch
 from transformers import PreTrainedModel
 
-MEASUREMENTS = 3  # shares for which the rate is measured, whatever they are
-SECONDS = 0.1  # of products in a measurement, at least `PRODUCTS` of them
+MEASUREMENTS = 3  # the rate is measured for the first shares, this many
+SECONDS = 0.1  # a measurement multiplies for this long, and at least `PRODUCTS` times
 PRODUCTS = 3
 MOST_ROWS = {"cpu": 1024}  # more rows do not speed up a CPU
 MOST_ROWS_OF_GPU = 8192
@@ -61,7 +61,7 @@ class MatrixRate:
     def measure(self, tokens: int) -> float:
         """Return the operations per second of the fastest of several products.
 
-        The random numbers of a run do not change.
+        The random state of the run does not change.
         """
         most = MOST_ROWS.get(self.device, MOST_ROWS_OF_GPU)
         rows = max(FEWEST_ROWS, min(tokens, most))
@@ -85,7 +85,7 @@ class MatrixRate:
 
 @cache
 def matrix_rate(device: str, dtype: torch.dtype, hidden: int, intermediate: int) -> MatrixRate:
-    """Return this process's only `MatrixRate` of these arguments, with what it has measured."""
+    """Return the `MatrixRate` of these arguments, which a process creates only once."""
     return MatrixRate(device, dtype, hidden, intermediate)
 
 

@@ -9,7 +9,7 @@ BESIDE = ("evaluation", "checkpoint")  # phases that are not part of a step
 class RunTime:
     """The parts of a run, or of the rest of a run, and the seconds that each of them takes.
 
-    `None` for the seconds of an evaluation or a save means that none was measured.
+    The seconds of an evaluation or a save are `None` if none was measured.
     """
 
     steps: int

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher
 
 WORD_SIMILARITY = 0.75  # minimum similarity of two words that count as the same, 0 to 1
-NAME_SIMILARITY = 0.9  # the same for names without separators, for words that were joined or split
+NAME_SIMILARITY = 0.9  # the same for whole names without separators, if words were joined or split
 SHORTEST_STEM = 3  # minimum letters of an abbreviation, such as `len` for `length`
 MOST_MISSING = 2  # maximum words of the known name that may be missing
 

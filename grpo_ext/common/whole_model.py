@@ -1,4 +1,4 @@
-"""Check that a model folder is complete: a configuration, and weights as long as they say."""
+"""Check that a model folder is complete: it has a configuration, and its weights are whole."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,10 @@ from grpo_ext.common.model_files import CONFIG, model_files_fault
 
 
 def folder_faults(folder: Path) -> Iterator[str]:
-    """Yield the faults of a folder that should contain a complete model."""
+    """Yield error messages about a folder that should contain a complete model; none if it does.
+
+    An adapter, and a file that could block or fill the memory, end the check.
+    """
     fault = adapter_fault(folder) or model_files_fault(folder)
     if fault is not None:
         yield fault

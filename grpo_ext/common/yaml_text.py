@@ -1,4 +1,4 @@
-"""Read untrusted YAML within bounds, with the line and a remedy in errors; write values."""
+"""Read untrusted YAML within limits, with errors that name the line and a remedy; write values."""
 
 import json
 from contextlib import suppress
@@ -113,7 +113,7 @@ def yaml_scalar(value: object) -> str:
 
 
 def _check_bounds(text: str) -> None:
-    """Refuse aliases and deep nesting, which could take unlimited memory or time."""
+    """Raise `YamlFault` for aliases and deep nesting, which could take unlimited memory or time."""
     level = 0
     line = 1
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Python's is slow for deep nesting

@@ -116,7 +116,7 @@ def test_an_adapter_is_refused_as_a_model_with_the_command_that_merges_it(
     assert told(folder / "merged") == []
     assert told(folder) == [
         f"model_name_or_path: the folder {folder} holds an adapter, not a complete model: "
-        f"write {folder}/merged, the complete model that `grpo-ext merge` has made of it."
+        f"write {folder}/merged, the complete model that `grpo-ext merge` has made from it."
     ]
     assert told(tiny_folder) == []
 
