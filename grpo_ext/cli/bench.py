@@ -245,7 +245,7 @@ def advice_lines(search: Search, longest: int | None) -> Iterator[str]:
     if search.left_out_for_memory:
         yield "gradient checkpointing was not switched off, because memory might run out"
     if search.not_tried:
-        reason = "before Ctrl-C" if search.bench.budget.interrupted else "for lack of time"
+        reason = "before Ctrl-C" if search.bench.budget.interrupted else "in time"
         labels = "; ".join(map(settings_label, search.not_tried))
         yield f"not tried {reason}: {labels}"
     if search.best and not search.repeated:
