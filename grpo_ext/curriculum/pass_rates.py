@@ -1,4 +1,4 @@
-"""Counts of how often each prompt is solved."""
+"""Counts of how often each prompt is solved, and what they say about its next group."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,9 +19,7 @@ def read_pass_rates(
     rewards: Sequence[str],
     threshold: float,
 ) -> dict[str, tuple[int, int]]:
-    """Return how many completions of each prompt were correct and how many were scored.
-
-    The keys are prompt ids.
+    """Return how many completions of each prompt were correct and how many scored, by prompt id.
 
     The first of `rewards` that scored or failed on any completion of a prompt judges that prompt. A
     prompt is omitted if its judge scored none of its completions.
@@ -33,8 +31,8 @@ def read_pass_rates(
         threshold: the minimum score of a correct completion.
 
     Raises:
-        ValueError: if a line, which the message names, is not a completion that has the first of
-            `rewards`.
+        ValueError: if a line is not a completion with the first of `rewards`. The message names the
+            line.
     """
     counts: dict[str, PromptCounts] = {}  # by prompt id
     for part in parts(path):
@@ -132,9 +130,8 @@ class PassRates:
     def slots(self, num_generations: int, most: int) -> np.ndarray:
         """Return the number of slots of `num_generations` completions for each row (rows,).
 
-        It is the smallest number of slots with an expected number of correct completions of at
-        least 1, clipped to the range from 1 to `most`. The pass rate is the mean of
-        Beta(right + 1, wrong + 1).
+        It is the smallest number of slots in which at least one correct completion is expected, but
+        no more than `most`. The expected pass rate is the mean of Beta(right + 1, wrong + 1).
         """
         rates = (self.right + 1) / (self.samples + 2)  # (prompts,)
         expected_right = rates * num_generations  # (prompts,), in one slot
@@ -172,7 +169,7 @@ class PassRates:
         }
 
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
-        """Restore the counts.
+        """Restore the counts of `state_dict`.
 
         Raises:
             ValueError: if they are from a data set with a different number of prompts.

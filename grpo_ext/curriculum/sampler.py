@@ -65,7 +65,8 @@ class PromptSampler(Sampler):
         return self.rows // self.prompts
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch; a new one discards the generations drawn so far. The trainer calls it."""
+        """Set the epoch; a new one discards the generations drawn so far. The trainer calls
+        this."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.drawn = []
@@ -169,7 +170,8 @@ class PromptSampler(Sampler):
 class PromptSupply:
     """An endless supply of rows, determined by the seed and the number of rows taken.
 
-    Rows that were put back come first, then those of the data set, reshuffled in each pass.
+    Rows that were put back come first. Then come those that `draw` chooses or, without it, the rows
+    of the data set, which are shuffled again for each pass.
     """
 
     dataset: Dataset | IterableDataset  # the training rows; a stream is read again when it ends

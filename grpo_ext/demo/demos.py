@@ -77,7 +77,7 @@ class Demo:
         return folder / ("warm_start" if self.sft_recipe else "model")
 
     def inputs(self, task: Any) -> list[Any]:
-        """Return JSON values that the prepared files depend on besides the task and the seed."""
+        """Return the JSON values that the prepared files depend on, other than task and seed."""
         return []
 
 
@@ -158,7 +158,13 @@ def demonstrations_of_two(
     *,
     seed: int = 0,
 ) -> Iterator[Demonstration]:
-    """Yield `count` demonstrations, alternating between Countdown and word problems."""
+    """Yield `count` demonstrations, alternating between Countdown and word problems.
+
+    Args:
+        tasks: the tasks `countdown` and `stories`.
+        count: the number of demonstrations of both tasks together.
+        seed: the seed of both.
+    """
     countdown = countdown_demonstrations(tasks["countdown"], count - count // 2, seed=seed)
     stories = word_problem_demonstrations(tasks["stories"], count // 2, seed=seed)
     for sums, story in zip_longest(countdown, stories):
@@ -281,9 +287,9 @@ DEMOS: dict[str, TinyDemo] = {
         shape={**NARROW, **WIDE_INIT},
     ),
 }
-# verifiable instructions; the pretrained model writes well but seldom follows them
 FLOAT32 = {"dtype": "float32", "bf16": False}
 
+# verifiable instructions; the pretrained model writes well but seldom follows them
 REAL = PretrainedDemo(
     recipe="instructions/smollm2.yaml",
     beside="instructions/smollm2-word-problems.yaml",

@@ -104,7 +104,14 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
 
 
 def run_warm_start(stages: Stages, recipe_path: Path, folder: Path, seed: int) -> None:
-    """Run the stage of supervised fine-tuning on `folder/demonstrations.jsonl`."""
+    """Run the stage of supervised fine-tuning on `folder/demonstrations.jsonl`.
+
+    Args:
+        stages: the stages of the demo.
+        recipe_path: the recipe of the warm start.
+        folder: the folder of the demo.
+        seed: the seed of the training run.
+    """
     sft_words = warm_start_words(folder, seed)
     recipe = load_sft_recipe(recipe_path, sft_words)
 
@@ -140,7 +147,13 @@ def grpo_words(demo: Demo, folder: Path, seed: int, max_steps: int | None) -> li
 
 
 def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> None:
-    """Print the metrics, three completions and the time of each stage, and write `curves.png`."""
+    """Print the metrics, three completions and the time of each stage, and write `curves.png`.
+
+    Args:
+        folder: the folder of the demo.
+        recipe: the recipe of GRPO.
+        seconds: the seconds of each stage, by name.
+    """
     for name in ("eval", "beside"):
         if (folder / f"{name}_after.json").exists():
             summaries = {when: figures_of(folder, f"{name}_{when}") for when in ("before", "after")}
@@ -235,7 +248,7 @@ def checked_launch(module: str, path: Path, overrides: list[str], recipe: Recipe
 
 
 def check_exit(module: str, code: int) -> None:
-    """Raise `SystemExit` if a training command failed."""
+    """Raise `SystemExit` if the exit code of a training command is not 0."""
     if code:
         raise SystemExit(
             f"grpo-ext demo: {module} failed with exit code {code}; see its message above."

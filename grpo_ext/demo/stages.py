@@ -64,5 +64,6 @@ class Stages:
         print(f"[green]{name}: {self.seconds[name]:.0f} s[/green]")
 
     def record(self, name: str, **state: Any) -> None:
+        """Write the state of a stage to `stages.json`, with its fingerprint."""
         self.done[name] = {"fingerprint": self.fingerprint, **state}
         write_atomically(self.file, json.dumps(self.done, indent=2) + "\n")
