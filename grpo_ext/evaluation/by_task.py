@@ -73,7 +73,7 @@ class PartOfTask:
     prefix: str  # prepended to the names of its metrics: "tasks/NAME/", or "" for all rows
     rows: list[Row]
     samples: list[Sample]
-    outcome: str  # the reward that judges these rows; "" if none scored them
+    outcome: str  # the reward that judges these rows; "" if there is none
 
 
 def parts_of_tasks(
@@ -88,8 +88,8 @@ def parts_of_tasks(
     Args:
         rows: the evaluated rows.
         samples: their completions.
-        outcomes: the outcome rewards in the order of `outcome_order`, the first of which that
-            scored a task becomes the task's outcome.
+        outcomes: the outcome rewards in the order of `outcome_order`. The outcome of a task is the
+            first of them that scored any of its samples; that of a single part is the first.
     """
     tasks = samples_by_task(rows, samples)
     if not tasks:

@@ -45,7 +45,7 @@ def paired_difference(
 
 
 def difference_fields(difference: Estimate, rows: int) -> dict[str, Any]:
-    """Return the fields that `paired_difference` describes, for a difference over some rows."""
+    """Return a difference over `rows` rows as the mapping that `paired_difference` describes."""
     return {
         "mean": difference.mean,
         "low": difference.low,

@@ -75,7 +75,7 @@ class Decoding:
 
 
 def end_tokens(tokenizer: PreTrainedTokenizerBase, config: GenerationConfig) -> list[int]:
-    """Return the end-of-sequence ids of the tokenizer and of the model's generation config."""
+    """Return the end-of-sequence ids of a tokenizer and a model's generation config, sorted."""
     model_ids = config.eos_token_id
     if not isinstance(model_ids, list):
         model_ids = [model_ids]
@@ -175,8 +175,8 @@ def generate_completions(
             that each completion is a single turn.
 
     Raises:
-        ValueError: if `begin` is given, but the model has its own `generate`, which cannot decode
-            episodes.
+        ValueError: if the chat template takes too long, or if `begin` is given, but the model has
+            its own `generate`, which cannot decode episodes.
     """
     config = decoding.generation_config(tokenizer, model)
     num_samples = decoding.num_samples

@@ -76,7 +76,7 @@ def answer_all(
     rewards: Rewards,
     extras: Row | None = None,
 ) -> list[Sample]:
-    """Score `rows` as if the model had given each of them the same answer.
+    """Return the scores of `rows` as if the model had given the same answer to each of them.
 
     Args:
         rows: the rows, with `prompt` and the columns that the rewards read.
@@ -187,7 +187,7 @@ def constant_sentence(
     key: str,
     text: str | None = None,
 ) -> str | None:
-    """Describe how a metric compares with the score of the best constant answer.
+    """Return a sentence that compares a metric with the score of the best constant answer.
 
     Args:
         figures: the logged metrics of one evaluation.

@@ -49,6 +49,10 @@ def evaluate(
         "length": 28.1, "pass@1": 0.27}, "sampled": {"num_samples": 8, "temperature": 1.0, ...,
         "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples of each part. If the rows have a column
         "task", each part also has the metrics of each task, under `tasks/NAME/`.
+
+    Raises:
+        ValueError: if `num_samples` is above 1 and `temperature` is 0.
+        EnvironmentFailure: if the environment failed too often.
     """
     settings = {"greedy": Decoding(max_new_tokens, seed=seed)}
     if num_samples:

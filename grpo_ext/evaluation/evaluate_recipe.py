@@ -56,7 +56,8 @@ def evaluate_models(
         sampled.
 
     Raises:
-        ValueError, FileNotFoundError, ConnectionError: if `check_models` refuses a model.
+        ValueError, FileNotFoundError, ConnectionError: if `check_models` refuses a model, or for
+            the reasons of `evaluate_on`.
     """
     check_models(model_names)
     rows, rewards = rows_and_rewards(recipe, num_train_rows)
@@ -280,7 +281,7 @@ def load_model(recipe: Recipe, model_name: str) -> Any:
 
 
 def init_kwargs(recipe: Recipe, model_name: str) -> dict[str, Any]:
-    """Return the keyword arguments for loading a model, with a revision only for the recipe's."""
+    """Return keyword arguments for loading a model; a revision only for the recipe's model."""
     init = model_init_kwargs(recipe)
     if model_name != recipe.model.model_name_or_path:
         init.pop("revision")

@@ -91,9 +91,10 @@ def best_group_size(
     outcomes: Sequence[str],
     k: int,
 ) -> GroupSize | None:
-    """Return the best group size from 2 to `k`; `None` if no row has different outcome rewards.
+    """Return the best group size from 2 to `k`, or `None` if no group size gives signal.
 
-    Also returns `None` if `k` is below 2 or there are no outcome rewards.
+    No group size does if `k` is below 2, there are no outcome rewards, or no row has `k` scored
+    completions whose outcome rewards differ.
 
     Args:
         samples: `k` completions of each row. Rows with fewer scored completions are left out.
@@ -115,7 +116,7 @@ def best_group_size(
 
 
 def size_of(scores: Array, problems: Sequence[Hashable]) -> GroupSize | None:
-    """Return the best group size for scores (rows, k); `None` if no row has different scores.
+    """Return the best group size for scores (rows, k); `None` if the scores of no row differ.
 
     Rows of the same problem are resampled together.
     """

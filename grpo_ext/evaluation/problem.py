@@ -1,4 +1,4 @@
-"""Identify rows that pose the same problem, whose completions are not independent evidence."""
+"""Identify rows that pose the same problem, because their completions are not independent."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +16,7 @@ def problem_of(row: Row, completion: Completion, rewards: Iterable[Any]) -> str:
     """Return an id of the problem that a row poses, in 12 hexadecimal digits.
 
     It is a hash of the prompt, the images and the columns that the rewards read. For an episode, it
-    is a hash of the prompt and the environment's `problem_key`, or the seed if there is no key.
+    is a hash of the prompt and the environment's `problem_key`, or its seed if there is no key.
 
     Args:
         row: the row.

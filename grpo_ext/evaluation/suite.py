@@ -61,8 +61,8 @@ def evaluate_suite(
         suite: the tasks.
 
     Yields:
-        After each model, the `evaluation_of` all models so far, so that it can be written before
-        the next model is loaded.
+        After each model, the result of `evaluation_of` for all models so far, so that it can be
+        written before the next model is loaded.
 
     Raises:
         ValueError: if the harness is not installed, or if a task or a model cannot be used.
@@ -106,8 +106,8 @@ def load_tasks(suite: Suite) -> TaskDict:
         raise ValueError(
             f"the tasks {', '.join(suite.names)} cannot be loaded ({type(error).__name__}: "
             f"{first_line(error)}). Most tasks fetch their rows from the hub when they are first "
-            "used. Where there is no network, copy the hub's cache from another machine, or name "
-            "tasks with local files by --suite_tasks FOLDER."
+            "used. Without a network, copy the hub's cache from another machine, or use tasks with "
+            "local files, which --suite_tasks FOLDER adds."
         ) from error
     for name, task in loaded["tasks"].items():
         if getattr(task, "UNSAFE_CODE", False):
@@ -119,7 +119,7 @@ def load_tasks(suite: Suite) -> TaskDict:
 
 
 def check_names(names: list[str], manager: TaskManager) -> None:
-    """Raise `ValueError` at a name that the harness does not know."""
+    """Raise `ValueError` if the harness has no task, group or tag of one of these names."""
     for name in names:
         if name not in manager.all_tasks:
             hint = did_you_mean(name, manager.all_tasks)
@@ -130,14 +130,14 @@ def check_names(names: list[str], manager: TaskManager) -> None:
 
 
 def run_tasks(model: LM, tasks: TaskDict, suite: Suite, chat_template: bool) -> dict[str, Any]:
-    """Return what the harness returns for a model, with the seeds of its command line.
+    """Run tasks with the seeds of the harness's command line, and return what the harness returns.
 
     A task that does not set its number of few-shot examples gets none.
 
     Args:
         model: the model, from `harness_model`.
         tasks: the tasks, from `load_tasks`.
-        suite: the limit.
+        suite: the suite, of which only the limit is used.
         chat_template: whether to write prompts with the chat template, few-shot examples as
             earlier turns.
     """

@@ -29,7 +29,7 @@ def evaluation_of(results: dict[str, dict[str, Any]], settings: dict[str, Any]) 
         settings: what the figures depend on, other than the models.
 
     Returns:
-        `settings`, with `shown`, the tasks that are no part of a group with figures; `results`;
+        `settings`, with `shown`, the tasks that are not part of a group with figures; `results`;
         `figures` of `figures_by_task`, by model; and `comparisons`, the differences of
         `compare_results` with the keys `model` and `against`.
     """
@@ -84,7 +84,7 @@ def label(metric: str, metric_filter: str) -> str:
 
 
 def is_score(value: object) -> bool:
-    """Return whether a value of the harness is a score, and no text, list or tuple.
+    """Return whether a value of the harness is a score, and not a text, a list or a tuple.
 
     Numbers of numpy are scores, and so are true and false, as IFEval's.
     """
@@ -117,7 +117,7 @@ def descendants(name: str, subtasks: dict[str, list[str]]) -> Iterator[str]:
 
 
 def values_of(results: dict[str, Any], name: str) -> dict[str, Values]:
-    """Return the values of each metric by document, for a task or all tasks of a group."""
+    """Return the values of each metric, by document, for one task or all tasks of a group."""
     values: dict[str, Values] = {}
     for task in [name, *descendants(name, results["group_subtasks"])]:
         for sample in results["samples"].get(task, []):

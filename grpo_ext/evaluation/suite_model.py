@@ -34,7 +34,7 @@ class CheckedModel:
 
 
 def check_model(recipe: Recipe, name: str, engine: str) -> CheckedModel:
-    """Check what can be checked of a model before it is loaded.
+    """Check a model before it is loaded, and return it with its tokenizer and engine.
 
     Args:
         recipe: the recipe, which sets how the model is loaded.
@@ -63,7 +63,7 @@ def template_options(recipe: Recipe) -> dict[str, Any] | None:
 
 @contextmanager
 def harness_model(recipe: Recipe, checked: CheckedModel, batch_size: int) -> Iterator[LM]:
-    """Load a model as the harness uses it; an engine of vLLM is shut down afterwards.
+    """Load a model in the form that the harness uses; a vLLM engine is shut down afterwards.
 
     Args:
         recipe: the recipe, which sets how the model is loaded.
@@ -108,7 +108,7 @@ def as_harness_model(
     batch_size: int,
     chat_template_kwargs: dict[str, Any] | None = None,
 ) -> LM:
-    """Return a loaded model as the harness uses it, without a copy of its weights.
+    """Return a loaded model in the form that the harness uses; its weights are not copied.
 
     Args:
         model: a model of transformers.

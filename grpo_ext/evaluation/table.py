@@ -172,7 +172,7 @@ def cell(text: str) -> str:
 
 
 def question(row: Row) -> str:
-    """Return the text of the prompt's last message, or the prompt itself if it is a text."""
+    """Return the text of the last message of a row's prompt, or the prompt if it is a text."""
     prompt = row["prompt"]
     if isinstance(prompt, str):
         return prompt
@@ -225,7 +225,10 @@ def gained(history: list[Row], names: list[str]) -> list[Gain]:
 
 
 def draw_curves(folder: Path) -> None:
-    """Draw the main curves of the run in `folder` to `CURVES`, if it has at least `FEWEST` logs."""
+    """Draw the main curves of the run in `folder` to its file `CURVES`.
+
+    Draws nothing if the run has fewer than `FEWEST` logs with a reward.
+    """
     metrics = list(read(folder / METRICS))
     num_values = sum("reward" in row for row in metrics)
     if num_values >= FEWEST:

@@ -41,8 +41,9 @@ def text_figures(
     Returns:
         `ended`, the share of completions that end before the limit; `words`, the number of words;
         and `first_model_logp`, the mean log-prob of a text's tokens under the first model, in nats.
-        Each is a mean over completions, with a standard error clustered by row under `..._se`.
-        `distinct_words` is the number of different words in all completions together.
+        Each is a mean over completions, with a standard error clustered by row under `..._se`; both
+        are `None` if there is nothing to average. `distinct_words` is the number of different words
+        in all completions together.
     """
     words = [words_of(sample.text.lower()) for sample in samples]
     pairs = []

@@ -134,9 +134,9 @@ def engine_arguments(
     tokens: int | None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Return the arguments of `vllm.LLM` other than the model, with those for a CPU if need be.
+    """Return the arguments of `vllm.LLM` other than the model; without a GPU, those for a CPU, too.
 
-    The arguments are those of `VllmCompletions`.
+    The parameters are those of `VllmCompletions`.
     """
     from grpo_ext.vllm.settings import MAX_SEQUENCES, TextModel, cpu_settings
 
