@@ -1,4 +1,4 @@
-"""Translate batch sizes exactly: completions per micro-batch, optimizer step and generation."""
+"""Translate batch sizes so that optimizer steps and generations keep their completions."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Sizes:
 def write_sizes(draft: Draft, sizes: Sizes, processes: int) -> Batch:
     """Write the keys of a batch whose steps and generations have these sizes.
 
-    The micro-batch is the largest that is not above that of the other project and divides the
-    step of a process. `num_generations` is left out if it must be written by hand.
+    The micro-batch is the largest that is not above that of the other project and divides one
+    process's share of a step. `num_generations` is left out if it must be written by hand.
 
     Args:
         draft: the recipe under construction.
@@ -97,13 +97,14 @@ def write_batch(
     """Write batch sizes in the keys of TRL, and return the batch.
 
     The keys keep their values, unless the number of processes changes: then a step and a generation
-    keep their sizes. If the number of the other project is unknown, a remark says which was taken.
+    keep their sizes. If the number of the other project is unknown, a remark says which number is
+    assumed.
 
     Args:
         draft: the recipe under construction.
         found: the number of processes of the other project; `None`: unknown.
         processes: the number of processes of the recipe; `None`: the same.
-        defaults: the sizes of the other project by default.
+        defaults: the default sizes of the other project, by key.
 
     Raises:
         ValueError: if the processes cannot share a step.
@@ -117,7 +118,7 @@ def write_batch(
         found = processes or 1
         draft.remark(
             None,
-            f"The number of training processes is not in the file, so it is taken as {found}. "
+            f"The number of training processes is not in the file, so {found} is assumed. "
             "Pass another with --num_processes N.",
         )
     batch = Batch(num_processes=found, **sizes)
@@ -130,7 +131,7 @@ def write_batch(
 
 
 def batch_lines(batch: Batch) -> list[str]:
-    """Return sentences on a batch, in completions and prompts."""
+    """Return two sentences that describe a batch: a generation, and an optimizer step."""
     groups = batch.completions / batch.num_generations
     step_groups = batch.completions_per_step / batch.num_generations
     steps = batch.passes / batch.gradient_accumulation_steps

@@ -44,7 +44,7 @@ class Launch:
 
 
 def find_launch(commands: Sequence[Command], project: str | None) -> Launch | None:
-    """Return the first training command, or `None`.
+    """Return the first training command, or `None` if no command trains.
 
     A Python file with `grpo` in its name counts only if no other command trains. Further training
     commands and vLLM servers become remarks.
@@ -101,7 +101,7 @@ def training_command(words: list[str]) -> tuple[str, int] | None:
 def training_file(words: list[str]) -> tuple[str, int] | None:
     """Return what `training_command` returns, for a Python file such as `grpo.py`.
 
-    One of its options must be `config` or a key that is known.
+    One of its options must be `config` or a known key. `None` for any other command.
     """
     if words[0] in NOT_TRAINING:
         return None
@@ -131,9 +131,7 @@ def launch_of(project: str, command: Command, end: int) -> Launch:
     launch = Launch(project, overrides_of(words) if project == "verl" else options_of(words))
     launch.processes = processes_of(before, command)
     if "one_step_off" in main.text:
-        remark = (
-            "its sampler works beside the training: write overlap: one_step, vllm_mode: server."
-        )
+        remark = "its sampler works alongside training: write overlap: one_step, vllm_mode: server."
         launch.remarks.append((main.line, remark))
     for option in list(launch.options):
         if option.key in ("config", "config_file") and option.words:
@@ -149,7 +147,10 @@ def launch_of(project: str, command: Command, end: int) -> Launch:
 
 
 def processes_of(before: list[Option], command: Command) -> int | None:
-    """Return how many processes a launcher starts, by its options or variables; `None`: unknown."""
+    """Return how many processes a launcher starts, or `None` if its options do not say so.
+
+    The launcher's environment variables count, too.
+    """
     numbers: dict[str, int] = {}
     for option in before:
         for kind, keys in (("processes", PROCESSES), ("nodes", NODES)):

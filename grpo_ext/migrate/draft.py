@@ -85,7 +85,7 @@ class Draft:
         self.remarks = list(source.remarks)
 
     def take(self, *keys: str) -> Setting | None:
-        """Remove and return the first of `keys` that is set; remove the others, too."""
+        """Remove all of `keys`, and return the setting of the first one that is set, or `None`."""
         taken = [self.left.pop(key, None) for key in keys]
         return next((setting for setting in taken if setting is not None), None)
 
@@ -105,8 +105,8 @@ class Draft:
     def number(self, *keys: str, default: int) -> int:
         """Take a setting and return it as a whole number from 1 to `MOST_NUMBER`.
 
-        Without a setting, or with -1 or 0, which stand for none, it is `default`. Any other value
-        becomes a remark, and the number is `default`, too.
+        Return `default` if there is no setting, or if it is -1 or 0, which stand for none. For any
+        other value, add a remark and return `default`, too.
         """
         setting = self.left.get(next((key for key in keys if key in self.left), ""))
         value = self.known(*keys)
@@ -115,7 +115,7 @@ class Draft:
         if type(value) is int and 0 < value <= MOST_NUMBER:
             return value
         if value not in (None, 0, -1):
-            self.remark(setting, f"{shown(value)} is no size. The default is used: {default}.")
+            self.remark(setting, f"{shown(value)} is not a size. The default is used: {default}.")
         return default
 
     def write(
@@ -138,7 +138,7 @@ class Draft:
             self.remark(setting, f"the file does not set {setting.unknown}. Write {key} by hand.")
             return
         if is_secret(key):
-            self.remark(setting, "a secret, which a recipe should not hold.")
+            self.remark(setting, "left out: it is a secret, which a recipe should not hold.")
             return
         if key in ("top_k", "eval_top_k") and value == -1:  # in vLLM, all tokens
             value = 0
@@ -166,7 +166,10 @@ class Draft:
             self.write(key, value, comment=f"the default of {project}")
 
     def remark(self, setting: Setting | None, text: str, by_hand: bool = True) -> None:
-        """Add a remark on `setting`; `None`: on the whole file, where `by_hand` has no effect."""
+        """Add a remark on a setting.
+
+        If `setting` is `None`, the remark is on the whole file, and `by_hand` has no effect.
+        """
         if setting is None:
             self.remarks.append(Remark(text))
         else:

@@ -31,7 +31,7 @@ def problems_of(draft: Draft, processes: int) -> list[Problem]:
 def processes_by_default(draft: Draft) -> int:
     """Return how many processes train if the command line does not say so.
 
-    This is 1 if the accelerate config is not set, cannot be read, or does not say so either.
+    This is 1 if there is no accelerate config, or if it cannot be read or names no number.
     """
     config = draft.values.get("accelerate_config")
     if config is None:

@@ -161,8 +161,8 @@ def from_script(path: Path, project: str | None) -> Source:
         raise ValueError(f"{path} cannot be read: {fault}") from None
     if launch is None:
         raise ValueError(
-            f"{path} has no command that trains with GRPO. Known are `trl grpo`, `accelerate "
-            "launch ...grpo.py`, `swift rlhf` and `python -m verl.trainer.main_ppo`."
+            f"{path} has no command that trains with GRPO. The known ones are `trl grpo`, "
+            "`accelerate launch ...grpo.py`, `swift rlhf` and `python -m verl.trainer.main_ppo`."
         )
     source = Source(launch.project, str(path), {}, launch.processes)
     for line, remark in launch.remarks:
@@ -230,5 +230,5 @@ def word_value(text: str) -> Any:
 def check_project(name: str) -> str:
     """Return the name of a project unchanged; raise `ValueError` if it is unknown."""
     if name not in PROJECTS:
-        raise ValueError(f"{name!r} is no known project.{did_you_mean(name, PROJECTS)}")
+        raise ValueError(f"{name!r} is not a known project.{did_you_mean(name, PROJECTS)}")
     return name

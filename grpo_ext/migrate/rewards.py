@@ -59,11 +59,13 @@ def write_rewards(
         if specs:
             draft.write("reward_weights", weights)
     elif weights is not None:
-        draft.remark(setting, "reward_weights has another number of entries than the rewards.")
+        draft.remark(setting, "reward_weights and the rewards differ in number.")
     if specs:
         draft.write("reward_funcs", specs)
     else:
-        draft.missing["reward_funcs"] = "name at least one reward; `grpo-ext rewards list`"
+        draft.missing["reward_funcs"] = (
+            "name at least one reward; `grpo-ext rewards list` shows them"
+        )
         draft.remark(setting, "write reward_funcs by hand: none of the rewards was taken over.")
 
 

@@ -1,7 +1,7 @@
 """Read the commands of a shell script without running anything.
 
-Assignments of literals to variables are substituted, also arrays and sums of integers, unless they
-are in a condition, a loop, a function or a subshell, or follow `&&`, `||` or `|`.
+Variables that are set to literals, arrays of literals or sums of integers are substituted, unless
+they are set in a condition, a loop, a function or a subshell, or after `&&`, `||` or `|`.
 Everything else stays as it is, marked as unknown.
 """
 
@@ -18,7 +18,7 @@ from grpo_ext.migrate.shell_values import TooLong, Variables, Word
 
 MOST_BYTES = 2**18  # size limit of a script
 MOST_WORDS = 20_000
-ENDS = ";&|()<>\n"  # characters that are no part of a word
+ENDS = ";&|()<>\n"  # characters that end a word
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 OPENERS = ("if", "for", "while", "until", "case", "select", "{")
 CLOSERS = ("fi", "done", "esac", "}")
@@ -58,13 +58,13 @@ def read_commands(text: str) -> list[Command]:
         script.finish()
     except TooLong:
         raise ScriptFault(
-            "its variables stand for more text than is read. Write their values into the command."
+            "its variables expand to more text than is read. Write their values into the command."
         ) from None
     return script.commands
 
 
 def _tokens(text: str) -> Iterator[tuple[str, int]]:
-    """Yield each word, and each run of characters between words, with its line."""
+    """Yield each word, and each run of `ENDS` between words, with the number of its line."""
     stream = StringIO(text)
     lexer = shlex.shlex(stream, posix=True, punctuation_chars=ENDS)
     lexer.whitespace = f" \t\r{CONTINUED}"
@@ -147,7 +147,7 @@ class _Script:
         self.chained = False
 
     def finish(self) -> None:
-        """End the current command: an assignment, a part of a condition, or a command to keep."""
+        """End the current command: keep it, or set its variables if it only assigns."""
         words = self.words
         self.words = []
         self.skips = False
@@ -197,7 +197,7 @@ class _Script:
         self.variables.set(name, [self._value(assigned[2], line)], certain)
 
     def _value(self, text: str, line: int) -> Word:
-        """Return the value of an assignment, which is not split into words."""
+        """Return the value of an assignment as one word, since the shell does not split it."""
         words = self.variables.expand(text, line)
         if len(words) == 1:
             return words[0]

@@ -1,7 +1,8 @@
 """Prepare the text of a shell script for `shlex`, which does not know what a dollar sign means.
 
-Here-documents and comments become blank, continued lines one line. A dollar sign becomes a private
-character that says whether the shell would expand it, since `shlex` removes the quotes.
+Here-documents and comments are blanked out, and continued lines are joined. `shlex` removes the
+quotes, so each dollar sign becomes a private Unicode character that says whether the shell would
+expand it.
 """
 
 import re
@@ -28,7 +29,7 @@ QUOTES = re.compile(
 
 
 def prepared(text: str) -> str:
-    """Return the text for `shlex`: without here-documents and comments, with marked dollars."""
+    """Return the text for `shlex`: no here-documents, no comments, and marked dollar signs."""
     text = PRIVATE.sub("\ufffd", text)
     text = without_here_documents(text)
     text = ARITHMETIC.sub(_sum, text)

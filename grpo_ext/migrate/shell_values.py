@@ -57,9 +57,9 @@ class Variables:
         self.characters = 0
 
     def set(self, name: str, words: list[Word], certain: bool) -> None:
-        """Set a variable, to `None` if its words are unknown.
+        """Set a variable to some words, or to `None` if they are not known for certain.
 
-        `certain`: whether the assignment is run in any case, and in the shell of the script.
+        `certain` says whether the assignment always runs, and in the shell of the script.
         """
         known = certain and all(word.unknown is None for word in words)
         self.values[name] = words if known else None

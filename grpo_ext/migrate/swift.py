@@ -34,6 +34,9 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
         draft: the recipe under construction.
         found: the number of processes of the launcher; `None`: unknown.
         processes: the number of processes of the recipe; `None`: the same.
+
+    Raises:
+        ValueError: if the processes cannot share a step.
     """
     draft.move("max_completion_length", "max_completion_length")
     draft.default("max_completion_length", 512, "ms-swift")  # which rewards read
@@ -123,7 +126,7 @@ def write_held_out(draft: Draft) -> None:
 def write_sharding(draft: Draft) -> None:
     """Write the accelerate config that stands for `deepspeed`, or add a remark if none does.
 
-    Offloading is not taken over, which a remark says, too.
+    If `deepspeed` offloads, another remark says that this is not taken over.
     """
     setting = draft.take("deepspeed")
     if setting is None:
@@ -138,7 +141,7 @@ def write_sharding(draft: Draft) -> None:
 
 
 def write_all_rewards(draft: Draft) -> None:
-    """Write rewards by name, from plugins, and reward models, which ms-swift puts last."""
+    """Write the rewards: those with names, those of plugins, and, last, the reward models."""
     plugins = draft.take("external_plugins")
     classes: dict[str, str] = {}
     for path in texts_of(plugins):
@@ -203,9 +206,9 @@ def write_adapter(draft: Draft) -> None:
 
 
 def write_all_sizes(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Write the batch, also from the keys of Megatron, and the learning rate if it is not set.
+    """Write the batch, also from keys of Megatron, and the default learning rate if none is set.
 
-    Arguments and return value are those of `translate`.
+    Arguments, return value and errors are those of `translate`.
     """
     if "learning_rate" not in draft.left and "lr" not in draft.left:
         draft.default("learning_rate", 1e-5, "ms-swift")
@@ -226,8 +229,9 @@ def write_all_sizes(draft: Draft, found: int | None, processes: int | None) -> B
 def data_parallel(draft: Draft, found: int | None) -> int | None:
     """Return how many processes have batches of their own; `None`: unknown.
 
-    With Megatron, the others hold parts of the same batch; all processes count if the parts do not
-    divide their number. `found` is the number of all processes, unless `gpus` is set.
+    With Megatron, several processes share the same batch. If such groups do not divide the number
+    of processes, each process counts. `found` is the number of all processes; the key `gpus`
+    overrides it.
     """
     found = draft.number("gpus", default=0) or found
     parallel = 1

@@ -49,7 +49,7 @@ def translate(source: Source, processes: int | None = None) -> tuple[Draft, Batc
 
 
 def leave_out_sharding(draft: Draft, batch: Batch) -> None:
-    """Leave out an accelerate config of ours for several processes if there is one process."""
+    """Leave out a packaged accelerate config for several processes if only one process trains."""
     config = draft.values.get("accelerate_config")
     if batch.num_processes == 1 and config in SHARDED:
         del draft.values["accelerate_config"]
@@ -73,7 +73,7 @@ def translate_setting(draft: Draft, setting: Setting) -> None:
         if inner in recipe_hints():
             draft.write(inner, setting.value, setting)
         else:
-            draft.remark(setting, "not taken over: no key of a recipe is like it.")
+            draft.remark(setting, "not taken over: a recipe has no key like it.")
         return
     rule: object = TRANSLATIONS.get(name, FOREIGN[name][1])
     if isinstance(rule, dict) and setting.unknown is None:

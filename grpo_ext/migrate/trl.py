@@ -41,6 +41,9 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
         draft: the recipe under construction.
         found: the number of processes of the launcher; `None`: unknown.
         processes: the number of processes of the recipe; `None`: the same.
+
+    Raises:
+        ValueError: if the processes cannot share a step.
     """
     rewards = draft.take("reward_funcs")
     model = draft.take("reward_model_name_or_path")
@@ -53,7 +56,10 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 
 
 def translate_open_r1(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Translate what is special to open-r1; arguments and return value as for `translate`."""
+    """Translate what is special to open-r1, and return the batch.
+
+    Arguments and errors are those of `translate`.
+    """
     rewards = draft.take("reward_funcs")
     names = ["accuracy", "format", "tag_count"] if rewards is None else texts_of(rewards)
     write_rewards(draft, "open-r1", rewards, names)
@@ -91,9 +97,10 @@ def write_mixture(draft: Draft) -> None:
 
 
 def write_launch(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Write the accelerate config and the batch; arguments and return value as for `translate`.
+    """Write the accelerate config and the batch, and return the batch.
 
-    If nothing else tells the number of processes, it is that of the accelerate config.
+    If nothing else says how many processes train, the accelerate config does. Arguments and errors
+    are those of `translate`.
     """
     config = draft.take("accelerate_config")
     found = draft.number("num_processes", default=0) or found

@@ -23,6 +23,9 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
             is no launcher.
         processes: the number of processes of the recipe; `None`: `found`, or else as
             `write_sizes_in_prompts` chooses it.
+
+    Raises:
+        ValueError: if the processes cannot share a step.
     """
     draft.move("data.max_response_length", "max_completion_length")
     draft.default("max_completion_length", 512, "verl")  # which rewards read
@@ -46,8 +49,12 @@ def write_sizes_in_prompts(draft: Draft, processes: int | None) -> tuple[Batch, 
     """Write the batch, and return it with verl's sizes.
 
     verl counts prompts in `train_batch_size` and `ppo_mini_batch_size`, each with `n` completions,
-    and completions in `ppo_micro_batch_size_per_gpu`. `processes` are those of the recipe; `None`:
-    as many as in verl have batches of their own, or the next smaller number that divides a step.
+    and completions in `ppo_micro_batch_size_per_gpu`.
+
+    Args:
+        draft: the recipe under construction.
+        processes: the number of processes of the recipe; `None`: the number of GPUs that have
+            batches of their own in verl, or the next smaller number that divides a step.
     """
     shards = data_parallel(draft)
     per_prompt = draft.number(f"{ROLLOUT}.n", default=1)
@@ -90,12 +97,12 @@ def data_parallel(draft: Draft) -> int:
 def micro_batch(draft: Draft, share: int, shards: int) -> int:
     """Return the completions of a micro-batch, and write their limit of tokens if verl has one.
 
-    With such a limit, or if verl has no size, they are all of `share`.
+    With such a limit, or if verl sets no size, the micro-batch is the whole of `share`.
 
     Args:
         draft: the recipe under construction.
-        share: the completions of a step on one GPU.
-        shards: the GPUs that share a step.
+        share: the number of completions of a step on one GPU.
+        shards: the number of GPUs that share a step.
     """
     size = draft.number(f"{ACTOR}.ppo_micro_batch_size_per_gpu", default=0)
     over_all = draft.number(f"{ACTOR}.ppo_micro_batch_size", default=0)
@@ -155,7 +162,7 @@ def write_one_reward(draft: Draft) -> None:
         draft.remark(
             None,
             "verl chooses a reward by the column data_source. accuracy compares with "
-            "reward_model.ground_truth; for answers that are no numbers or formulas name another "
+            "reward_model.ground_truth; for answers that are not numbers or formulas, name another "
             "in reward_funcs, or verl's function as FILE.py:compute_score.",
         )
     specs += overlong_penalty(draft)
@@ -196,7 +203,7 @@ def overlong_penalty(draft: Draft) -> list[dict[str, object]]:
 
 
 def write_objective(draft: Draft) -> None:
-    """Write the clip range, `delta` and the KL, for which verl has several keys."""
+    """Write the clip range, `delta`, and the weight of the KL."""
     low = draft.take(f"{ACTOR}.clip_ratio_low")
     high = draft.take(f"{ACTOR}.clip_ratio_high")
     both = draft.take(f"{ACTOR}.clip_ratio")
@@ -264,9 +271,9 @@ def write_intervals(draft: Draft, steps: int) -> None:
 
 
 def in_steps(setting: Setting | None, steps: int) -> int:
-    """Return a setting that counts generations in optimizer steps; 0 without a known number.
+    """Convert a setting from generations to optimizer steps; return 0 without a known number.
 
-    `steps` are the optimizer steps per generation.
+    `steps` is the number of optimizer steps per generation.
     """
     if setting is None or type(setting.value) is not int or setting.unknown is not None:
         return 0
@@ -274,7 +281,7 @@ def in_steps(setting: Setting | None, steps: int) -> int:
 
 
 def write_logging(draft: Draft) -> None:
-    """Write where a run is logged; the console is always written."""
+    """Write where a run is logged, besides the console."""
     project = draft.known("trainer.project_name")
     loggers = draft.known("trainer.logger", default=["console", "wandb"])
     names = loggers if isinstance(loggers, list) else [loggers]
@@ -285,7 +292,7 @@ def write_logging(draft: Draft) -> None:
 
 
 def write_adapter(draft: Draft) -> None:
-    """Write LoRA's keys where `lora_rank` is above 0."""
+    """Write LoRA's keys if `lora_rank` is set and not 0; otherwise drop them."""
     rank = draft.take(f"{MODEL}.lora_rank", f"{MODEL}.lora.rank")
     if rank is None or rank.value == 0:
         for key in ("lora_alpha", "lora.alpha", "target_modules"):

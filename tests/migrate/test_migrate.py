@@ -357,7 +357,7 @@ def test_sizes_out_of_range_are_remarked_on_and_take_no_time(tmp_path, capsys, n
     script = VERL.replace("$@", f"actor_rollout_ref.actor.ppo_mini_batch_size={number} {sizes}")
     recipe, _, told = migrate(tmp_path, capsys, "run.sh", script)
     assert recipe.get("generation_batch_size", 256) == 256
-    assert "is no size. The default is used" in told
+    assert "is not a size. The default is used" in told
     config = f"per_device_train_batch_size: {number}\nmodel_name_or_path: m\ndataset_name: d\n"
     (tmp_path / "recipe.yaml").unlink()
     recipe, _, _ = migrate(tmp_path, capsys, "x.yaml", config, "--num_processes", "2")
@@ -375,7 +375,7 @@ def test_secrets_are_not_written(tmp_path, capsys):
     text = "model_name_or_path: m\ndataset_name: d\nhub_token: hf_hidden\n"
     _, written, told = migrate(tmp_path, capsys, "x.yaml", text)
     assert "hf_hidden" not in written + told
-    assert "hub_token: a secret" in told
+    assert "hub_token: left out: it is a secret" in told
 
 
 @pytest.mark.parametrize(
