@@ -71,9 +71,9 @@ class Rule:
 def reward_collapse(history: History) -> float | None:
     """Return how far the mean reward of the last 5 logs is below its best, in standard errors.
 
-    Only the last 500 logs count. A fall of at most a fifth of the best returns 0. The standard
-    error takes the autocorrelation of the noise before the fall into account. Returns `None` with
-    fewer than 10 logs.
+    Only the last 500 logs count. Returns 0 for a fall of at most a fifth of the best, and `None`
+    with fewer than 10 logs. The standard error takes the autocorrelation of the noise before the
+    fall into account.
     """
     import numpy as np
 

@@ -22,7 +22,7 @@ class Panel:
     def silent(self) -> bool:
         """Whether there is nothing to see: no curve has two different values.
 
-        In panels of rewards, two equal values are worth seeing too.
+        In panels of rewards, two equal values are worth seeing, too.
         """
         shows_rewards = "reward" in self.title.lower()
         for curve in self.series:
@@ -122,7 +122,7 @@ def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value of a JSON file is a number; true and false are none."""
+    """Return whether a value of a JSON file is a number; true and false do not count."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -166,9 +166,13 @@ def at_steps(column: Column | None, steps: list[int]) -> Values | None:
 
 
 def problems_key(names: Iterable[str], key: str) -> str | None:
-    """Return the name of the metric that counts the problems of evaluation metric `key`, or `None`.
+    """Return the name of the metric that counts the problems behind an evaluation metric.
 
-    `names` are the names of all metrics.
+    `None` if no such metric was logged.
+
+    Args:
+        names: the names of all metrics.
+        key: the name of the evaluation metric.
     """
     same_evaluation = []
     for name in names:

@@ -246,7 +246,7 @@ def read_mapping(path: Path, faults: list[str]) -> Row:
 
 
 def reason_of(error: Exception) -> str:
-    """Return why a file cannot be read, without excerpts and the path where possible."""
+    """Return why a file cannot be read, if possible without its path and excerpts of its text."""
     if isinstance(error, YamlFault):
         return f"line {error.line}: {error.reason}"
     if isinstance(error, OSError) and error.strerror is not None:

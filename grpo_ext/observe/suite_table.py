@@ -27,7 +27,7 @@ def suite_table(folder: Path, faults: list[str]) -> Row:
     Returns:
         `models`, their names, and `rows` with `task`, `metric`, `values` (mean and standard error
         for each model) and `differences` (from the first model: `mean`, `low`, `high` and
-        `verdict`); `None` for what is not known.
+        `verdict`). Whatever is not known is `None`.
     """
     saved = read_mapping(folder / SUITE, faults)
     figures = as_mapping(saved.get("models"))
@@ -66,7 +66,7 @@ def as_mapping(value: object) -> dict[str, Any]:
 
 
 def names_in(value: object) -> set[str]:
-    """Return the texts in a list; an empty set for anything else."""
+    """Return the texts in a list as a set; an empty set for anything else."""
     return {name for name in value if isinstance(name, str)} if isinstance(value, list) else set()
 
 

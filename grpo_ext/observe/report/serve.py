@@ -80,7 +80,7 @@ class ReportServer(ThreadingHTTPServer):
         self.turn = Lock()
 
     def answer(self, path: str, query: dict[str, int]) -> Any:
-        """Return the data at a path.
+        """Return the data that a request asks for, as a JSON value.
 
         Raises `LookupError` if the path or the run does not exist, or if the query lacks a key.
         """
