@@ -29,7 +29,7 @@ def deal_rows(
     live: Tensor,
     num_pieces: int,
 ) -> list[Tensor]:
-    """Distribute the live rows of a step over micro-batches, keeping the largest one small.
+    """Distribute the live rows of a step over micro-batches so that the largest stays small.
 
     Rows are ordered so that those of one prompt stay together, with shorter groups first. This
     order is cut into pieces so that the largest has as few tokens as possible: never more than if

@@ -60,7 +60,7 @@ class Budget:
 
 @contextmanager
 def interruptible(budget: Budget) -> Iterator[None]:
-    """Let Ctrl-C end a budget and raise `KeyboardInterrupt`, also while a trainer runs.
+    """Let Ctrl-C end a budget and raise `KeyboardInterrupt`, even while a trainer runs.
 
     Otherwise, a trainer would install its own handler, which saves a checkpoint. It installs none
     if the program has one. Outside the main thread, this context does nothing.

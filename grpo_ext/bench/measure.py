@@ -170,7 +170,7 @@ class Bench:
         return self.figures
 
     def _affordable_groups(self, seconds: float) -> int:
-        """Return how many groups fit into two generations of `seconds` in total; 0 if none does.
+        """Return how many groups per generation let two generations end in `seconds`; 0 if none.
 
         A GPU takes about as long for the completions of one group as for those of several.
         """
@@ -239,7 +239,7 @@ class Bench:
         self.figures = {**phases.to_dict(), **medians.to_dict()}
 
     def _seconds_per_completion(self) -> float:
-        """Return the seconds of the training phase in `as_it_stands`, per completion in it.
+        """Return how many seconds the training phase of `as_it_stands` took for each completion.
 
         Completions that the recipe leaves out because they have no gradient do not count.
         """
@@ -397,8 +397,8 @@ class Bench:
 class TimeLimit(TrainerCallback):
     """Ends a run when its time is over.
 
-    The run stops after a step if another one would not fit. If time is over within a step, the next
-    pass of the model raises `BudgetSpent`.
+    The run stops after a step if another one would not fit. If the time ends within a step, the
+    next pass of the model raises `BudgetSpent`.
 
     Args:
         budget: the time of the benchmark.

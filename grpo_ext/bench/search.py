@@ -135,11 +135,11 @@ class Search:
         return own["layout"] in layouts and own["gradient_accumulation_steps"] == 1
 
     def _fastest_or(self, layout: str) -> Settings:
-        """Return the fastest settings but the recipe's; one micro-batch of `layout` if none ran."""
+        """Return the fastest settings other than the recipe's, or one micro-batch if none ran."""
         return self._fastest_other() or layout_settings(layout, self.own["gradient_checkpointing"])
 
     def _other_checkpointing(self, layout: str) -> Iterator[Settings]:
-        """Yield `_fastest_or` with gradient checkpointing switched, if memory should allow it."""
+        """Yield `_fastest_or` with gradient checkpointing switched, if memory should suffice."""
         settings = self._fastest_or(layout)
         switched = {**settings, "gradient_checkpointing": not settings["gradient_checkpointing"]}
         if switched["gradient_checkpointing"] or self.bench.fits_without_checkpointing():
@@ -149,8 +149,8 @@ class Search:
         """Yield settings with each token limit, from the largest down to the first slow one.
 
         A limit is slow if training takes more than `SLOWER` times as long as with the limit before
-        it; smaller limits cannot win then. The largest limit is compared with no limit, or with the
-        recipe's own settings if no limit was not measured.
+        it; smaller limits cannot win then. The largest limit is compared with training without a
+        limit or, if that was not measured, with the recipe's own settings.
         """
         seconds = self._seconds()
         unlimited = {**settings, "max_tokens_per_micro_batch": None}
@@ -186,12 +186,12 @@ class Search:
 
     @property
     def not_tried(self) -> list[Settings]:
-        """The candidates that were not measured; empty until the recipe's own settings were."""
+        """The candidates that were not measured; empty if nothing was measured at all."""
         return self._not_measured(self.candidates()) if self.measurements else []
 
     @property
     def cannot_win(self) -> list[Settings]:
-        """The token limits that were left out, because a larger one was already slower."""
+        """The token limits that were not measured, because a larger limit was already too slow."""
         if not self.measurements:
             return []
         not_tried = self.not_tried
@@ -200,7 +200,7 @@ class Search:
 
     @property
     def left_out_for_memory(self) -> bool:
-        """Whether no settings without checkpointing were tried, because memory might run out."""
+        """Whether gradient checkpointing was never off, because memory might have run out."""
         tried = [dict(key)["gradient_checkpointing"] for key in self.measurements]
         return bool(tried) and all(tried) and not self.bench.fits_without_checkpointing()
 
@@ -349,7 +349,7 @@ def fastest_settings(config: str) -> Settings:
 
 
 def layout_settings(layout: str, checkpointing: bool) -> Settings:
-    """Return the settings of one micro-batch with a layout."""
+    """Return the settings for one micro-batch with this layout and checkpointing on or off."""
     return {
         "layout": layout,
         "max_tokens_per_micro_batch": None,

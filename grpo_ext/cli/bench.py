@@ -191,7 +191,7 @@ def training_lines(search: Search) -> Iterator[str]:
 def settings_label(settings: Settings) -> str:
     """Return the label of a row of measurements.
 
-    Only the recipe's own settings contain `per_device_train_batch_size`, which marks them.
+    The recipe's own settings are marked: only they contain `per_device_train_batch_size`.
     """
     label = settings["layout"]
     if "per_device_train_batch_size" in settings:

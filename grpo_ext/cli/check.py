@@ -119,7 +119,7 @@ def print_prompts(prompts: Mapping[str, Any]) -> None:
 
 
 def print_rewards(rewards: Mapping[str, Any], task: str = "") -> None:
-    """Print the score of each reward for each made-up completion of the first row."""
+    """Print the score of each reward for each made-up completion; `-` if it gave none."""
     width = max(map(len, rewards["scores"]), default=0)
     print(f"rewards  on three made-up completions of the first row{task}:")
     rows = {"": list(rewards["completions"])}

@@ -76,7 +76,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--batch_size",
         type=at_least(1),
         metavar="B",
-        help="completions in a batch of transformers (default 64; of a suite 8)",
+        help="number of completions that transformers decodes at once (default 64; 8 for a suite)",
     )
     add(
         "--engine",

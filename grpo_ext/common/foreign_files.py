@@ -139,7 +139,7 @@ def lines_of(file: BinaryIO, path: Path) -> Iterator[bytes]:
     """Yield the lines from the file's current position to its current end.
 
     Lines that are appended meanwhile are not read, and the last line may lack its line break.
-    Raises `ForeignFile`, which names `path`, at a line of more than `MOST_LINE` bytes.
+    Raises `ForeignFile`, which names `path`, for a line of more than `MOST_LINE` bytes.
     """
     left = os.fstat(file.fileno()).st_size - file.tell()
     while left > 0:

@@ -5,7 +5,7 @@ from hashlib import blake2b
 
 
 def in_share(key: str, share: float) -> bool:
-    """Return whether a key is among the share (0 to 1) of all keys that its hash selects.
+    """Return whether the hash of `key` is in the lowest `share` (0 to 1) of all hashes.
 
     A key in one share is also in every larger one.
     """

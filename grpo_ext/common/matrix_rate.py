@@ -41,7 +41,7 @@ class MatrixRate:
         self._measurements = 0
 
     def share(self, rate: float, tokens: int) -> float:
-        """Return the share that training reaches of the rate of matrix products; at most 1.
+        """Return the rate of training as a share of the rate of matrix products, at most 1.
 
         The rate is measured for the first `MEASUREMENTS` shares, and again if the share would
         exceed 1. If it still would, all measurements were disturbed, or other shapes of the model

@@ -109,7 +109,7 @@ def trend_evidence(
 def log_likelihood_with_error(squares: Array, variance: Array, count: int) -> Array:
     """Return the log likelihood of whitened values whose standard errors may be too small.
 
-    The result is up to a constant. With prior probability `EXACT`, the variance is right; otherwise
+    A constant term is left out. With prior probability `EXACT`, the variance is right; otherwise
     the true variance is k times as large, where k has a Pareto distribution of index 1 (so the
     median factor of the standard error is 1.4).
 

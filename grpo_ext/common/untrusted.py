@@ -37,7 +37,7 @@ def first_line(text: object) -> str:
 
 
 def check_server_url(url: str) -> str:
-    """Return the URL of a server unchanged.
+    """Check the URL of a server, and return it unchanged.
 
     Raises:
         ValueError: if the scheme is not http or https, the host is missing, or there is a user

@@ -19,7 +19,7 @@ def read_pass_rates(
     rewards: Sequence[str],
     threshold: float,
 ) -> dict[str, tuple[int, int]]:
-    """Return how many completions of each prompt were correct and how many scored, by prompt id.
+    """Return the numbers of correct and of scored completions of each prompt, by prompt id.
 
     The first of `rewards` that scored or failed on any completion of a prompt judges that prompt. A
     prompt is omitted if its judge scored none of its completions.

@@ -65,8 +65,7 @@ class PromptSampler(Sampler):
         return self.rows // self.prompts
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch; a new one discards the generations drawn so far. The trainer calls
-        this."""
+        """Set the epoch; a new one discards the generations drawn so far. Called by the trainer."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.drawn = []

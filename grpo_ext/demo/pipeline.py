@@ -218,7 +218,7 @@ def greedy_samples(folder: Path, when: str) -> list[dict[str, Any]]:
 
 
 def with_scores(sample: dict[str, Any]) -> str:
-    """Format a completion and, below it, the score of each reward."""
+    """Return a completion with the score of each reward below it; `-` if a reward gave none."""
     scores = []
     for name, score in sample["rewards"].items():
         scores.append(f"{name} -" if score is None else f"{name} {score:g}")

@@ -28,7 +28,7 @@ class Episode:
         tokens: converts the prompt and answers to tokens.
         room: maximum number of tokens of all turns and answers together.
         row: a row of the data set, whose `prompt` is a conversation.
-        environment: the environment to play; `None`: create one by the rules.
+        environment: the environment to play; `None`: `rules.make` creates one.
 
     Raises:
         ValueError: if the prompt is not a list of messages, or its last message is not text.

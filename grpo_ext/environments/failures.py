@@ -115,7 +115,7 @@ class EnvironmentFailures:
             )
 
     def report(self) -> list[FailureReport]:
-        """Return a report for each method and tool, of its calls since the last report."""
+        """Return a report on each method and tool: its calls since this was last called."""
         reports = []
         for method, count in self.methods.items():
             calls_before, failed_before = self._reported.get(method, (0, 0))

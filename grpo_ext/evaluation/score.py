@@ -139,7 +139,7 @@ def over_rows(samples: list[Sample], values: pd.Series) -> Estimate | None:
 
 
 def number_of_problems(samples: list[Sample]) -> int:
-    """Return the number of different problems that the rows pose."""
+    """Return the number of different problems among the rows of some samples."""
     rows = pd.Index([sample.row for sample in samples])
     return len(set(problems_of(samples, rows)))
 

@@ -87,7 +87,7 @@ def load_tasks(suite: Suite) -> TaskDict:
 
     Raises:
         ValueError: if the harness is not installed, if there is no such task or folder, if a task
-            cannot be loaded, or if it runs the code in completions.
+            cannot be loaded, or if a task runs the code in completions.
     """
     if find_spec(HARNESS) is None:
         raise ValueError(

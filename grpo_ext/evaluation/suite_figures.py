@@ -55,7 +55,7 @@ def figures_by_task(results: dict[str, Any]) -> dict[str, Row]:
         results: what the harness returned.
 
     Returns:
-        For each name the number of its documents, `n`, and its metrics with their standard errors,
+        For each name, the number of its documents, `n`, and its metrics with their standard errors,
         such as `{"gsm8k": {"n": 1319, "exact_match (strict-match)": 0.62,
         "exact_match (strict-match)_se": 0.013}}`. A metric that is scored without a filter has its
         own name, such as `acc`. The errors are those of the harness, which are missing for some
@@ -96,7 +96,7 @@ def is_score(value: object) -> bool:
 
 
 def without_parts(figures: dict[str, Row], subtasks: dict[str, list[str]]) -> dict[str, Row]:
-    """Return the figures without those of tasks and groups in a group that has figures.
+    """Return the figures of tasks and groups that are not part of a group with figures.
 
     Args:
         figures: the figures of `figures_by_task`.

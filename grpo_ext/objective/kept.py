@@ -2,8 +2,8 @@
 
 A position with few kept tokens stores their ids (4 bytes each); a position with many stores one bit
 per token of the vocabulary. The choice is made for each position, so a position never takes more
-than V / 8 bytes, and usually a few hundred with top_k or top_p. A threshold on the scores would
-take less memory, but it does not apply to a policy that has changed, and it is not exact: two
+than V / 8 bytes, and usually takes a few hundred with top_k or top_p. A threshold on the scores
+would take less memory, but it does not apply to a policy that has changed, and it is not exact: two
 forward passes may round a score near the threshold to different sides.
 """
 

@@ -1,6 +1,6 @@
 """Estimators of KL(policy || reference) per token, and the expected gradient of each.
 
-With r = p_ref(token) / p(token). The estimates are from J. Schulman, "Approximating KL Divergence"
+Here r is p_ref(token) / p(token). The estimates are from J. Schulman, "Approximating KL Divergence"
 (2020), http://joschu.net/blog/kl-approx.html.
 
 ==  ===============  ========  ====================================  ==================

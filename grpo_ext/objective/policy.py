@@ -138,7 +138,7 @@ _LOSSES: dict[str, Loss] = {}
 
 
 def clip_stats(x: LossInputs) -> dict[str, Stat]:
-    """Return the shares of tokens, or of sequences, that are clipped.
+    """Return the metrics `clip_ratio/*`, the shares of tokens or sequences that are clipped.
 
     A token is clipped if its ratio is below the clip range and its advantage is negative, or if its
     ratio is above the range and its advantage is positive. At the sequence level each sequence
@@ -196,7 +196,7 @@ def register_loss(
     the fields of `Loss`.
 
     Raises:
-        ValueError: if the name is taken, or the aggregation unknown.
+        ValueError: if the name is taken, or if the aggregation is unknown.
     """
     if name in _LOSSES:
         raise ValueError(f"loss {name!r} is already registered: choose another name.")

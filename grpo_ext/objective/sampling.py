@@ -102,7 +102,7 @@ def resolve_sampling(
         if name in FIELD_DEFAULTS and field not in (None, FIELD_DEFAULTS[name], value):
             raise SamplingError(
                 name,
-                f"{name} is {field} and generation_kwargs says {name}: {value}",
+                f"{name} is {field}, but generation_kwargs says {name}: {value}",
                 f"Remove {name} from generation_kwargs.",
             )
     if overrides.get("do_sample", True) is False:

@@ -226,7 +226,7 @@ def test_effective_sampling(changed, given, model, expected):
             {"top_k": 8},
             True,
             "top_k",
-            "top_k is 5 and generation_kwargs says top_k: 8",
+            "top_k is 5, but generation_kwargs says top_k: 8",
         ),
         ({}, {"num_beams": 4}, True, "num_beams", "beam search does not sample"),
         ({}, {"penalty_alpha": 0.6}, True, "penalty_alpha", "contrastive search"),
