@@ -29,7 +29,8 @@ def question_of_pairs(rows: list[Row]) -> str:
     """Return the column whose messages begin with the question of a preference.
 
     Raises:
-        ValueError: if the pairs are texts, in which question and answer are not told apart.
+        ValueError: if the pairs are texts, in which the question cannot be separated from the
+        answer.
     """
     if all(has_answer(row.get("chosen")) for row in rows):
         return "chosen"

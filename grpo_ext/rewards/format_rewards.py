@@ -146,7 +146,7 @@ def language_consistency(
     """The share of words in the script of the wanted language; 1 if there are no words.
 
     Digits, punctuation, tags and LaTeX commands do not count as words, nor do single Latin letters
-    if the language has another script. Languages that share a script are not told apart.
+    if the language has another script. Languages that share a script are not distinguished.
 
     Args:
         language: the two-letter code of the language: "en", "zh", "ja", "ko", "ru", "de", "fr", ...

@@ -22,7 +22,7 @@ class HeldOutFilter:
     """Keeps the held-out rows of a data set, or the others.
 
     Whether a row is held out depends only on `Task.held_out_key` and `share`, not on its position,
-    the other rows, or a seed. Rows with the same key are on the same side, and a larger share holds
+    the other rows, or a seed. Rows with the same key are treated alike, and a larger share holds
     out every row that a smaller one does.
     """
 

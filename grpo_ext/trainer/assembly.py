@@ -177,7 +177,7 @@ class Parts:
 
 
 def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Generations) -> None:
-    """Raise `ValueError` if options of a separate sampler conflict with what generates.
+    """Raise `ValueError` if options of a separate sampler conflict with how the run generates.
 
     The options are `overlap`, `sampler` and `behaviour_policy`. They do not work with environments,
     tools, a multimodal processor, `loss_normalization: micro_batch` or a `rollout_func`. The option

@@ -1,4 +1,4 @@
-"""Make one generation: sample, score old and reference, judge, compare within groups.
+"""Make a generation: sample it, score old and reference log-probs, judge, compare in groups.
 
 prompts ──► Sampler ──► old and reference log-probs ──► Judge ──► advantages ──► Judged
 """

@@ -1,4 +1,4 @@
-"""Choose by memory what nobody has set: gradient checkpointing, and the size of evaluations."""
+"""Choose gradient checkpointing and the evaluation batch size by memory, unless they are set."""
 
 from statistics import mean
 
@@ -27,7 +27,10 @@ def choose_eval_batch_size(trainer: Trainer) -> None:
 
 
 def choose_checkpointing(trainer: Trainer) -> Checkpointing | None:
-    """Turn gradient checkpointing off if the memory suffices; `None` if the user has set it."""
+    """Turn gradient checkpointing off if the memory suffices, and return the decision.
+
+    Return `None`, and change nothing, if the user has set it.
+    """
     if "gradient_checkpointing" not in trainer.args.left_to_trainer:
         return None
     choice = checkpointing_of(trainer)
@@ -72,8 +75,8 @@ def model_size_of(trainer: Trainer) -> ModelSize | None:
 def mean_prompt_tokens(trainer: Trainer) -> int | None:
     """Return the mean length of the first prompts in tokens.
 
-    Return `None` for streams, for images, and for prompts that only an environment or a
-    `rollout_func` completes.
+    Return `None` if the data set is a stream, is empty or has no column `prompt`, if prompts have
+    images, or if only an environment or a `rollout_func` completes the prompts.
     """
     rows = trainer.train_dataset
     if not isinstance(rows, Dataset) or len(rows) == 0 or "prompt" not in rows.column_names:

@@ -1,4 +1,4 @@
-"""Where time goes: seconds per phase, tokens per second, FLOPs utilization, peak memory.
+"""Measure where time goes: seconds per phase, tokens per second, FLOPs utilization, memory.
 
 A phase that begins within another one interrupts it, so no second is counted twice. The metrics are
 those of the first rank.
@@ -204,8 +204,8 @@ def _active_share(name: str, config: PretrainedConfig) -> float:
 def costs(model: PreTrainedModel) -> Tensor:
     """Return the operations of a forward and backward pass per unit of each `needed` count: (3,).
 
-    The model may have an adapter and may be sharded by ZeRO. Of a mixture's experts, as many count
-    as a token runs through.
+    The model may have an adapter and may be sharded by ZeRO. In a mixture of experts, only as many
+    experts count as a token runs through.
     """
     config = model.config.get_text_config()
     embedding = model.get_input_embeddings().weight

@@ -182,7 +182,7 @@ def reward_entry(reward: dict[str, Any]) -> str | dict[str, Any]:
 
 
 def first_lines(trainer: Trainer) -> str:
-    """Describe the run: ranks and sharding, rewards, batch, generation, training, one a line.
+    """Describe ranks and sharding, rewards, batch, generation and training, one line for each.
 
     A last line describes gradient checkpointing, unless the user set it.
     """

@@ -89,7 +89,7 @@ class TimeLeft(TrainerCallback):
         return {} if left is None else {"progress/hours_left": left.seconds / 3600}
 
     def left(self, state: TrainerState, since: int) -> RunTime | None:
-        """Return the rest of the run; `None` before enough steps were measured.
+        """Return the time that the rest of the run takes; `None` before enough steps were measured.
 
         Args:
             state: the state of the run.

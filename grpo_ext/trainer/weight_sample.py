@@ -15,7 +15,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def checksum(tensor: Tensor) -> Tensor:
-    """Return the sum of a tensor's elements, their bits read as integers: a scalar on its device.
+    """Return the sum of a tensor's elements with their bits read as integers: a scalar tensor.
 
     Tensors with different bits nearly always have different sums.
     """
