@@ -55,8 +55,8 @@ def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) 
 def own_answers(rows: Sequence[Row], column: str) -> list[bool]:
     """Return for each row whether its prompt contains its answer, marked as in a solution.
 
-    Text that the prompts share, such as `Answer: yes or no.` or `Answer: A)`, does not count: the
-    prompt of the next row with another answer would contain the answer too. If all rows have the
+    An answer does not count if the prompt of the next row with another answer contains it too: it
+    is then part of a text that all prompts share, such as `Answer: yes or no.` If all rows have the
     same answer, the result is `False` for each.
     """
     answers = [final_answer(row.get(column)) for row in rows]
@@ -86,7 +86,7 @@ def marks_answer(row: Row, gold: object) -> bool:
 
 
 def contains_answer(row: Row, column: str) -> bool:
-    """Return whether a row's prompt contains the text in `column`, or a text of the list there.
+    """Return whether a row's prompt contains the text in `column`, or one text of its list.
 
     Texts of fewer than `LONG_ANSWER` characters do not count.
     """
@@ -100,7 +100,7 @@ def contains_answer(row: Row, column: str) -> bool:
 
 
 def ends_with(row: Row, column: str) -> bool:
-    """Return whether a row's prompt ends with the value of `column`, as a word of its own."""
+    """Return whether a row's prompt ends with the value of `column` as a separate word."""
     gold = str(row.get(column)).strip()
     text = last_message(row["prompt"]).strip()
     if not gold or not text.endswith(gold):

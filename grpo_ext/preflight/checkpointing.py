@@ -14,7 +14,7 @@ MEMORY_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """Whether activations are recomputed in the backward pass, and why."""
+    """The decision whether activations are recomputed in the backward pass, and its reason."""
 
     on: bool
     reason: str
@@ -34,7 +34,7 @@ class Checkpointing:
 
         It is always on with sharding, where TRL trains (`loss_normalization: micro_batch`), and if
         the length of prompts or completions is not known. With a vLLM engine on the same device,
-        half of the memory that the engine leaves counts.
+        the limit is half of the memory that the engine leaves.
 
         Args:
             size: the dimensions of the model.
@@ -67,7 +67,7 @@ class Checkpointing:
 
 
 def configured(v: Values) -> bool | None:
-    """Return whether the recipe turns checkpointing on or off; `None` if it leaves it open."""
+    """Return whether the recipe turns checkpointing on or off; `None` if it does not say."""
     if v.gradient_checkpointing is None and v.has("activation_checkpointing"):
         return v["activation_checkpointing"]
     return v.gradient_checkpointing

@@ -118,7 +118,7 @@ def recipe_of(
 
 
 def says_format(prompt: str, rows: list[Row]) -> bool:
-    """Return whether most prompts say in which form to answer, or begin with a system message.
+    """Return whether most prompts say what form the answer must have, or have a system message.
 
     `prompt` is a column or a template.
     """
@@ -137,9 +137,9 @@ def says_format(prompt: str, rows: list[Row]) -> bool:
 
 
 def held_out_rows(data: str, count: int) -> dict[str, Any]:
-    """Return the keys for an evaluation, on the split `test` or on rows that are held out.
+    """Return the recipe keys that set up evaluation, on the split `test` or on held-out rows.
 
-    There are no keys if the data has fewer than `FEWEST_ROWS` rows.
+    Return an empty mapping if the data has fewer than `FEWEST_ROWS` rows.
 
     Args:
         data: the data file, or the id of a data set.
@@ -231,7 +231,7 @@ def sizes(
 
 
 def fits_memory(recipe: Recipe, size: ModelSize) -> bool:
-    """Return whether a run fits the memory of the GPU, or else the free memory, by estimate."""
+    """Return whether a run is estimated to fit in GPU memory or, without a GPU, in free memory."""
     memory = psutil.virtual_memory().available
     if torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory

@@ -1,4 +1,4 @@
-"""Check the gold answers of the first rows: filled, and readable by the rewards."""
+"""Check that the first rows have gold answers, and that the rewards can read them."""
 
 import re
 import time
@@ -74,7 +74,7 @@ def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings)
 
 
 def report_empty(rows: Sequence[Row], reward: Reward, findings: Findings) -> list[tuple[int, Row]]:
-    """Report rows without a gold answer, and return the others with their numbers, from 1."""
+    """Report rows without a gold answer; return the others with their row numbers (from 1)."""
     filled = []
     empty = []
     for number, row in enumerate(rows, 1):
@@ -103,7 +103,7 @@ def is_blank(gold: object) -> bool:
 
 
 def report_equal(rows: Sequence[tuple[int, Row]], findings: Findings) -> None:
-    """Note that all rows have the same answer, unless there are only a few rows."""
+    """Add a note if all rows have the same answer, unless there are only a few rows."""
     answers = {str(final_answer(row[COLUMN])).strip() for _, row in rows}
     if len(answers) == 1 and len(rows) >= ENOUGH_ROWS:
         findings.note(
@@ -115,7 +115,7 @@ def report_equal(rows: Sequence[tuple[int, Row]], findings: Findings) -> None:
 
 
 def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Findings) -> None:
-    """Report gold answers that the reward cannot read, or to which it gives no reward.
+    """Report gold answers that the reward cannot read, or to which it gives 0.
 
     Args:
         rows: the rows with a gold answer, with their numbers.
@@ -187,7 +187,7 @@ def scores_of_golds(rows: Sequence[Row], reward: Reward) -> list[Score]:
 
 
 def is_structured(gold: object) -> bool:
-    """Return whether a gold answer is a mapping, or a list that contains one, as chat messages."""
+    """Return whether a gold answer is a mapping or a list with a mapping, such as chat messages."""
     entries = gold if isinstance(gold, list) else [gold]
     return any(isinstance(entry, dict) for entry in entries)
 
@@ -235,7 +235,7 @@ def report_missing_options(
 
 
 def report_long(rows: Sequence[tuple[int, Row]], findings: Findings) -> None:
-    """Note that most answers are long texts, which hardly any completion repeats exactly."""
+    """Add a note if most answers are long texts, which hardly any completion repeats exactly."""
     if share_of(is_long(row[COLUMN]) for _, row in rows) > MAX_SHARE:
         findings.note(
             f"most answers in {COLUMN!r} are longer than about {LONG_TEXT} words, and the reward "
@@ -246,7 +246,7 @@ def report_long(rows: Sequence[tuple[int, Row]], findings: Findings) -> None:
 
 
 def is_long(gold: object) -> bool:
-    """Return whether a gold answer is a long text; of a list, whether all texts are long."""
+    """Return whether a gold answer is a long text or a list in which all texts are long."""
     texts = gold if isinstance(gold, list) else [gold]
     shortest = min(map(str, texts), key=len)
     return len(shortest.split()) > LONG_TEXT or len(shortest) > LONG_TEXT * LONG_WORDS

@@ -83,7 +83,7 @@ def check_loaded(
 def check_evaluations(
     v: Values, batch: Batch, rows: int | None, eval_rows: int | None, findings: Findings
 ) -> None:
-    """Record the size of an evaluation batch, and note evaluations that outweigh training.
+    """Record the evaluation batch size, and add a note if evaluations generate more than training.
 
     Args:
         v: the values of the recipe.

@@ -40,7 +40,7 @@ def check_machine(v: Values, findings: Findings) -> None:
 
 
 def check_processor(v: Values, findings: Findings) -> None:
-    """Note bfloat16 on an x86 processor without AVX-512, where its products are slow."""
+    """Add a note on bfloat16 if an x86 processor lacks AVX-512, which makes products slow."""
     import torch
 
     if torch.accelerator.is_available() and not v["use_cpu"]:
@@ -61,7 +61,7 @@ def check_processor(v: Values, findings: Findings) -> None:
 
 
 def check_workers(rewards: Sequence[Any], findings: Findings) -> None:
-    """Note that the memory of reward workers is not limited on other systems than Linux.
+    """Add a note that the memory of reward workers is not limited, unless the system is Linux.
 
     Args:
         rewards: the rewards of the run, in their guards.

@@ -59,7 +59,7 @@ def has_positions(name: str, rows: list[Row]) -> bool:
 
 
 def is_position(value: object, entries: object) -> bool:
-    """Return whether a value is the number of an entry of a list, from 0 or 1."""
+    """Return whether a value can be the number of a list's entry, counted from 0 or from 1."""
     if isinstance(value, bool) or not isinstance(entries, list):
         return False
     return str(value).isdecimal() and int(str(value)) <= len(entries)
@@ -108,7 +108,7 @@ def is_list_of_mappings(value: object, key: str) -> bool:
 
 
 def listed(column: str, field: str, texts: list[list[str]]) -> Options:
-    """Return the options of a field with a list of texts, which may begin with their letters."""
+    """Return the options in a field that is a list of texts; they may begin with letters."""
     unlettered = f"{{{field}:lines}}"
     has_letters = all(LETTERED.match(text) for options in texts for text in options)
     template = unlettered if has_letters else f"{{{field}:letters}}"
@@ -135,7 +135,7 @@ def options_of_columns(columns: list[str], rows: list[Row]) -> Options:
 
 
 def lines_of(fields: list[str]) -> tuple[str, str]:
-    """Return the lines of a template for these fields, with letters and without."""
+    """Return two templates with one line per field: one with letters, and one without."""
     lettered = []
     for letter, field in zip(ascii_uppercase, fields, strict=False):
         lettered.append(f"{letter}) {{{field}}}")
@@ -143,10 +143,10 @@ def lines_of(fields: list[str]) -> tuple[str, str]:
 
 
 def numbered_columns(prefix: str, names: list[str]) -> list[str]:
-    """Return the columns called `prefix` with a letter or number, from `a`, `0` or `1` onwards.
+    """Return the columns named `prefix` plus a letter from `a` on, or plus a digit from 0 or 1 on.
 
-    Without a prefix, only capital letters count. The columns are in the order of their letters. The
-    list is empty if one in between is missing.
+    Without a prefix, only capital letters count. The columns are in the order of their letters or
+    digits. Return an empty list if one in between is missing.
     """
     pattern = re.compile(f"(?i){prefix}[_ ]?([a-j]|[0-9])" if prefix else "([A-J])")
     found = {}

@@ -56,7 +56,7 @@ def columns_for(reward: str, proposal: Proposal, rows: Sequence[Row]) -> dict[st
 
 
 def gold_column(proposal: Proposal, rows: Sequence[Row]) -> str | None:
-    """Return the column of the gold answers, outside the prompt; `None` if there is none."""
+    """Return the column of gold answers, which the prompt does not use; `None` if there is none."""
     for name in ("solution", "reference"):
         if name in proposal.columns:
             return proposal.columns[name]

@@ -1,7 +1,7 @@
 """Propose a prompt and a reward that fit the rows of a data file.
 
-What the rows leave open becomes a question: a text `TO DO:` in the prompt, or a reward that is
-still to be written. `grpo-ext check` refuses a recipe with either.
+Whatever the rows leave open is left to the user: the prompt has a text `TO DO:`, or the reward must
+still be written. `grpo-ext check` refuses a recipe with either.
 """
 
 import re
@@ -75,7 +75,7 @@ def propose_whole(rows: list[Row]) -> Proposal:
 
 
 def propose_reward(rows: list[Row], prompt: str, used: Sequence[str]) -> Proposal:
-    """Propose a reward for a prompt that is settled.
+    """Propose a reward for a prompt that is already chosen.
 
     If the prompts are messages that end with the assistant's answer, that answer moves to a column
     of its own: `demonstration` if another column has gold answers, otherwise the column that the

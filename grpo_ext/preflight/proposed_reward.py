@@ -64,7 +64,7 @@ class Golds:
 
     @property
     def texts(self) -> list[str]:
-        """The answers as texts; of a list of right answers, the first."""
+        """The answers as texts; a list of right answers becomes its first answer."""
         texts = []
         for value in self.values:
             first = value[0] if isinstance(value, list) else value
@@ -114,12 +114,12 @@ def choose_reward(rows: list[Row], names: list[str], options: Options | None) ->
 
 
 def keep(name: str) -> dict[str, str]:
-    """Return the renaming of a column that keeps its name."""
+    """Return the mapping `{name: name}`, which keeps a column's name."""
     return {name: name}
 
 
 def reward_for_tests(rows: list[Row], column: str) -> RewardChoice:
-    """Return the reward `code`, or one to be written if it cannot use the tests."""
+    """Return the reward `code`, or one that the user must write if `code` cannot use the tests."""
     usable = []
     for row in rows:
         with suppress(ValueError):
@@ -195,7 +195,7 @@ def reward_for_golds(golds: Golds, options: Options | None) -> RewardChoice:
 
 
 def reward_for_texts(golds: Golds) -> RewardChoice:
-    """Return the reward `exact` for short texts; for long ones and mappings, one to be written."""
+    """Return the reward `exact` for short texts; otherwise a reward that the user must write."""
     column = golds.column
     if any(is_structured(value) or is_json(value) for value in golds.values):
         reason = f"{column} has mappings, which no rule can judge"

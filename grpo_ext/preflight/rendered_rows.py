@@ -102,7 +102,8 @@ def report_wordless(rows: Sequence[Row], key: str, findings: Findings) -> None:
 def report_system_messages(rows: Sequence[Row], columns: Sequence[str], findings: Findings) -> None:
     """Report prompts with two system messages, and system messages with columns in braces.
 
-    A column that a reward reads is only noted: in braces it may show the form of the answer.
+    If a reward reads the columns, this is only a note, because braces may then show the form of the
+    answer.
 
     Args:
         rows: the rows, with their prompts and all columns.
@@ -240,7 +241,7 @@ def unguarded(reward: object) -> object:
 
 
 def columns_read(rewards: Sequence[Any], columns: Sequence[str]) -> list[str]:
-    """Return the columns of the data that the rewards read, without the prompt."""
+    """Return the columns of the data that the rewards read, except `prompt`."""
     parameters: set[str] = set()
     for reward in rewards:
         function = unguarded(reward)

@@ -132,7 +132,7 @@ def load_model(recipe: Recipe) -> PreTrainedModel:
 
 
 def training_decoding(v: Values) -> Decoding:
-    """Return the settings with which training samples, in the form for transformers.
+    """Return the sampling settings of training as a `Decoding` for transformers.
 
     Raises:
         ValueError: if `max_completion_length` is null.

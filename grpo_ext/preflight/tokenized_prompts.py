@@ -1,4 +1,4 @@
-"""Check prompts as the model reads them, after chat template and tokenizer."""
+"""Check prompts as the model reads them, after the chat template and the tokenizer."""
 
 import inspect
 import re
@@ -114,7 +114,7 @@ def note_unused_arguments(
     tokenizer: PreTrainedTokenizerBase,
     findings: Findings,
 ) -> None:
-    """Note `chat_template_kwargs` that cannot change the prompts.
+    """Add a note for each of the `chat_template_kwargs` that cannot change the prompts.
 
     Args:
         kwargs: the `chat_template_kwargs`.
@@ -140,7 +140,7 @@ def note_unused_arguments(
 
 
 def note_todays_date(kwargs: dict[str, Any], template: str, findings: Findings) -> None:
-    """Note a chat template that writes today's date, which changes prompts from day to day.
+    """Add a note if the chat template writes today's date, so that prompts change every day.
 
     Args:
         kwargs: the `chat_template_kwargs`.

@@ -83,7 +83,7 @@ def check_isolation(limits: Limits, findings: Findings) -> None:
 
 
 def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings) -> None:
-    """Note tests that cannot be used, that a program could cheat, or that call unnamed functions.
+    """Add notes on tests that cannot be used, can be cheated, or call unnamed functions.
 
     A function is unnamed if the prompt does not contain its name.
 
