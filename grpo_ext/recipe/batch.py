@@ -29,12 +29,12 @@ class Batch:
 
     @property
     def micro_batch(self) -> int:
-        """Completions per micro-batch, over all processes."""
+        """The number of completions per micro-batch, over all processes."""
         return self.per_device_train_batch_size * self.num_processes
 
     @property
     def slices(self) -> int:
-        """Micro-batches that a generation is split into; TRL's resolved `steps_per_generation`."""
+        """The number of micro-batches per generation; TRL's resolved `steps_per_generation`."""
         if self.generation_batch_size is not None:
             # 0 would be a division by 0 later; `generation_of_parts_of_groups` refuses such sizes
             return self.generation_batch_size // self.micro_batch or 1
@@ -42,22 +42,22 @@ class Batch:
 
     @property
     def completions(self) -> int:
-        """Completions per generation; TRL's resolved `generation_batch_size`."""
+        """The number of completions per generation; TRL's resolved `generation_batch_size`."""
         return self.generation_batch_size or self.micro_batch * self.slices
 
     @property
     def prompts(self) -> int:
-        """Prompts per generation, each with `num_generations` completions."""
+        """The number of prompts per generation, each with `num_generations` completions."""
         return self.completions // self.num_generations
 
     @property
     def passes(self) -> int:
-        """Micro-batches trained on between two generations."""
+        """The number of micro-batches that are trained on between two generations."""
         return self.slices * self.num_iterations
 
     @property
     def completions_per_step(self) -> int:
-        """Completions per optimizer step."""
+        """The number of completions per optimizer step."""
         return self.micro_batch * self.gradient_accumulation_steps
 
     @property

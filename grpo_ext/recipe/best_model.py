@@ -40,12 +40,12 @@ class EvaluationMetrics:
 
     @property
     def losses(self) -> list[str]:
-        """The loss of each evaluation data set."""
+        """The name of the loss of each evaluation data set."""
         return self._of_sets(["loss"])
 
     @property
     def growing(self) -> list[str]:
-        """The metrics that increase with the rewards."""
+        """The names of the metrics that increase with the rewards."""
         return self._of_sets(self._growing_of_a_set())
 
     @property
@@ -110,9 +110,9 @@ class EvaluationMetrics:
 
 
 def chooses_by_metric(v: Values | GRPOConfig) -> str | None:
-    """Return the first option that decides something by an evaluation metric, or `None`.
+    """Return the first option that uses an evaluation metric to decide; `None` if none does.
 
-    These are `load_best_model_at_end`, `save_strategy: best` and `reduce_lr_on_plateau`.
+    The options are `load_best_model_at_end`, `save_strategy: best` and `reduce_lr_on_plateau`.
     """
     if v.load_best_model_at_end:
         return "load_best_model_at_end"

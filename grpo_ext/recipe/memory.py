@@ -74,7 +74,7 @@ def checkpoint_bytes(size: ModelSize, v: Values, deepspeed: bool = False) -> int
 
 
 def layer_bytes(size: ModelSize) -> int:
-    """Return the bytes of a layer's activations in 16 bits for one token."""
+    """Return the size of a layer's 16-bit activations for one token, in bytes."""
     return 34 * size.hidden_size
 
 
@@ -106,7 +106,7 @@ def sampling_bytes(size: ModelSize, v: Values, batch: Batch, length: int) -> int
 
 
 def eval_batch_size(v: Values, batch: Batch, size: ModelSize | None) -> int:
-    """Return `per_device_eval_batch_size` or, if the recipe does not set it, a size for it.
+    """Return `per_device_eval_batch_size` or, if the recipe does not set it, a suitable size.
 
     The size chosen is the largest one up to `MOST_EVALUATED` with which an evaluation needs no more
     memory for activations and cache than training, but at least `LEAST_EVALUATED` and

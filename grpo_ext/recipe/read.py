@@ -162,7 +162,7 @@ def _stray(word: str, left: list[str], key: str | None, settings: dict[str, Word
 
 
 def split_config(words: list[str]) -> tuple[str | None, list[str]]:
-    """Split words into the recipe given by `--config`, or `None`, and all other words."""
+    """Return the recipe that `--config` names (`None` if it is missing), and all other words."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
     options, remaining = parser.parse_known_args(words)

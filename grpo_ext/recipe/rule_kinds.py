@@ -21,7 +21,7 @@ Rule = Callable[[Values, int], Iterator[Problem]]
 
 @dataclass(frozen=True)
 class Refusal:
-    """A rule with a single predicate: where it holds, the recipe has a problem."""
+    """A rule with a single predicate: if it holds, the recipe has a problem."""
 
     key: str  #: the key at fault
     message: str  #: what is wrong and what to write; fields in braces stand for their values
@@ -66,7 +66,7 @@ def in_yaml(value: object) -> str:
 
 @dataclass(frozen=True)
 class Idle:
-    """A note: options that are set but have no effect unless another option enables them.
+    """A rule that notes options that are set, but have no effect unless another option is set.
 
     Options that are off (`false`, 0, empty) are not noted.
     """

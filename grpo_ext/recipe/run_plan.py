@@ -44,12 +44,16 @@ class Plan:
 
     @property
     def prompts(self) -> int:
-        """Prompts in all generations, including repeats; if `most_slots` is above 1, the slots."""
+        """The number of prompts in all generations.
+
+        A repeated prompt counts each time. If `most_slots` is above 1, a prompt counts once for
+        each of its slots.
+        """
         return self.generations * self.batch.prompts
 
     @property
     def completions(self) -> int:
-        """Completions in all generations of the run, excluding evaluations."""
+        """The number of completions in all generations of the run, excluding evaluations."""
         return self.generations * self.batch.completions
 
     @property

@@ -1,4 +1,4 @@
-"""Rules for the run as a whole: the model, the length, where it starts, and what samples.
+"""Rules for the run as a whole: its model, length, starting point and sampling engine.
 
 Rules about a single group of options are in the module of those options.
 """
