@@ -66,7 +66,7 @@ class Needs(Section):
 
 
 class Map(Section):
-    """A heat map of a claim's runs: the final value of `metric` by two recipe keys."""
+    """A heat map of a claim's runs: the final value of `metric` over two recipe keys."""
 
     rows: str
     columns: str

@@ -39,7 +39,7 @@ class Outcome:
 
 
 class Logs:
-    """The logs of runs, each read once."""
+    """Reads the logs of runs, each of them only once."""
 
     def __init__(self) -> None:
         self._by_folder: dict[Path, RunData] = {}

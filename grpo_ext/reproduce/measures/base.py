@@ -1,4 +1,4 @@
-"""The result of a measure, the registry of measures, and what measures share."""
+"""The result of a measure, the registry of measures, and helpers that measures share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -113,7 +113,7 @@ def mean_error(values: Array, count: int) -> float | None:
 
 
 def end_of(run: RunData, metric: str) -> tuple[float, float | None] | None:
-    """Return the mean of a curve's last tenth and its standard error; `None` without values."""
+    """Return the mean of a curve's last tenth and its standard error; `None` if it is empty."""
     values = values_of(run, metric)
     if not len(values):
         return None

@@ -44,8 +44,8 @@ def reaches_sooner(
 ) -> Figure | None:
     """Return the cost for `runs[0]` to reach a common level, divided by that for `runs[1]`.
 
-    Above 1, `runs[1]` gets there sooner. Returns `None` if either run never reaches the level, or
-    if the second cost is 0.
+    If it is above 1, `runs[1]` gets there sooner. Returns `None` if either run never reaches the
+    level, or if the second cost is 0.
 
     Args:
         runs: two runs.

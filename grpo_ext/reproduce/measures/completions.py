@@ -35,7 +35,7 @@ def steps_in(samples: Samples) -> list[int]:
 
 
 def of_steps(samples: Samples, steps: Iterable[int]) -> Samples:
-    """Return the completions of some steps."""
+    """Return the completions of the given steps."""
     steps = set(steps)
     return [sample for sample in samples if sample["step"] in steps]
 

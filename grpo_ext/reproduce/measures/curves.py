@@ -57,7 +57,7 @@ def end_of_sum(runs: Runs, metrics: list[str], weights: list[float]) -> Figure |
 def change(runs: Runs, metric: str) -> Figure | None:
     """Return the mean of the last fifth of a curve minus that of the first fifth.
 
-    Returns `None` with fewer than five values.
+    Returns `None` if there are fewer than five values.
     """
     values = values_of(runs[0], metric)
     if len(values) < 5:
@@ -134,7 +134,7 @@ def later(
 def noisier(runs: Runs, first: str, second: str) -> Figure | None:
     """Return the step-to-step standard deviation of the first metric minus that of the second.
 
-    Only the last half of the values counts. Returns `None` with fewer than 8 values.
+    Only the last half of the values counts. Returns `None` if there are fewer than 8 values.
 
     Args:
         runs: a list with the run.
@@ -157,8 +157,8 @@ def dip(runs: Runs, metric: str) -> Figure | None:
     """Return the depth of a dip, the smaller of its fall and rise, minus what chance would show.
 
     The lowest of m means of noise is below their mean by about sqrt(2 ln m) standard errors, which
-    is subtracted. The result is negative if the curve only falls or only rises. Returns `None` with
-    too few values.
+    is subtracted. The result is negative if the curve only falls or only rises. Returns `None` if
+    there are too few values.
     """
     values = values_of(runs[0], metric)
     count = ends(len(values))
@@ -231,7 +231,7 @@ def by_chance(error: float, count: int) -> float:
 
 
 def beginning_and_end(run: RunData, metric: str) -> tuple[float, float]:
-    """Return the means of the first and of the last tenth of a curve; NaN without values."""
+    """Return the means of the first and of the last tenth of a curve; NaN if it is empty."""
     values = values_of(run, metric)
     if not len(values):
         return np.nan, np.nan
@@ -244,7 +244,7 @@ def beginning_and_end(run: RunData, metric: str) -> tuple[float, float]:
 def rose(run: RunData, metric: str) -> bool:
     """Return whether a curve's last fifth is above the first by more than two standard errors.
 
-    An unknown error counts as 0. Returns `False` with fewer than five values.
+    An unknown error counts as 0. Returns `False` if there are fewer than five values.
     """
     rise = change([run], metric)
     if rise is None:
@@ -253,7 +253,7 @@ def rose(run: RunData, metric: str) -> bool:
 
 
 def reaches(run: RunData, metric: str, level: float) -> float | None:
-    """Return the step at which the smoothed curve of a metric first reaches a level, or `None`.
+    """Return the step at which a metric's smoothed curve first reaches a level.
 
     Args:
         run: the run.
