@@ -99,7 +99,7 @@ def letter_of_gold(gold: object, first_index: int | None) -> str | None:
 
 
 def chosen(completion: str) -> str | None:
-    """Return the letter that a completion chooses, or `None`."""
+    """Return the letter that a completion chooses, or `None` if it chooses none."""
     text = answer_of(completion)
     alone = (last_boxed(text) or text).strip(" ().*:\n")
     if len(alone) == 1 and alone.isascii() and alone.isalpha():

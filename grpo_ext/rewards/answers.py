@@ -32,7 +32,10 @@ def without_blocks(text: str) -> str:
 
 
 def lone_end(text: str) -> int:
-    """Return the end of the last `</think>`, or 0. `text` must have no `<think>` blocks left."""
+    """Return the position after the last `</think>`; 0 if there is none.
+
+    `text` must have no `<think>` blocks left.
+    """
     start = text.rfind(THINK_END)
     if start < 0:
         return 0
@@ -74,7 +77,10 @@ def first_span(text: str) -> tuple[int, int] | None:
 
 
 def last_span(text: str) -> tuple[int, int] | None:
-    """Return (start, end) of the content of the last closed `<answer>` block, or `None`."""
+    """Return (start, end) of the content of the last closed `<answer>` block.
+
+    Return `None` if there is none.
+    """
     end = text.rfind(ANSWER_END)
     if end < 0:
         return None
@@ -90,7 +96,7 @@ def first_answer(text: str) -> str | None:
 
 
 def last_answer(text: str) -> str | None:
-    """Return the content of the last closed `<answer>` block, or `None`."""
+    """Return the content of the last closed `<answer>` block; `None` if there is none."""
     return text_at(text, last_span(text))
 
 
@@ -133,7 +139,9 @@ def last_boxes(text: str) -> str | None:
 
 
 def boxed_span(text: str, end: int, limit: int = 10_000) -> tuple[int, int] | None:
-    r"""Return (start, end) of the content of the last `\boxed{` before a position, or `None`.
+    r"""Return (start, end) of the content of the last `\boxed{` before a position.
+
+    Return `None` if there is none, or if it is not closed within the limit.
 
     Args:
         text: the whole text.

@@ -33,7 +33,7 @@ _LONE_WORD = re.compile(r"[\s*().]*([A-Za-z]{1,30})[\s*().]*")
 
 
 def words_at_end(text: str, request: Request) -> str | None:
-    """Return the words with which the last sentence answers a question, or `None`."""
+    """Return the words with which the last sentence answers a question; `None` if it does not."""
     sentence = last_sentence(text)
     words = bold_words(sentence)
     sentence = sentence.replace("**", "")

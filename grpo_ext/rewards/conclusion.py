@@ -93,7 +93,7 @@ def with_conclusion(text: str, request: Request) -> str:
 
 
 def without_counts(text: str, request: Request) -> str:
-    """Remove a last sentence with counts that the question states, if it asks for money.
+    """If the question asks for money, remove a last sentence that repeats the question's counts.
 
     For example, `She also needs cups for her 30 guests.` after `She will spend $12.` The sentence
     is kept if it makes a new claim, or if no price precedes it.
@@ -183,7 +183,7 @@ def clauses_of(sentence: str, start: re.Pattern[str]) -> list[str]:
 
 
 def subject_of(clause: str) -> str:
-    """Return the last four words before a clause's verb, such as "is"; "" without a verb."""
+    """Return the last four words before a clause's verb, such as "is"; "" if it has no verb."""
     verb = _VERB.search(clause)
     if verb is None:
         return ""

@@ -35,7 +35,10 @@ def fault(
 def fault_of(
     expression: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
 ) -> str | None:
-    """Return what is wrong with an expression, or `None`; the other arguments are as in `fault`."""
+    """Return what is wrong with an expression, or `None` if it is correct.
+
+    The other arguments are those of `fault`.
+    """
     goal = exact(target, "target")
     try:
         numbers, value = evaluate(expression)

@@ -38,7 +38,7 @@ class Unreadable(ValueError):
 
 @contextmanager
 def without_engine() -> Iterator[None]:
-    """Make `same_formula` raise `NeedsEngine` in the block."""
+    """Make `same_formula` raise `NeedsEngine` within the context."""
     token = _allowed.set(False)
     try:
         yield
@@ -132,7 +132,7 @@ def parsed(gold: str, answer: str) -> tuple[Any, Any] | None:
 
 @lru_cache(maxsize=4096)
 def parse(formula: str) -> Any:
-    """Parse a formula with latex2sympy, decimals as exact fractions; `None` if it is unreadable.
+    """Parse a formula with latex2sympy, with exact decimals; return `None` if it is unreadable.
 
     math-verify's own `parse` mistakes letters for units (`t/m` becomes `1/m`) and turns capitals
     into lower case.

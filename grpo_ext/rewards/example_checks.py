@@ -27,7 +27,7 @@ def check_reward(name: str) -> tuple[list[str], int]:
 
 
 def check_example(name: str, example: Example) -> str | None:
-    """Run an example; return why it fails, or `None`."""
+    """Run an example; return why it fails, or `None` if it passes."""
     try:
         [score] = build(name, **example.options)(**example.arguments)
     except Exception as error:

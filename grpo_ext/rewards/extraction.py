@@ -69,7 +69,7 @@ def find_answer(
     in_words: bool = False,
     request: Request | None = None,
 ) -> str | None:
-    """Return the text of the answer, at most `MAX_ANSWER` characters, or `None`.
+    """Return the text of the answer (at most `MAX_ANSWER` characters), or `None` if none is found.
 
     Args:
         completion: the text that a model wrote.

@@ -94,12 +94,12 @@ class Guard:
 
     @property
     def failed(self) -> int:
-        """Number of rows on which the reward has failed since the start."""
+        """The number of rows on which the reward has failed since the start."""
         return self.count.failed
 
     @property
     def asked(self) -> int:
-        """Number of rows that the reward has scored or failed on since the start."""
+        """The number of rows that the reward has scored or failed on since the start."""
         return self.count.calls
 
     @property
@@ -264,7 +264,7 @@ class Guard:
 
 
 class AsyncGuard(Guard):
-    """The guard of an async function. An exception or a timeout fails the whole batch."""
+    """The guard of an async function. An exception or a timeout makes the whole batch fail."""
 
     # Async, since TRL awaits the async rewards of a batch together.
     async def __call__(self, /, **arguments: Any) -> list[Score]:  # type: ignore[override]

@@ -70,7 +70,7 @@ def runs_of(words: list[str]) -> set[tuple[str, ...]]:
 
 
 def word_limit(names: Sequence[str], parameters: Sequence[Parameters]) -> int | None:
-    """Return the lowest exclusive word limit that a row's instructions set, or `None`."""
+    """Return the lowest limit that a row's "less than N words" sets; `None` if it sets none."""
     limits = []
     for name, row_parameters in zip(names, parameters, strict=True):
         if name != NUMBER_OF_WORDS or row_parameters is None:
@@ -146,8 +146,8 @@ def instructions(
     """The share of a row's verifiable instructions that the text follows.
 
     The columns are those of IFEval (arXiv 2311.07911). A row without instructions earns 1. A text
-    that is not acceptable earns 0. The options define what is acceptable; without them and a topic,
-    every text is.
+    that is not acceptable earns 0. The topic and the options define what is acceptable; without any
+    of them, every text is.
 
     Args:
         instruction_id_list: the names of the instructions, such as

@@ -89,7 +89,7 @@ _GLUED_UNIT = re.compile(rf"(?<=[0-9])(?=(?:{UNIT_NAMES})$)")
 
 
 def last_expression(text: str) -> str | None:
-    """Return the last formula or number in `text` that the text does not deny, or `None`.
+    """Return the last formula or number that a text does not deny, or `None` if there is none.
 
     If it is an alternative (`12 or 13`), it is returned together with the value before "or".
     """
@@ -200,7 +200,7 @@ def without_delimiters(formula: str) -> str:
 
 
 def last_formula(text: str) -> tuple[int, int] | None:
-    """Return (start, end) of the last formula between math delimiters, or `None`.
+    """Return (start, end) of the last formula between math delimiters; `None` if there is none.
 
     Formulas before it in the same list are included: `$x = 1$ and $x = 2$`.
     """

@@ -94,7 +94,7 @@ class Question(NamedTuple):
     request: Request = Request()
 
     def content(self, letter: str | None) -> str | None:
-        """Return the content of the choice with this letter, or `None`."""
+        """Return the content of the choice with this letter; `None` if there is no such choice."""
         return dict(self.choices).get(letter or "")
 
 

@@ -35,7 +35,7 @@ class Example:
 
     @property
     def arguments(self) -> dict[str, list[Any]]:
-        """The arguments of the reward for a batch of this one row."""
+        """The reward's arguments for a batch with this example as its only row."""
         columns = {name: [value] for name, value in self.columns.items()}
         return {"completions": [self.completion], **columns}
 

@@ -191,7 +191,7 @@ class FailureCount:
     def too_many(self) -> str | None:
         """Return why the run must stop, or `None` if the failure rate is acceptable.
 
-        Also `None` until a quarter of the window is filled.
+        Return `None` also until a quarter of the window is filled.
         """
         calls = len(self._recent)
         failed = sum(self._recent)

@@ -158,7 +158,10 @@ def questions_of_equality(comparison: ast.Compare, names: set[str]) -> list[Ques
 
 
 def questions_of_identity(comparison: ast.Compare) -> list[Question]:
-    """Return the question of `a is True`, `a is False` or `a is None`; `[]` for any other."""
+    """Return the question of `a is True`, `a is False` or `a is None`.
+
+    Return an empty list for any other comparison.
+    """
     if len(comparison.ops) != 1 or not isinstance(comparison.ops[0], ast.Is):
         return []
     constant = comparison.comparators[0]

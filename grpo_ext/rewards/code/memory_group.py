@@ -42,7 +42,9 @@ def memory_group(megabytes: int) -> Iterator[list[str]]:
 
 @lru_cache(maxsize=1)
 def parent_of_groups() -> Path | None:
-    """Return the folder where this user may create cgroups with a memory limit, or `None`.
+    """Return a folder where this user may create cgroups with a memory limit.
+
+    Return `None` if there is none.
 
     The function creates a cgroup and runs a process in it to find out. It also removes cgroups that
     earlier processes left behind. The result is cached.

@@ -1,8 +1,8 @@
 """Run a model's program in isolation, with one time budget for all of its inputs.
 
 The isolation is bubblewrap's (`bubblewrap.py`). Inside it, `inside/__main__.py` runs the program
-and reports, with a byte on a separate pipe, when the isolation is complete. Before this byte every
-fault is the machine's and raises; after it every fault is the program's.
+and reports, with a byte on a separate pipe, when the isolation is complete. A fault before this
+byte is the machine's and raises an error. A fault after it is the program's.
 """
 
 import base64
