@@ -226,9 +226,9 @@ def _warn_of_another_policy(trainer: SampledTrainer, abilities: SamplerAbilities
     except SamplingError as error:
         logger.warning(
             "`logprob_policy: model` scores completions without the options that they are sampled "
-            f"with ({error.problem}), so the gradient is that of a policy which did not sample "
-            "them. sampling/logp_difference and sampling/ratio show the difference; remove the "
-            "options to avoid it."
+            f"with ({error.problem}), so the gradient is that of a different policy than the one "
+            "that sampled them. sampling/logp_difference and sampling/ratio show the difference; "
+            "remove the options to avoid it."
         )
         return
     if params.temperature != 1.0 or params.restricted:
@@ -236,8 +236,8 @@ def _warn_of_another_policy(trainer: SampledTrainer, abilities: SamplerAbilities
             "`logprob_policy: model` scores completions without the temperature and truncation "
             f"that they are sampled with (temperature {params.temperature:g}, top_k "
             f"{params.top_k}, top_p {params.top_p:g}, min_p {params.min_p:g}), so the gradient is "
-            "that of a policy which did not sample them. sampling/logp_difference and "
-            "sampling/ratio show the difference; write `logprob_policy: sampling` to score the "
+            "that of a different policy than the one that sampled them. sampling/logp_difference "
+            "and sampling/ratio show the difference; write `logprob_policy: sampling` to score the "
             "policy that sampled them."
         )
 

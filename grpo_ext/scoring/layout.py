@@ -152,4 +152,4 @@ def _learns_prompt(model: torch.nn.Module) -> bool:
 
 def refuse_packing(reason: str) -> NoReturn:
     """Raise a `ValueError` that gives the reason and suggests `layout: chunks`."""
-    raise ValueError(f"`layout: packed` cannot be used here: {reason}. Write layout: chunks.")
+    raise ValueError(f"`layout: packed` cannot be used here: {reason}. Write `layout: chunks`.")

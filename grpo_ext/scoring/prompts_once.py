@@ -37,7 +37,7 @@ class ReadPrompts:
 
     @property
     def saved(self) -> int:
-        """The number of prompt tokens, including padding, that need not run again."""
+        """The number of prompt tokens, including padding, that need not be run again."""
         num_copies = len(self.prompt_of) - len(self.ids)
         return num_copies * self.end
 

@@ -1,8 +1,9 @@
 """The records of an optimizer step: `Generation`, `Scored`, `MicroBatch`, `LossOutput`.
 
 Records are immutable: a stage returns a new record with more fields set.
-In shapes, B is the number of completions of a batch, P of its prompt tokens and T of its completion
-tokens. Prompts are padded on the left, completions on the right.
+
+In shapes, B is the number of completions in a batch, P the number of prompt tokens and T the number
+of completion tokens. Prompts are padded on the left, completions on the right.
 
 `table_of` builds a table of completions from generations, and `join` joins tables. `Ranks` is the
 set of processes of a run, as the stages of a step see it.

@@ -76,7 +76,10 @@ def check_folder(folder: Path) -> None:
 
 @lru_cache(maxsize=1024)
 def _check(path: Path, size: int, changed: int, inode: int) -> None:
-    """Check a file according to its suffix; one that passed is checked again only if it changed."""
+    """Check a file according to its suffix.
+
+    A file that has passed is not checked again until it changes.
+    """
     if path.suffix == ".parquet":
         _check_parquet(path, size)
     elif path.suffix == ".jsonl":
@@ -228,7 +231,7 @@ def _is_compressed(message: bytes) -> bool:
 
 
 def _check_parquet(path: Path, size: int) -> None:
-    """Check the number of columns, and that no row group is too large for memory."""
+    """Refuse a file with too many columns, or with a row group that is too large for memory."""
     from pyarrow import ArrowInvalid
     from pyarrow.parquet import ParquetFile
 

@@ -86,7 +86,7 @@ class Checkpoints:
         return Path(self.trainer.args.output_dir) / name
 
     def newest(self) -> str | None:
-        """Return the newest complete checkpoint in `output_dir`, or `None`.
+        """Return the newest complete checkpoint in `output_dir`, or `None` if there is none.
 
         All ranks must call it.
         """

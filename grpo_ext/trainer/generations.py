@@ -112,7 +112,7 @@ class Generations:
         score_policies: bool = True,
         on_sampled: Callable[[], None] | None = None,
     ) -> Judged:
-        """Complete rows and judge the completions.
+        """Complete rows, judge the completions, and return them with their scores.
 
         Args:
             rows: the rows of the data set, one per completion of this rank.

@@ -102,8 +102,9 @@ def delete_older(newest: Path, most: int | None, best: str | None) -> None:
     then the oldest ones are deleted. File times are not used.
 
     Args:
-        newest: the checkpoint that was just written. most: the number of checkpoints to keep,
-        including `newest` and `best`. best: the checkpoint with the best metric, if any.
+        newest: the checkpoint that was just written.
+        most: the number of checkpoints to keep, including `newest` and `best`.
+        best: the checkpoint with the best metric; `None` or "" if there is none.
     """
     protected = {newest.resolve()}
     if best:

@@ -219,7 +219,7 @@ class Stopping(TrainerCallback):
         elif self.finite.in_a_row > limit:
             self._stop = NonFiniteSteps(
                 f"{self.finite.in_a_row} steps in a row had no finite gradient (max_skipped_steps: "
-                f"{limit}). They were skipped, so the weights are those before them. Lower "
+                f"{limit}). They were skipped, so they have not changed the weights. Lower "
                 "learning_rate; if the model is loaded in float16, write `dtype: bfloat16`."
             )
         if self._stop is not None:

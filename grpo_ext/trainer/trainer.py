@@ -274,7 +274,7 @@ class GRPOExtTrainer(GRPOTrainer):
             self.parts.output.add_to_card()
 
     def newest_checkpoint(self) -> str | None:
-        """Return the newest complete checkpoint in `output_dir`, or `None`.
+        """Return the newest complete checkpoint in `output_dir`, or `None` if there is none.
 
         All ranks must call it.
         """
