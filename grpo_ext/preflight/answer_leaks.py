@@ -46,7 +46,7 @@ def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) 
     if is_marked or is_contained or ends:
         findings.note(
             f"the prompt contains the column {column!r}, which a reward reads as the answer. "
-            "This is right for multiple choice and quotes; otherwise the model can copy the "
+            "This is fine for multiple choice and quotes; otherwise the model can copy the "
             "answer.",
             key,
         )

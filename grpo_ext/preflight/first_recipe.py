@@ -161,10 +161,10 @@ def held_out_rows(data: str, count: int) -> dict[str, Any]:
 def with_sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> FirstRecipe:
     """Return a recipe with sizes and a learning rate.
 
-    On a CPU, the sizes are the first of `SIZES` with which the run takes at most an evening by
-    estimate, or else the last; on a GPU they are the first of all. The micro-batch is the largest
-    that fits in memory by estimate, or the smallest if none fits. If the size of the model is
-    unknown, the first sizes and the largest micro-batch are taken.
+    On a CPU, the sizes are the first of `SIZES` with which the run should take at most an evening,
+    or the last of `SIZES` if none is small enough. On a GPU, they are the first of `SIZES`. The
+    micro-batch is the largest that should fit in memory, or the smallest if none fits. If the size
+    of the model is unknown, the first sizes and the largest micro-batch are taken.
 
     Args:
         values: the other values of the recipe.
@@ -211,13 +211,13 @@ def sizes(
     micro_batch: int = 64,
     checkpointing: bool = False,
 ) -> dict[str, Any]:
-    """Return the recipe's sizes.
+    """Return the recipe keys that set the sizes of the run.
 
     Args:
-        completions: the completions of a step.
+        completions: the number of completions in a step.
         max_tokens: maximum length of a completion in tokens.
-        steps: the steps of the run.
-        micro_batch: the completions of a micro-batch, a divisor of `completions`.
+        steps: the number of steps of the run.
+        micro_batch: the number of completions in a micro-batch, a divisor of `completions`.
         checkpointing: whether activations are recomputed in the backward pass.
     """
     return {

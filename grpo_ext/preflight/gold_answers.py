@@ -196,9 +196,9 @@ def answer_in(gold: object, reward: Reward) -> str:
     """Return the answer that a correct completion would give.
 
     Args:
-        gold: a gold answer, or a worked solution that contains it. Of a list, the first entry that
-            is not blank is taken.
-        reward: the reward, which for `choice` needs a letter.
+        gold: a gold answer, or a worked solution that contains it. If it is a list, its first entry
+            that is not blank is used.
+        reward: the reward; for `choice`, the answer is a letter.
     """
     if isinstance(gold, list):
         gold = next((entry for entry in gold if not is_blank(entry)), "")
@@ -239,7 +239,7 @@ def report_long(rows: Sequence[tuple[int, Row]], findings: Findings) -> None:
     if share_of(is_long(row[COLUMN]) for _, row in rows) > MAX_SHARE:
         findings.note(
             f"most answers in {COLUMN!r} are longer than about {LONG_TEXT} words, and the reward "
-            "'exact' gives 1 only for the same text, so hardly any completion gets it. Write a "
+            "'exact' gives 1 only for the same text, so hardly any completion earns it. Write a "
             "reward that compares texts, or let a model grade with the reward `judge`.",
             KEY,
         )

@@ -53,8 +53,8 @@ def check_processor(v: Values, findings: Findings) -> None:
     ):
         if v[key] == slow:
             findings.note(
-                f"{key}: this processor has no AVX-512, without which products of bfloat16 take "
-                "ten times as long as those of float32, or longer. For training on the CPU write "
+                f"{key}: this processor has no AVX-512, so matrix products in bfloat16 take at "
+                "least ten times as long as in float32. For training on the CPU, write "
                 f"{remedy}.",
                 key,
             )
@@ -72,9 +72,9 @@ def check_workers(rewards: Sequence[Any], findings: Findings) -> None:
     in_workers = [reward.name for reward in rewards if getattr(reward, "pool", None) is not None]
     if in_workers:
         findings.note(
-            f"reward_workers: {', '.join(in_workers)} runs in worker processes. Only Linux limits "
-            "their memory and ends what they have started when the run is killed, and this system "
-            f"is {sys.platform}. reward_timeout works here, too.",
+            f"reward_workers: {', '.join(in_workers)} runs in worker processes. On this system "
+            f"({sys.platform}) their memory is not limited, and processes that they have started "
+            "outlive a run that is killed. reward_timeout works here, too.",
             "reward_workers",
         )
 

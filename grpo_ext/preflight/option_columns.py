@@ -68,7 +68,7 @@ def is_position(value: object, entries: object) -> bool:
 def options_in(name: str, rows: list[Row]) -> Options | None:
     """Return the options in one column of lists or mappings; `None` if it has none.
 
-    All rows must have their options in the same of these shapes:
+    All rows must have their options in the same shape, one of these:
 
     - a list of texts, or a mapping with such a list under one of `TEXTS`
     - a list of mappings with an option under one of `TEXTS`, equally long in all rows

@@ -30,8 +30,8 @@ def columns_for(reward: str, proposal: Proposal, rows: Sequence[Row]) -> dict[st
     """Return the columns that a reward needs, each with the column of the data that it gets.
 
     Args:
-        reward: a registered reward, or one to be written.
-        proposal: the proposal, with the prompt that is settled.
+        reward: a registered reward, or one that the user must write.
+        proposal: the proposal, whose prompt is already chosen.
         rows: the first rows.
 
     Returns:

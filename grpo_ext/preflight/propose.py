@@ -130,8 +130,8 @@ def propose_unknown(rows: list[Row]) -> Proposal:
     texts = [name for name in names if is_field_name(name) and is_text_column(rows, name)]
     if not texts:
         raise ValueError(
-            "No column can be the prompt, because none consists of texts that could be questions "
-            "and has a name without any of . : ! [ and braces. The columns are "
+            "No column can be the prompt: its values must be texts that could be questions, and "
+            "its name must not contain . : ! [ or braces. The columns are "
             f"{', '.join(names)}. Name the column of the question `prompt` or `question`."
         )
     golds = find_golds(rows, names)

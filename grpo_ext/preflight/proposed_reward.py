@@ -134,9 +134,10 @@ def reward_for_tests(rows: list[Row], column: str) -> RewardChoice:
 
 
 def are_tests(tests: Sequence[object]) -> bool:
-    """Return whether tests are asserts, or all are mappings with `input` and `output`.
+    """Return whether tests are asserts, or are all mappings with `input` and `output`.
 
-    If all are texts, one with an assert is enough, since others may only import.
+    If all tests are texts, one with an assert is enough, because the others may only import
+    modules.
     """
     if all(isinstance(test, str) for test in tests):
         return any("assert" in str(test) for test in tests)
@@ -146,8 +147,9 @@ def are_tests(tests: Sequence[object]) -> bool:
 def find_golds(rows: list[Row], names: list[str]) -> Golds | None:
     """Return the gold answers in the first column for which a rule can judge them.
 
-    Columns with a usual name are considered, if more than half of the rows have an answer there. If
-    no rule can judge any of them, return those of the first column; `None` if there is none.
+    Only columns with a usual name are considered, and only if more than half of the rows have an
+    answer in them. If no rule can judge any of these columns, return the gold answers of the first
+    one. Return `None` if there is no such column.
     """
     candidates = usual_names(ANSWERS, names)
     nested = answer_column({name: rows[0].get(name) for name in names})

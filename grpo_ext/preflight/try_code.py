@@ -41,10 +41,10 @@ def check_code(
             continue
         if limits.row_seconds > reward_timeout:
             findings.problem(
-                f"code: a row may take {limits.row_seconds:.1f} seconds with "
-                f"`seconds: {limits.seconds:g}`, but `reward_timeout: {reward_timeout:g}` leaves "
-                f"such a row unscored. Set `reward_timeout: {limits.row_seconds + 0.1:.1f}`, or "
-                "lower `seconds`.",
+                f"code: with `seconds: {limits.seconds:g}`, a row may take "
+                f"{limits.row_seconds:.1f} seconds, which is more than "
+                f"`reward_timeout: {reward_timeout:g}` allows, so it would not be scored. Set "
+                f"`reward_timeout: {limits.row_seconds + 0.1:.1f}`, or lower `seconds`.",
                 KEY,
             )
         check_isolation(limits, findings)

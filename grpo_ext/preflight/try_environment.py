@@ -41,7 +41,7 @@ def begin_episodes(
         findings: gets a problem if the environment cannot be created.
 
     Returns:
-        The function; `None` without an environment, or after a problem with it.
+        The function; `None` if the recipe has no environment, or if it cannot be created.
     """
     v = recipe.flat
     if v[KEY] is None or findings.has_problem(KEY):
@@ -71,8 +71,8 @@ def read_prompts(
 ) -> tuple[dict[str, Any] | None, Begin | None]:
     """Check the prompts as the model reads them.
 
-    With an environment, they are the prompts of its episodes, which describe its tools and end with
-    the text from `reset`.
+    If the recipe has an environment, they are the prompts of its episodes, which describe its tools
+    and end with the text from `reset`.
 
     Args:
         recipe: the recipe.
@@ -81,8 +81,8 @@ def read_prompts(
         findings: gets the problems and notes.
 
     Returns:
-        The `prompt_figures`, or `None` after a problem; and the function that creates the episodes
-        of rows, or `None` without an environment or after a problem with it.
+        The `prompt_figures`, or `None` if there is a problem; and the function that starts episodes
+        for rows, or `None` if the recipe has no environment or there is a problem with it.
     """
     begin = begin_episodes(recipe, tokenizer, findings)
     if begin is None:

@@ -45,7 +45,8 @@ def with_whole_prompt(proposal: Proposal, rows: list[Row], others: list[str]) ->
     """Return a proposal whose prompt has all that the question needs besides its own column.
 
     These are contexts, such as Alpaca's `input`, options, the names of classes, or a test that
-    names the function to write. What they leave open becomes a question.
+    names the function to write. Whatever is still unclear is added to the proposal's questions for
+    the user.
 
     Args:
         proposal: a proposal whose prompt is a column of texts.
