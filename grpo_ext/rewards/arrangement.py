@@ -78,8 +78,8 @@ def indexed_symbols(text: str) -> frozenset[str]:
 def is_list_for_interval(arrangement: str | None, gold: str, answer: str) -> bool:
     """Return whether one answer is an interval and the other a list of its two ends.
 
-    `[0, 2]`, `[0, 2)` and `(0, \\infty)` are intervals unless the question asks for a tuple.
-    `(0, 2)` is a point unless the question asks for an interval. Both are intervals if the list
+    `[0, 2]`, `[0, 2)` and `(0, \\infty)` are intervals unless the question asks for a tuple. `(0,
+    2)` is a point unless the question asks for an interval. Either form is an interval if the list
     gives two values to one unknown: `x = 0, x = 2`.
     """
     pairs = []

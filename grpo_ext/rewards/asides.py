@@ -136,7 +136,7 @@ def without_notes(text: str) -> str:
 
 
 def without_hypothesis(text: str, request: Request) -> str:
-    """Remove a last sentence about what could be, unless the question asks what could be."""
+    """Remove a hypothetical last sentence, unless the question is hypothetical as well."""
     if not request.text or not _MODALS.isdisjoint(request.text.split()):
         return text
     return without_aside(text, _HYPOTHESIS)
@@ -273,7 +273,7 @@ def without_circumstances(sentence: str, request: Request) -> str:
 
 
 def is_circumstance(sentence: str, amount: re.Match[str], numbers: frozenset[Fraction]) -> bool:
-    """Return whether an amount is known and follows a preposition, as in `Of the 28 pies, ...`.
+    """Return whether an amount is a known number after a preposition, as in `Of the 28 pies, ...`.
 
     The question's numbers count as known, and so does any number after "the", "his" and the like.
     """

@@ -84,7 +84,7 @@ def repeats_quantity(quantities: frozenset[Quantity], gold: str, answer: str) ->
 
 
 def is_same_measure(expected: Number, measure: Number) -> bool:
-    """Return whether two numbers are equal as written; units count if `expected` has one."""
+    """Return whether two numbers, and the units if `expected` has one, are equal as written."""
     return expected.value == measure.value and expected.unit in (None, measure.unit)
 
 

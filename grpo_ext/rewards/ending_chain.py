@@ -46,7 +46,7 @@ _VALUE = re.compile(r"[0-9]|\\(?:pi|infty|frac|sqrt)")
 
 
 def ending_chain(text: str) -> str | None:
-    """Return the answer that a chain of equations at the end of a text gives, or `None`.
+    """Return the answer that a chain of equations at the end of a text gives; `None` without one.
 
     The answer is the last side with its unit, together with the name on the first side and any
     numeric sides that may disagree with it; sides with symbols are dropped. An equation for an
@@ -110,7 +110,7 @@ def last_clause(sentence: str) -> list[str] | None:
 
 
 def last_break(side: str) -> int:
-    """Return the end of the last word, comma or arrow outside of brackets, or 0."""
+    """Return the end of the last word, comma or arrow outside of brackets; 0 if there is none."""
     last = 0
     for match in _BREAK.finditer(side):
         if closes_brackets(side[: match.end()]):

@@ -132,7 +132,7 @@ def parts_of(text: str) -> Collection:
 
 
 def same_collection(expected: Collection, actual: Collection) -> bool:
-    """Return whether two collections are equal; order counts only for tuples and ordered lists."""
+    """Return whether two collections are equal; order matters only in tuples and ordered lists."""
     if not same_names(expected.names, actual.names):
         return False
     if {expected.kind, actual.kind} == {"single"}:

@@ -84,7 +84,7 @@ def has_shallow_brackets(formula: str) -> bool:
 
 
 def has_small_factorials(formula: str) -> bool:
-    """Return whether a formula has no factorials or binomials of large or computed numbers."""
+    """Return whether all factorials and binomials in a formula are of small, plain numbers."""
     if not _FACTORIAL.search(formula):
         return True
     if _AFTER_VALUE.search(formula) or _POWER.search(formula):

@@ -53,8 +53,8 @@ class Guard:
             functions.
         max_failure_rate: the share of failed rows in the window above which `RewardFailure` is
             raised; 0 raises it at the first failure.
-        window: the number of most recent rows, not counting declined ones, of which the share is
-            taken. Nothing is judged until a quarter of the window is filled.
+        window: the number of most recent rows over which the share is computed, not counting
+            declined ones. Nothing is judged until a quarter of the window is filled.
         timeout: seconds that a row may take; a batch of n rows may take n times as long. None: no
             limit.
         pool: worker processes with their own timeout, used if the reward declares `needs_cpu`.
@@ -155,14 +155,14 @@ class Guard:
         return scatter(scores, rows, len(arguments["completions"]))
 
     def scores_and_errors(self, arguments: dict[str, Any]) -> tuple[list[Score], dict[int, str]]:
-        """Return the scores and, by row, the errors; uses the pool if there is one."""
+        """Return the scores and, by row, the errors. Use the pool if there is one."""
         if self.pool is not None and isinstance(self.reward, Reward):
             return self.pool.score(self.reward, arguments)
         with preserve_process_state(self.seed(arguments)):
             return self.score_batch(arguments)
 
     def begin(self, **arguments: Any) -> None:
-        """Start scoring the rows of a later call; does nothing unless the reward uses the pool."""
+        """Start scoring the rows of a later call; do nothing unless the reward uses the pool."""
         if self.pool is None or not isinstance(self.reward, Reward):
             return
         rows, task_arguments = task_rows(arguments, self.tasks)

@@ -252,7 +252,7 @@ def delimited(text: str, limit: int, pair: tuple[str, str]) -> tuple[int, int] |
 
 
 def last_dollar(text: str, end: int, *, closes: bool) -> int:
-    r"""Return the position of the last `$` before `end` that is not `\$`, or -1.
+    r"""Return the position of the last `$` before `end` that is not `\$`; -1 if there is none.
 
     With `closes`, a `$` before a digit is skipped: it is a price.
     """

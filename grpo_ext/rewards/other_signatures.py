@@ -40,8 +40,8 @@ def of_swift(orm: Callable) -> Callable:
     """Return a reward that calls an object of ms-swift's kind.
 
     The object gets the texts as its first argument, then the columns of the data set, and the
-    tokens of the texts as `response_token_ids`. Without `**kwargs`, it gets only those that it
-    names.
+    tokens of the texts as `response_token_ids`. If it does not take `**kwargs`, it gets only the
+    columns that it names.
     """
     parameters = list(inspect.signature(orm).parameters.values())[1:]
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)

@@ -37,7 +37,7 @@ def different_prompts(prompts: Iterable[Prompt], max_count: int) -> list[Prompt]
 
 
 def prompt_key(prompt: Prompt) -> str:
-    """Return a key that equal prompts share."""
+    """Return a key that is the same for equal prompts."""
     return json.dumps(prompt, sort_keys=True, default=str)
 
 

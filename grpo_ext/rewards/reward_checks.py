@@ -93,7 +93,8 @@ def label_for(label: str) -> str:
 def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
     """Refuse a function that cannot take the trainer's arguments and `columns` by name.
 
-    Registered rewards always pass, because they get only what they name. So do reward models.
+    Registered rewards always pass, because they get only the arguments that they name. So do reward
+    models.
 
     Raises:
         ValueError: if parameters are missing or positional-only, or the reward is a class.
@@ -125,7 +126,7 @@ def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
 
 
 def needed_columns(reward: Any) -> tuple[str, ...]:
-    """Return the data set columns that a reward needs; none if its signature is unknown."""
+    """Return the data set columns that a reward needs; empty if its signature is unknown."""
     function = reward.reward if isinstance(reward, Guard) else reward
     if isinstance(function, str) or hasattr(function, "parameters"):
         return ()

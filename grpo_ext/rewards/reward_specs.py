@@ -217,7 +217,7 @@ def checked_weight(name: str, weight: Any) -> float:
 
 
 def renaming(column: str, there: Sequence[str]) -> str:
-    """Return advice on how to rename one of the columns `there` to `column`."""
+    """Return advice on how to rename one of the existing columns, `there`, to `column`."""
     answers = [name for name in ANSWERS if name in there]
     answers += [path for path in NESTED_ANSWERS if path.partition(".")[0] in there]
     if column in ANSWERS and answers:

@@ -18,9 +18,10 @@ MAX_MARKS = 100  # wrong steps marked in an explanation
 
 
 def share_of_right(steps: Sequence[Step]) -> float | None:
-    """Return the share of correct steps, counting repeated ones each time; `None` without steps.
+    """Return the share of correct steps, counting repeated ones each time.
 
-    It measures how well a model calculates. The reward counts steps differently; see `counted`.
+    Return `None` if there are no steps. The share measures how well a model calculates. The reward
+    counts steps differently; see `counted`.
     """
     if not steps:
         return None
@@ -34,9 +35,9 @@ def count_right(steps: Sequence[Step]) -> int:
 def counted(steps: Sequence[Step], nums: Sequence[Any] | None = None) -> list[Step]:
     """Return the steps that the reward counts; of repeated steps, only the first counts.
 
-    With `nums`, a correct step counts only if it takes its numbers from `nums`, each at most as
-    often as it occurs there, or from the results of earlier steps that count, each of which it may
-    use once. Wrong steps always count.
+    If `nums` is given, a correct step counts only if each of its numbers is in `nums` or is the
+    result of an earlier step that counts. A step may use a number as often as it occurs in `nums`,
+    and once more if it is such a result. Wrong steps always count.
     """
     by_identity: dict[object, Step] = {}
     for step in steps:

@@ -69,12 +69,12 @@ class Limits:
 
     @property
     def start_seconds(self) -> float:
-        """Seconds for evaluating right sides and starting the sandbox, before the program runs."""
+        """The seconds in which right sides are evaluated and the sandbox starts, before the run."""
         return max(MIN_START_SECONDS, START_SHARE * self.seconds)
 
     @property
     def row_seconds(self) -> float:
-        """Seconds that a row may take in all; `reward_timeout` must be larger."""
+        """The seconds that a row may take in total; `reward_timeout` must be larger."""
         return self.start_seconds + self.seconds + GRACE_SECONDS
 
 

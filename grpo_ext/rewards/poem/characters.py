@@ -99,7 +99,7 @@ def syllables(character: str) -> tuple[Syllable, ...]:
 
 
 def parse(reading: str) -> Syllable:
-    """Parse a reading with its tone as the last digit (shi2); no digit means neutral (le)."""
+    """Parse a reading such as `shi2`, which ends with its tone, or `le`, whose tone is neutral."""
     from pypinyin.contrib.tone_convert import to_finals, to_initials
 
     letters = reading.rstrip("1234")
