@@ -115,7 +115,7 @@ class Sampler:
         raise NotImplementedError
 
     def readable_weights(self) -> dict[str, Tensor]:
-        """Return the engine weights that this process can read, by name; by default none."""
+        """Return the engine weights that this process can read, by name; empty by default."""
         return {}
 
     def describe(self) -> str:

@@ -104,8 +104,8 @@ def check_device(name: str) -> None:
     num_gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= num_gpus:
         raise ValueError(
-            f"sampler_device: {name} does not exist. The number of visible GPUs is {num_gpus}, "
-            "counted from cuda:0; write one of those, or cpu."
+            f"sampler_device: {name} does not exist. This process sees {num_gpus} GPUs, which are "
+            "numbered from cuda:0. Write one of them, or cpu."
         )
 
 

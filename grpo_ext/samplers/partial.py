@@ -155,7 +155,7 @@ class PartialSampler(Sampler):
             rollout.ended = not truncated or len(rollout.completion_ids) >= self.ends.limit
 
     def metrics(self, generation: Generation) -> dict[str, float]:
-        """Return, as `overlap/partial`, the share of completions with tokens of several steps."""
+        """Return `overlap/partial`: the share of completions with tokens of several steps."""
         steps = generation.policy_step
         assert not isinstance(steps, int)
         partial = sum(len(set(row)) > 1 for row in steps)
@@ -165,7 +165,10 @@ class PartialSampler(Sampler):
         return {"sizes": self._sizes, "under_way": self.under_way}
 
     def load_state_dict(self, state: Any) -> bool:
-        """Restore the unfinished completions; `False` without a state or if a size has changed."""
+        """Restore the unfinished completions; return whether the state could be restored.
+
+        It cannot be restored if it is `None`, or if a size has changed.
+        """
         fits = state is not None and state["sizes"] == self._sizes
         if fits:
             self.under_way = state["under_way"]

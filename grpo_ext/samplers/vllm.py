@@ -42,7 +42,7 @@ class VLLMSampler(Sampler):
 
     @property
     def seconds(self) -> float:  # type: ignore[override]  # the client measures them
-        """Duration of a server's last generation; 0 when colocated and on ranks other than 0."""
+        """The seconds of a server's last generation; 0 when colocated and on ranks other than 0."""
         return self.vllm.seconds
 
     @property

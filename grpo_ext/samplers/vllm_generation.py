@@ -42,7 +42,7 @@ class OurVLLM(VLLMGeneration):
 
     @property
     def seconds(self) -> float:
-        """Duration of a server's last generation; 0 when colocated and on ranks other than 0."""
+        """The seconds of a server's last generation; 0 when colocated and on ranks other than 0."""
         if self.mode == "server" and self.accelerator.is_main_process:
             return self.vllm_client.seconds
         return 0.0

@@ -138,7 +138,7 @@ class FrozenModel:
         return [*prompt[-room:], *text]
 
     def batch(self, sequences: list[list[int]], lengths: list[int]) -> list[Tensor]:
-        """Run a batch, and return the log-probs of the last `lengths[i]` tokens of sequence i."""
+        """Run a batch; return the log-probs of the last `lengths[i]` tokens of each sequence i."""
         width = max(len(sequence) for sequence in sequences)  # S
         text_width = max(lengths)  # T
         ids = torch.zeros(len(sequences), width, dtype=torch.long)  # (B, S), padded on the left

@@ -107,7 +107,7 @@ class ReadPrompts:
 def of_rows(states: Tensor, rows: Tensor) -> Tensor:
     """Select rows (b, ...) of the states (N, ...) by index.
 
-    With N = 1 the result is an expanded view, otherwise a copy.
+    If N is 1, the result is an expanded view; otherwise it is a copy.
     """
     row_shape = states.shape[1:]
     if len(states) == 1:

@@ -103,7 +103,7 @@ class ConstantAnswer:
         """Return `eval_rewards/NAME/constant` and `..._se` for the batches since the last call.
 
         If the rows belong to several tasks, the names start with `eval_tasks/TASK/` instead of
-        `eval_`. Without batches, the result is empty.
+        `eval_`. The result is empty if there were no batches.
         """
         if not self._collected:  # true on all ranks or none; later, one rank alone may call `log`
             return {}

@@ -396,7 +396,7 @@ class Generations:
     def ask(self, rows: list[Row], due: int) -> None:
         """Request completions of this rank's rows for step `due`, sampled by the current weights.
 
-        Without rows, and without completions in progress, nothing is sampled.
+        If there are neither rows nor completions in progress, nothing is sampled.
         """
         request = None
         if rows or self.ahead.sampler.has_unfinished:

@@ -186,7 +186,7 @@ def needed(rows: Scored) -> Tensor:
 
 
 def _operations(parameter: Tensor) -> int:
-    """Return the operations per token of a weight; under ZeRO, its full size is `ds_numel`."""
+    """Return the operations per token that a weight takes, which may be sharded by ZeRO."""
     size: int = getattr(parameter, "ds_numel", parameter.numel())
     per_token = 6 if parameter.requires_grad else 4
     return size * per_token

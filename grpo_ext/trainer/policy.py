@@ -89,8 +89,8 @@ class OldAndReference:
             raise ValueError(
                 "`behaviour_policy: sampler` needs the log-prob of every sampled token, but the "
                 f"sampler ({self.sampler.name}) did not return all of them. Return all, or write "
-                "`behaviour_policy: decoupled`, which counts missing ones as equal to the "
-                "trainer's."
+                "`behaviour_policy: decoupled`, which uses the trainer's log-prob where one is "
+                "missing."
             )
         return replace(table, old_per_token_logps=sampled.nan_to_num(nan=0.0))
 

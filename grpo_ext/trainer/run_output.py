@@ -75,8 +75,8 @@ class RunOutput(TrainerCallback):
             )
         except OSError as error:
             logger.warning(
-                "The curves or the model card could not be written; the model is not affected: "
-                f"{error}"
+                f"The curves or the model card could not be written ({error}). The model is not "
+                "affected."
             )
         for gain in gained(state.log_history, self.trainer.reward_func_names):
             verdict = f" ({gain.verdict})" if gain.verdict else ""
@@ -174,7 +174,7 @@ def as_given(trainer: Trainer) -> dict[str, Any]:
 def reward_entry(reward: dict[str, Any]) -> str | dict[str, Any]:
     """Convert an entry of `rewards_of` to an entry of `reward_funcs`.
 
-    A function that is not registered has only a name.
+    The entry of a function that is not registered is only its name.
     """
     if "reward" not in reward:
         return reward["name"]

@@ -198,7 +198,7 @@ def check_metric(
 ) -> None:
     """Raise `CannotLearn` if an option decides by a metric that does not exist or is meaningless.
 
-    Nothing is checked if no option decides by a metric, or without an `eval_dataset`.
+    Nothing is checked if no option decides by a metric, or if there is no `eval_dataset`.
 
     Args:
         args: the training arguments.
