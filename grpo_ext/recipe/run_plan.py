@@ -75,7 +75,7 @@ class Plan:
 
     @property
     def token_budget(self) -> int | None:
-        """The most tokens that the run can sample; `None` if completions have no limit."""
+        """The most tokens that the run may sample; `None` if completions have no limit."""
         return (
             None
             if self.max_completion_length is None

@@ -233,7 +233,7 @@ class Progress:
         self.predicted = 0.0  # seconds that were predicted for the finished jobs
 
     def print_end(self, job: Job, failed: bool) -> None:
-        """Print that a job has ended, with the time left; or has failed, and where to look."""
+        """Print that a job has ended, and the time left; or that it failed, and where to look."""
         self.unfinished.remove(job)
         seconds = float(job.state.get("seconds") or 0.0)
         self.finished += 1

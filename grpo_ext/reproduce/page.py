@@ -34,7 +34,7 @@ POLICY = (
 
 
 def as_figure(estimate: Estimate | None) -> str:
-    """Return an estimate and its standard error as text; an empty string without an estimate."""
+    """Return an estimate and its standard error as text; an empty string if there is none."""
     if estimate is None:
         return ""
     if not estimate.error:

@@ -86,7 +86,7 @@ def make_start(
         seed: the seed of the weights, the demonstrations and the training.
 
     Returns:
-        The exit code of the training; 0 without training.
+        The exit code of the training, or 0 if the model is not trained.
     """
     from grpo_ext.sft import main
 

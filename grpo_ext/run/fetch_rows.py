@@ -77,8 +77,8 @@ def find_source(name: str, config: str | None = None) -> Source:
         return source if config is None else Source(source.name, config)
     if "/" not in name and not Path(name).exists():
         raise ValueError(
-            f"{unknown('data set', name, sources)} To fetch another one of the hub, write its id "
-            "as owner/name."
+            f"{unknown('data set', name, sources)} To fetch another one from the hub, write its "
+            "id as owner/name."
         )
     return Source(name, config)
 

@@ -195,7 +195,7 @@ def random_index(sequence: Sequence[object], rng: random.Random) -> int:
 def reachable(nums: tuple[int, ...], operators: str) -> set[int]:
     """Return the values of all equations that use each number once.
 
-    Equations in which the result of a step is negative or not whole do not count.
+    Equations in which the result of a step is negative or not whole are left out.
     """
     if len(nums) == 1:
         return {nums[0]}

@@ -43,7 +43,7 @@ class HeldOutFilter:
         return stays
 
     def summary(self, part: str = "") -> str:
-        """Describe how many rows stayed; `part`, such as "the first ", precedes the total."""
+        """Say how many rows stayed; `part`, such as "the first ", is put before the total."""
         side = "held out" if self.held_out else "not held out"
         counts = f"{self.kept:,} of {part}{self.read:,}"
         return f"held_out_share {self.share:g}: {counts} rows are {side}"
@@ -53,7 +53,7 @@ class HeldOutFilter:
         return in_share(f"{PURPOSE} {canonical(task.held_out_key(row))}", self.share)
 
     def nothing_left(self, count: int) -> str:
-        """Return the error message for `count` rows of which none stays."""
+        """Return the error message for the case that none of `count` rows stays."""
         share = f"held_out_share {self.share:g}"
         if self.held_out:
             return (

@@ -34,10 +34,10 @@ class RowFilter(Protocol):
         """
 
     def summary(self, part: str = "") -> str:
-        """Describe how many rows stayed; `part`, such as "the first ", precedes the total."""
+        """Say how many rows stayed; `part`, such as "the first ", is put before the total."""
 
     def nothing_left(self, count: int) -> str:
-        """Return the error message for `count` rows of which none stays."""
+        """Return the error message for the case that none of `count` rows stays."""
 
 
 def filter_rows(

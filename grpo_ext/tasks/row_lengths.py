@@ -53,7 +53,7 @@ class LengthFilter:
         return " and ".join(stated)
 
     def summary(self, part: str = "") -> str:
-        """Describe how many rows stayed; `part`, such as "the first ", precedes the total."""
+        """Say how many rows stayed; `part`, such as "the first ", is put before the total."""
         return f"{self.limits}: {self.kept:,} of {part}{self.read:,} rows stay"
 
     def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
@@ -98,7 +98,7 @@ class LengthFilter:
         return list(map(len, encoded.input_ids))
 
     def nothing_left(self, count: int) -> str:
-        """Return the error message for `count` rows of which none stays."""
+        """Return the error message for the case that none of `count` rows stays."""
         shortest = []
         if self.shortest_prompt is not None:
             shortest.append(f"the shortest prompt has {self.shortest_prompt} tokens")

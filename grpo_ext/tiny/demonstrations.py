@@ -199,8 +199,8 @@ def check_demonstrations(
 ) -> Iterator[Demonstration]:
     """Yield episodes of Countdown with the tool `check`: calls, results, and the answer.
 
-    An episode checks expressions whose values are random, each value once, and whose numbers are a
-    rotation of those in the prompt. The answer is the last expression, which is often wrong.
+    An episode checks expressions with random values, each value once. The numbers of an expression
+    are a rotation of those in the prompt. The answer is the last expression, which is often wrong.
 
     Args:
         task: the task that generates the problems.

@@ -134,7 +134,7 @@ def later(
 def noisier(runs: Runs, first: str, second: str) -> Figure | None:
     """Return the step-to-step standard deviation of the first metric minus that of the second.
 
-    Only the last half of the values counts. Returns `None` if there are fewer than 8 values.
+    Only the last half of the values is used. Returns `None` if there are fewer than 8 values.
 
     Args:
         runs: a list with the run.
@@ -225,7 +225,7 @@ def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None
 
 
 def by_chance(error: float, count: int) -> float:
-    """Return how far below their mean the lowest of `count` means of pure noise is expected."""
+    """Return how far the lowest of `count` means of pure noise should be below their average."""
     standard_errors = np.sqrt(2 * np.log(max(count, 1)))
     return error * float(standard_errors)
 
