@@ -22,8 +22,9 @@ def play_by_turns(
 
     An engine shared by several ranks returns the same number of completions to each, so all ranks
     request the same number of turns: a rank with fewer running episodes adds requests and ignores
-    their completions. The token limit of a request is the smallest that any episode on any rank has
-    left; an unfinished turn continues with the next request.
+    their completions. The token limit of a request is the largest that any episode on any rank has
+    left, so that each request completes all turns; tokens beyond an episode's own limit are
+    dropped.
 
     Args:
         request: a request with episodes.
@@ -41,7 +42,7 @@ def play_by_turns(
         for i in waiting:
             read_answer(episodes[i], logps[i])
             contexts.append(request.prompt_ids[i] + episodes[i].ids)
-        max_tokens = min(gather_object([episodes[i].turn_left() for i in waiting]))
+        max_tokens = max(gather_object([episodes[i].turn_left() for i in waiting]))
         contexts += [request.prompt_ids[0]] * (num_turns - len(waiting))
         turns, turn_logps = turn(contexts, max_tokens)
         # turns beyond those of `waiting` are unused
@@ -77,7 +78,7 @@ def read_answer(episode: Episode, logps: list[float | None]) -> None:
 def hear(episodes: list[Episode]) -> None:
     """Wait for the environments' answers to the turns that `write_turn` has ended.
 
-    Async environments run concurrently.
+    Code that runs in the background runs concurrently.
     """
     for episode in episodes:
         if episode.asking:
@@ -88,6 +89,7 @@ def write_turn(episode: Episode, tokens: list[int], max_tokens: int) -> int:
     """Append the tokens that an engine generated to the current turn of an episode.
 
     If the engine stopped before `max_tokens` without ending the turn, the episode is cut off.
+    Tokens after the end of the turn, or after its limit, are dropped.
 
     Args:
         episode: the episode that the turn belongs to.
