@@ -47,10 +47,10 @@ class Player(LogitsProcessor):
         for episode, token in zip(self.episodes, input_ids[:, -1].tolist(), strict=True):
             if episode.pending:
                 episode.read()
-            elif not episode.ended and episode.write(token):
+            elif not episode.ended and not episode.waits and episode.write(token):
                 episode.ask()
-        for episode in self.episodes:  # async environments work in parallel until here
-            if episode.asking:
+        for episode in self.episodes:
+            if episode.asking and not episode.waits:
                 episode.hear()
 
     def __call__(self, input_ids: LongTensor, scores: FloatTensor) -> FloatTensor:
@@ -70,7 +70,7 @@ class Player(LogitsProcessor):
 
     def gives_all(self) -> bool:
         """Return whether the next token of every unfinished row comes from its environment."""
-        return all(episode.pending or episode.ended for episode in self.episodes)
+        return all(episode.pending or episode.ended or episode.waits for episode in self.episodes)
 
     def select_rows(self, input_ids: LongTensor, rows: LongTensor) -> None:
         """Continue with only the rows `rows`, (b',); the others leave the batch."""
@@ -78,7 +78,7 @@ class Player(LogitsProcessor):
 
 
 class EpisodeEnds(StoppingCriteria):
-    """Ends a row when its episode ends, not at the first end token.
+    """Ends a row when its episode ends or waits for an answer, not at the first end token.
 
     It has `eos_token_id` because `generate` pads ended rows only if a criterion has one.
     """
@@ -89,5 +89,5 @@ class EpisodeEnds(StoppingCriteria):
 
     def __call__(self, input_ids: LongTensor, scores: FloatTensor, **kwargs: object) -> BoolTensor:
         self.player.see(input_ids)
-        ended = [episode.ended for episode in self.player.episodes]
+        ended = [episode.ended or episode.waits for episode in self.player.episodes]
         return torch.tensor(ended, device=input_ids.device)  # type: ignore[return-value]  # of bool

@@ -29,6 +29,7 @@ class Episode:
         room: maximum number of tokens of all turns and answers together.
         row: a row of the data set, whose `prompt` is a conversation.
         environment: the environment to play; `None`: `rules.make` creates one.
+        wait: whether to wait for `reset`; otherwise call `open` before anything else.
 
     Raises:
         ValueError: if the prompt is not a list of messages, or its last message is not text.
@@ -41,6 +42,7 @@ class Episode:
         room: int,
         row: Row,
         environment: Environment | None = None,
+        wait: bool = True,
     ):
         self.rules = rules
         self.tokens = tokens
@@ -72,16 +74,23 @@ class Episode:
             self.environment = environment or rules.make()
         #: guards the environment, and counts failures and calls
         self.world = GuardedEnvironment(self.environment, rules, self.seed)
-        #: text from `reset`, which ends the prompt
-        self.opening = self.world.reset({**row, "seed": self.seed})
+        self.world.begin({**row, "seed": self.seed})
         self.prompt = prompt
+        self.opening = ""  #: text from `reset`, which ends the prompt
+        #: numbers in the state, at the start and after each turn; empty unless turns get credit
+        self.states: list[dict[str, float]] = []
+        if wait:
+            self.open()
+
+    def open(self) -> None:
+        """Wait for the text of `reset`, and append it to the prompt."""
+        self.opening = self.world.opening()
         if self.opening:
-            *earlier, last = prompt
+            *earlier, last = self.prompt
             joint = self.environment.joint if last["content"] else ""
             content = f"{last['content']}{joint}{self.opening}"
             self.prompt = [*earlier, {**last, "content": content}]
-        #: numbers in the state, at the start and after each turn; empty unless turns get credit
-        self.states = [self._numbers()]
+        self.states.append(self._numbers())
 
     @cached_property
     def prompt_ids(self) -> list[int]:
@@ -129,7 +138,7 @@ class Episode:
     def ask(self) -> None:
         """End the current turn and pass it to the environment, as `take_turn` does.
 
-        Async code of the environment runs in the background until `hear`.
+        Async code of the environment, or code in threads, runs in the background until `hear`.
         """
         turn = self.ids[self._first :]
         prefix = self.prompt_ids + self.ids[: self._first]
@@ -181,6 +190,14 @@ class Episode:
         self.ended = self.truncated or (is_last and has_calls)
         if not self.ended:
             self.world.ask(message, broken)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the environment answers the last turn in the background.
+
+        This does not depend on how long it takes: it stays true until `hear`.
+        """
+        return self.asking and not self.ended and self.world.in_background
 
     def hear(self) -> None:
         """Wait for the environment's answer to the last turn, and continue with it or end.
@@ -291,6 +308,12 @@ def instances(episodes: Sequence[Episode]) -> list[Any]:
     if all(instance is None for instance in instances):
         return []
     return instances
+
+
+def seconds_alone(episodes: Sequence[Episode]) -> float:
+    """Return the seconds, since the last call, in which only the environment was at work."""
+    all_rules = {id(episode.rules): episode.rules for episode in episodes}
+    return sum(rules.stopwatch.take() for rules in all_rules.values())
 
 
 def of_episodes(generation: Generation, episodes: Sequence[Episode]) -> Generation:

@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from grpo_ext.common.stopwatch import Stopwatch
 from grpo_ext.common.suggestions import did_you_mean, unknown
+from grpo_ext.environments.background import ThreadPool
 from grpo_ext.environments.base import Environment, environment_class
 from grpo_ext.environments.failures import EnvironmentFailures
 from grpo_ext.environments.tools import ToolEnvironment
@@ -32,6 +34,8 @@ class EpisodeRules:
     max_failure_rate: Annotated[float, Field(ge=0, le=1)] = 0.5
     step_timeout: PositiveFloat = 10.0  #: seconds that the environment may take for an answer
     answer_characters: PositiveInt = 10_000  #: maximum length of an answer; the rest is cut off
+    #: run synchronous code in this many threads; `None`: one call after another in the main thread
+    threads: PositiveInt | None = None
     columns: tuple[str, ...] = COLUMNS  #: columns of an episode that rewards may read
     name: str = ""  #: name of the environment in messages
 
@@ -47,6 +51,16 @@ class EpisodeRules:
     def failures(self) -> EnvironmentFailures:
         """The failure counts over all episodes of this process that have these rules."""
         return EnvironmentFailures(self.name, self.max_failure_rate)
+
+    @cached_property
+    def thread_pool(self) -> ThreadPool | None:
+        """The threads of all episodes with these rules; `None` without `threads`."""
+        return ThreadPool(self.threads) if self.threads else None
+
+    @cached_property
+    def stopwatch(self) -> Stopwatch:
+        """The time in which episodes with these rules do nothing but run or await user code."""
+        return Stopwatch()
 
 
 # The keys that every environment of a recipe may have, with their types.

@@ -2,23 +2,23 @@
 
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from grpo_ext.common.user_code import TooLate, deadline, exit_if_forked, preserve_process_state
+from grpo_ext.environments.background import Work, start_coroutine
 from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.tools import Misuse, Tool, call
 from grpo_ext.environments.turn_tokens import Message
 from grpo_ext.rewards.batch_rows import copy_containers
-from grpo_ext.rewards.deadline import waiting
 from grpo_ext.rewards.guard import checksum
 from grpo_ext.rewards.scores import clipped, in_full
 
 UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"
-Pending = Callable[[], Any]  # waits for a user's code, and returns its result or raises its error
 
 
 class GuardedEnvironment:
@@ -49,24 +49,35 @@ class GuardedEnvironment:
 
         self._answer_of("tools", None, list_tools)
         self._requests: list[Message] = []
-        self._pending: list[Pending] = []
+        self._results: list[Future[Any]] = []  # of the user's code that was started last
+        #: whether that code runs in the background; this does not depend on how long it takes
+        self.in_background = False
+        self._row: Row = {}
         self._is_broken = False
         self._turn = ""
 
-    def reset(self, row: Row) -> str:
-        """Begin an episode and return the environment's first text, or an error message.
+    def begin(self, row: Row) -> None:
+        """Begin an episode; `opening` returns the environment's first text."""
+        self._row = row
+        copy = copy_containers(row)  # the completions of a group share the lists in their row
+        self._start([partial(self.environment.reset, copy)])
+
+    def opening(self) -> str:
+        """Return the text that `reset` returned, or an error message.
 
         The text is empty if the environment has none.
         """
-        copy = copy_containers(row)  # the completions of a group share the lists in their row
-        text, _ = self._answer_of("reset", row, partial(self.environment.reset, copy))
+        with self.rules.stopwatch:
+            wait(self._results)
+            text, _ = self._answer_of("reset", self._row, self._results[0].result)
         return text
 
     def ask(self, turn: Message, broken: bool) -> None:
         """Pass a turn of the model to the environment: its calls to the tools, or else to `step`.
 
-        A turn with a call that cannot be parsed is not passed on. Async code runs in the background
-        until `answer` waits for it, concurrently with that of other environments.
+        A turn with a call that cannot be parsed is not passed on. Async code, and synchronous code
+        in threads, runs in the background until `answer` waits for it, concurrently with that of
+        other environments.
 
         Args:
             turn: the turn as a chat message.
@@ -75,15 +86,17 @@ class GuardedEnvironment:
         self._requests = turn.get("tool_calls") or []
         self._is_broken = broken
         self._turn = turn["content"]
-        end = time.monotonic() + self.rules.step_timeout  # of all calls of the turn together
-        self._pending = []
+        works: list[Work] = []
         for request in self._requests:
             function = copy_containers(request.get("function") or {})
-            pending = self._begin(partial(call, self._tools, function), end)
-            self._pending.append(pending)
+            works.append(partial(call, self._tools, function))
         if not self._requests and not broken:
-            pending = self._begin(partial(self.environment.step, self._turn), end)
-            self._pending.append(pending)
+            works.append(partial(self.environment.step, self._turn))
+        self._start(works)
+
+    def unfinished(self) -> list[Future[Any]]:
+        """Return the futures of the user's code that is still running in the background."""
+        return [result for result in self._results if not result.done()]
 
     def answer(self) -> tuple[list[Message], bool]:
         """Return the answer to the last turn as chat messages, and whether the episode is over.
@@ -91,6 +104,11 @@ class GuardedEnvironment:
         Only `step` can end an episode. After calls of tools, and after a call that could not be
         parsed, the episode is not over.
         """
+        with self.rules.stopwatch:
+            wait(self._results)
+            return self._answer()
+
+    def _answer(self) -> tuple[list[Message], bool]:
         if self._is_broken:
             self.calls += 1
             self.failed_calls += 1
@@ -100,8 +118,8 @@ class GuardedEnvironment:
             return [{"role": "user", "content": text}], over
         failures_before = self.failures
         results = []
-        for request, pending in zip(self._requests, self._pending, strict=True):
-            results.append(self._result(request, pending))
+        for request, result in zip(self._requests, self._results, strict=True):
+            results.append(self._tool_result(request, result))
         # a late call leaves no time for the others, so count one failure
         self.failures = min(self.failures, failures_before + 1)
         return results, False
@@ -113,48 +131,65 @@ class GuardedEnvironment:
         def update_state() -> None:
             state.update(self.environment.state())
 
-        self._answer_of("state", None, update_state)
+        with self.rules.stopwatch:
+            self._answer_of("state", None, update_state)
         return state
 
-    def _begin(self, work: Callable[[], Any], end: float) -> Pending:
-        """Run user code, and return a function that returns its result or raises its error.
+    def _start(self, works: Sequence[Work]) -> None:
+        """Start user code, which has `step_timeout` seconds for all of `works` together."""
+        self.in_background = False
+        pool = self.rules.thread_pool
+        if pool is not None and works:
+            self._results = pool.start(works, self.rules.step_timeout)
+            self.in_background = True
+            return
+        end = time.monotonic() + self.rules.step_timeout
+        with self.rules.stopwatch:
+            self._results = [self._started(work, end) for work in works]
 
-        Async code is only started here; the function waits for it.
+    def _started(self, work: Work, end: float) -> Future[Any]:
+        """Run user code, and return a future with its result or its error.
+
+        Async code is only started here.
 
         Args:
             work: calls the user's code.
             end: the time limit, as a value of `time.monotonic`.
         """
         seconds = max(end - time.monotonic(), 1e-3)
+        future: Future[Any] = Future()
         try:
             with self._protected(), deadline(seconds), exit_if_forked():
                 result = work()
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            return partial(_raise, error)
+            future.set_exception(error)
+            return future
         if inspect.iscoroutine(result):
-            return waiting(result, max(end - time.monotonic(), 0.0))
-        return lambda: result
+            self.in_background = True
+            return start_coroutine(result, max(end - time.monotonic(), 0.0))
+        future.set_result(result)
+        return future
 
     def _step(self) -> tuple[str, bool]:
         over = False
 
         def step() -> str | None:
             nonlocal over
-            answer, over = checked_step(self._pending[0]())
+            answer, over = checked_step(self._results[0].result())
             return answer
 
         text, _ = self._answer_of("step", self._turn, step)
         return text, over
 
-    def _result(self, request: Message, pending: Pending) -> Message:
+    def _tool_result(self, request: Message, result: Future[Any]) -> Message:
         function = request.get("function") or {}
         name = str(function.get("name", ""))
         answer, worked = self._answer_of(
             f"tool {name}",
             function,
-            lambda: str(pending()),
+            lambda: str(result.result()),
             is_tool=True,
         )
         self.calls += 1
@@ -238,7 +273,8 @@ def protected(*key: object) -> AbstractContextManager[None]:
     In the block, the generators of Python, numpy and torch are seeded with a checksum of `key`.
     After it, the working directory and the random states are restored.
 
-    Async code is not protected: it runs in another thread while the model writes other turns.
+    Code in the background is not protected: it runs in other threads while the model writes other
+    turns.
     """
     return preserve_process_state(checksum(key))
 
@@ -276,7 +312,3 @@ def error_text(error: BaseException) -> str:
         return f"error: {type(error).__name__}: {error}"
     except Exception:  # raised by the error's `__str__`
         return f"error: {type(error).__name__}"
-
-
-def _raise(error: BaseException) -> NoReturn:
-    raise error

@@ -46,9 +46,16 @@ def beginning(
 
     def begin(rows: Sequence[Row]) -> list[Episode]:
         limit = args.max_completion_length
-        return [Episode(rules, tokens, limit, row) for row in rows]
+        return opened([Episode(rules, tokens, limit, row, wait=False) for row in rows])
 
     return begin
+
+
+def opened(episodes: list[Episode]) -> list[Episode]:
+    """Wait for the `reset` of all episodes, which run concurrently in the background."""
+    for episode in episodes:
+        episode.open()
+    return episodes
 
 
 def beginning_with_tools(
@@ -129,7 +136,7 @@ def beginning_with_tools(
                 environments.append(make(name, len(environments)))
             environment = environments[num_used[name]]
             num_used[name] += 1
-            episodes.append(Episode(rules, tokens[name], limit, row, environment))
-        return episodes
+            episodes.append(Episode(rules, tokens[name], limit, row, environment, wait=False))
+        return opened(episodes)
 
     return begin

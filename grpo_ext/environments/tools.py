@@ -1,11 +1,11 @@
 """Functions that a model calls: TRL's `tools`, and the public methods of its environments."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from grpo_ext.environments.background import result_of
 from grpo_ext.environments.base import Environment, Row, plain_attributes
-from grpo_ext.rewards.deadline import waiting
 
 Tool = Callable[..., Any]
 STATE_SECONDS = 10.0  # time limit of an async `get_reward`
@@ -38,11 +38,9 @@ class ToolEnvironment(Environment):
         if "seed" not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
             arguments.pop("seed", None)
         opening = self.instance.reset(**arguments)
-        if isinstance(opening, list):
-            types = {block.get("type") for block in opening}
-            if types <= {"text"}:
-                return "".join(block["text"] for block in opening)
-        return opening
+        if inspect.iscoroutine(opening):
+            return text_of_async(opening)  # type: ignore[return-value]  # awaited like a `reset`
+        return text_of(opening)
 
     def step(self, text: str) -> tuple[str, bool]:
         """End the episode, because the turn has no call."""
@@ -57,8 +55,22 @@ class ToolEnvironment(Environment):
         if get_reward:
             score = get_reward()
             if inspect.iscoroutine(score):
-                score = waiting(score, STATE_SECONDS)()
+                score = result_of(score, STATE_SECONDS)
         return {"score": score, **attributes}
+
+
+def text_of(opening: Any) -> Any:
+    """Return the text of a list of text blocks; anything else unchanged."""
+    if isinstance(opening, list):
+        types = {block.get("type") for block in opening}
+        if types <= {"text"}:
+            return "".join(block["text"] for block in opening)
+    return opening
+
+
+async def text_of_async(opening: Coroutine[Any, Any, Any]) -> Any:
+    """Return the `text_of` what an async `reset` returns."""
+    return text_of(await opening)
 
 
 def public_methods(instance: object) -> list[Tool]:

@@ -19,6 +19,7 @@ from grpo_ext.decoding.checks import base_model
 from grpo_ext.decoding.play import Player
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.transcript import as_text
+from grpo_ext.samplers.episode_rounds import rounds
 from grpo_ext.seams.generate import fast_generation, generate_batch, watching
 
 Row = dict[str, Any]  # a row of a data set, by column name
@@ -200,16 +201,11 @@ def generate_completions(
         for start in range(0, len(encoded), batch_size):
             batch = encoded[start : start + batch_size]
             batch_episodes = episodes[start : start + batch_size]
-            player = None
-            if begin is not None:
-                player = Player([episode for episode in batch_episodes if episode is not None])
-            with watching(model, None, player) if player else nullcontext():
+            if begin is None:
                 completion_ids = generate_batch(model, config, batch)
-            if player is not None and not player.began:
-                raise ValueError(
-                    "This model has its own `generate`, which cannot play the episodes of this "
-                    "evaluation. In a training run, remove eval_temperature; `grpo-ext eval` "
-                    "cannot evaluate this model in an environment."
+            else:
+                completion_ids = play_batch(
+                    model, config, [episode for episode in batch_episodes if episode is not None]
                 )
             for ids, episode in zip(completion_ids, batch_episodes, strict=True):
                 completions.append(_completion(tokenizer, config, ids, episode))
@@ -218,6 +214,28 @@ def generate_completions(
     for start in range(0, len(completions), num_samples):
         by_row.append(completions[start : start + num_samples])
     return by_row
+
+
+def play_batch(
+    model: PreTrainedModel, config: GenerationConfig, episodes: Sequence[Episode]
+) -> list[list[int]]:
+    """Play a batch of episodes to their ends, and return their tokens.
+
+    Raises:
+        ValueError: if the model has its own `generate`.
+    """
+    for rows in rounds(episodes):
+        player = Player([episodes[row] for row in rows])
+        contexts = [episodes[row].prompt_ids + episodes[row].ids for row in rows]
+        with watching(model, None, player):
+            generate_batch(model, config, contexts)
+        if not player.began:
+            raise ValueError(
+                "This model has its own `generate`, which cannot play the episodes of this "
+                "evaluation. In a training run, remove eval_temperature; `grpo-ext eval` "
+                "cannot evaluate this model in an environment."
+            )
+    return [episode.ids for episode in episodes]
 
 
 def _completion(

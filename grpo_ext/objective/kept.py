@@ -50,6 +50,16 @@ class KeptSet:
             bits=packed.cpu(),
         )
 
+    @classmethod
+    def of_tokens(cls, tokens: list[int], vocab_size: int) -> KeptSet:
+        """Return the kept sets of positions at which only the token itself was kept."""
+        return cls(
+            vocab_size=vocab_size,
+            counts=torch.ones(len(tokens), dtype=torch.long),
+            ids=torch.tensor(tokens, dtype=torch.int32),
+            bits=torch.zeros(0, -(-vocab_size // 8), dtype=torch.uint8),
+        )
+
     def mask(self, device: torch.device | str = "cpu") -> Tensor:
         """Return the kept tokens as a mask (N, V), bool, on `device`."""
         mask = torch.zeros(len(self), self.vocab_size, dtype=torch.bool, device=device)

@@ -29,8 +29,9 @@ class EpisodeOptions:
         environment (`dict` or `str`, *optional*): the environment that replies to the model: its
             name, or a mapping with options, such as `{name: guess, high: 31, turns: 5}`. Every
             environment has the limits `turns` per episode (8), `turn_tokens` per turn, and
-            `step_timeout` (10 seconds) and `answer_characters` (10,000) per reply, and the option
-            `credit` (`"episode"` or `"turn"`). The run stops if more than `max_failure_rate` (0.5)
+            `step_timeout` (10 seconds) and `answer_characters` (10,000) per reply, and the options
+            `credit` (`"episode"` or `"turn"`) and `threads` (the number of threads that run code
+            that is not async; by default it runs in the main thread). The run stops if more than `max_failure_rate` (0.5)
             of the last 256 turns failed. `max_completion_length` limits the whole episode,
             including the replies. `None`: a completion is a single turn.
     """

@@ -8,8 +8,7 @@ import asyncio
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,12 +16,13 @@ from grpo_ext.common.user_code import TooLate
 
 RESPONSE_LIMIT = 1.0  # seconds after which a loop that does not respond counts as blocked
 
-# Keyed by process id, since a forked process does not have the loop's thread.
-_loops: dict[int, asyncio.AbstractEventLoop] = {}
+USER_CODE = "async-rewards"  # name of the event loop that runs user code
+# Keyed by process id and name, since a forked process does not have the loop's thread.
+_loops: dict[tuple[int, str], asyncio.AbstractEventLoop] = {}
 
 
 async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:
-    """Run a coroutine in the rewards' event loop and return its result.
+    """Run a coroutine in the event loop of user code and return its result.
 
     Args:
         coroutine: the coroutine to run.
@@ -31,36 +31,16 @@ async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) ->
     Raises:
         TooLate: after `seconds`, even if the coroutine blocks its loop.
     """
-    loop = _loop()
-    future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
+    loop = event_loop(USER_CODE)
+    running = asyncio.run_coroutine_threadsafe(_without_exits(coroutine), loop)
+    future = asyncio.wrap_future(running)
     try:
         return await asyncio.wait_for(future, seconds)
     except TimeoutError:
+        if future.done() and not future.cancelled():  # the coroutine itself raised TimeoutError
+            raise
         await asyncio.to_thread(_leave_if_blocked, loop)
         raise TooLate(f"it took more than {seconds:.2g} s") from None
-
-
-def waiting(coroutine: Coroutine[Any, Any, Any], seconds: float) -> Callable[[], Any]:
-    """Start a coroutine in the loop of `in_time`; return a function that waits for its result.
-
-    The function raises `TooLate` once `seconds` have passed since the coroutine was started.
-    """
-    loop = _loop()
-    end = time.monotonic() + seconds
-    future = asyncio.run_coroutine_threadsafe(_without_exits(coroutine), loop)
-
-    def wait() -> Any:
-        with paused():  # a deadline around this call would leave the coroutine running
-            try:
-                return future.result(max(0.0, end - time.monotonic()))
-            except TimeoutError:
-                if future.done():  # the coroutine itself raised TimeoutError
-                    raise
-                future.cancel()
-                _leave_if_blocked(loop)
-                raise TooLate(f"it took more than {seconds:.2g} s") from None
-
-    return wait
 
 
 async def _without_exits(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -71,27 +51,29 @@ async def _without_exits(coroutine: Coroutine[Any, Any, Any]) -> Any:
         raise RuntimeError(f"SystemExit: {error}") from None
 
 
-def _loop() -> asyncio.AbstractEventLoop:
-    """Return this process's event loop, and start it if there is none.
+def event_loop(name: str) -> asyncio.AbstractEventLoop:
+    """Return this process's event loop of a name, and start it in a thread if there is none.
 
-    All calls use the same loop, so that they can share sessions and semaphores.
+    All user code runs in one loop, so that it can share sessions and semaphores.
     """
-    loop = _loops.get(os.getpid())
+    key = (os.getpid(), name)
+    loop = _loops.get(key)
     if loop is None:
-        loop = _loops[os.getpid()] = asyncio.new_event_loop()
-        threading.Thread(target=loop.run_forever, name="async-rewards", daemon=True).start()
+        loop = _loops[key] = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, name=name, daemon=True).start()
     return loop
 
 
 def _leave_if_blocked(loop: asyncio.AbstractEventLoop) -> None:
-    """Abandon the loop if it does not respond, so that the next call starts another one.
+    """Abandon a loop of user code if it does not respond, so that the next call starts another one.
 
     The thread of a blocked loop cannot be stopped.
     """
     answered = threading.Event()
     loop.call_soon_threadsafe(answered.set)
-    if not answered.wait(RESPONSE_LIMIT) and _loops.get(os.getpid()) is loop:
-        del _loops[os.getpid()]
+    key = (os.getpid(), USER_CODE)
+    if not answered.wait(RESPONSE_LIMIT) and _loops.get(key) is loop:
+        del _loops[key]
 
 
 @contextmanager

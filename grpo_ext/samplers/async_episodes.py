@@ -1,7 +1,8 @@
 """Play episodes on a server; each requests its next turn as soon as its environment answers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
 
 from grpo_ext.environments.episode import Episode
 from grpo_ext.samplers.lockstep_episodes import hear, read_answer, write_turn
@@ -23,8 +24,9 @@ def play_as_ready(
     After a failure, turns in flight are completed but no new ones are requested; call again to
     continue the episodes.
 
-    Threads send the requests. Environments answer in the calling thread, because deadlines work
-    only in the main thread.
+    Threads send the requests. Synchronous code of environments runs in the calling thread, because
+    deadlines work only in the main thread, and holds up the others; async code and code in threads
+    runs in the background, and its episode continues when it has answered.
 
     Args:
         episodes: this rank's episodes.
@@ -38,6 +40,7 @@ def play_as_ready(
         The failure of the first request that failed; `None` if all requests succeeded.
     """
     running: dict[Future[Turn], tuple[int, int]] = {}
+    asking: list[int] = []  # episodes whose environment has a turn to answer
     failure: ServerFailure | None = None
     with ThreadPoolExecutor(max(1, min(len(episodes), MAX_REQUESTS))) as pool:
 
@@ -51,9 +54,9 @@ def play_as_ready(
         for i, episode in enumerate(episodes):
             if not episode.ended:
                 request_turn(i)
-        while running:
-            completed = []
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+        while running or asking:
+            wait_for_any(running, [episodes[i] for i in asking])
+            for future in [future for future in running if future.done()]:
                 i, max_tokens = running.pop(future)
                 try:
                     tokens, turn_logps = future.result()
@@ -61,9 +64,32 @@ def play_as_ready(
                     failure = failure or ServerFailure.of(error)
                     continue
                 logps[i] += turn_logps[: write_turn(episodes[i], tokens, max_tokens)]
-                completed.append(i)
-            hear([episodes[i] for i in completed])
-            for i in completed:
+                asking.append(i)
+            answered = [i for i in asking if not episodes[i].world.unfinished()]
+            asking = [i for i in asking if i not in answered]
+            hear([episodes[i] for i in answered])
+            for i in answered:
                 if not episodes[i].ended and failure is None:
                     request_turn(i)
     return failure
+
+
+def wait_for_any(turns: Collection[Future[Turn]], asking: Sequence[Episode]) -> None:
+    """Wait until a turn is complete, or a call or a whole answer of an environment is there.
+
+    Args:
+        turns: the turns that the engine is completing; without any, the time counts as that of the
+            environment.
+        asking: the episodes whose environment has a turn to answer.
+    """
+    calls: list[Future[Any]] = []
+    for episode in asking:
+        unfinished = episode.world.unfinished()
+        if not unfinished:
+            return
+        calls += unfinished
+    if turns:
+        wait([*turns, *calls], return_when=FIRST_COMPLETED)
+    elif calls:
+        with asking[0].rules.stopwatch:
+            wait(calls, return_when=FIRST_COMPLETED)

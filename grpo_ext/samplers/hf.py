@@ -8,10 +8,10 @@ from transformers import GenerationConfig
 
 from grpo_ext.decoding.checks import NotSupported, base_model, check_config, check_model
 from grpo_ext.decoding.play import Player
-from grpo_ext.environments.episode import of_episodes
 from grpo_ext.objective.recorder import Recorder
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.samplers.base import Request, Sampler, SamplerAbilities
+from grpo_ext.samplers.episode_rounds import TokenRecord, played, rounds
 from grpo_ext.samplers.lockstep_episodes import Completed, play_by_turns
 from grpo_ext.samplers.port import SampledTrainer
 from grpo_ext.seams import trl as seam
@@ -42,37 +42,74 @@ class HFSampler(Sampler):
         self._own_generate = False
 
     def sample(self, request: Request) -> Generation:
-        if request.episodes and self._own_generate:
-            return play_by_turns(request, self._turn)
-        trainer = self.trainer
-        args = trainer.args
-        recorder = None
-        if self.abilities.returns_kept_tokens:
-            # with other policies completions are not scored exactly anyway
-            strict = args.logprob_policy == "sampling"
-            recorder = Recorder(self.params, strict, round(1 / args.sampler_check_share))
-        player = None
         if request.episodes:
-            player = Player(request.episodes)
-        model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
-        with watching(model, recorder, player):
-            completion_ids = seam.complete(trainer, request.prompt_ids, request.num_generations)
-        if player is not None:
-            if not player.began:
-                self._own_generate = True
-                return play_by_turns(request, self._turn)
-            # `complete` returns only the first turns
-            completion_ids = [episode.ids for episode in request.episodes]
+            return self._play(request)
+        recorder = self._recorder()
+        completion_ids = self._generate(request, request.prompt_ids, recorder)
         kept_sets = None
         logps = None
         if recorder is not None:
             kept_sets, logps = recorder.rows(completion_ids)
-        generation = Generation(
-            request.prompt_ids, completion_ids, request.policy_step, logps, kept_sets
-        )
-        if request.episodes:
-            generation = of_episodes(generation, request.episodes)
-        return generation
+        return Generation(request.prompt_ids, completion_ids, request.policy_step, logps, kept_sets)
+
+    def _play(self, request: Request) -> Generation:
+        """Play the episodes of a request within as few calls of `generate` as possible."""
+        if self._own_generate:
+            return play_by_turns(request, self._turn)
+        episodes = request.episodes
+        records = [TokenRecord() for _ in episodes]
+        for rows in rounds(episodes):
+            contexts = [request.prompt_ids[row] + episodes[row].ids for row in rows]
+            starts = [len(episodes[row].ids) for row in rows]
+            player = Player([episodes[row] for row in rows])
+            recorder = self._recorder()
+            self._generate(request, contexts, recorder, player)
+            if not player.began:
+                self._own_generate = True
+                return play_by_turns(request, self._turn)
+            # `_generate` returns only the first turns
+            new_ids = [episodes[row].ids[start:] for row, start in zip(rows, starts, strict=True)]
+            kept_sets = None
+            logps = None
+            if recorder is not None:
+                kept_sets, logps = recorder.rows(new_ids)
+            for number, row in enumerate(rows):
+                records[row].add(
+                    episodes[row].ids,
+                    starts[number],
+                    logps[number] if logps else None,
+                    kept_sets[number] if kept_sets else None,
+                )
+        return played(request, records)
+
+    def _recorder(self) -> Recorder | None:
+        """Return a new recorder for a call of `generate`, if sampling is recorded."""
+        if not self.abilities.returns_kept_tokens:
+            return None
+        args = self.trainer.args
+        # with other policies completions are not scored exactly anyway
+        strict = args.logprob_policy == "sampling"
+        return Recorder(self.params, strict, round(1 / args.sampler_check_share))
+
+    def _generate(
+        self,
+        request: Request,
+        contexts: list[list[int]],
+        recorder: Recorder | None,
+        player: Player | None = None,
+    ) -> list[list[int]]:
+        """Complete lists of tokens, up to the first end token of each.
+
+        Args:
+            request: the request that they belong to.
+            contexts: the lists of tokens.
+            recorder: records the sampling.
+            player: plays an episode in each row.
+        """
+        trainer = self.trainer
+        model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+        with watching(model, recorder, player):
+            return seam.complete(trainer, contexts, request.num_generations)
 
     def describe(self) -> str:
         model = self.trainer.accelerator.unwrap_model(self.trainer.model_wrapped)

@@ -10,13 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import torch
 import trl
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from grpo_ext.decoding.play import Player
 from grpo_ext.environments.base import Environment
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.episode_rules import EpisodeRules
@@ -330,33 +328,6 @@ def test_any_text_is_a_turn(text):
 @pytest.fixture(autouse=True)
 def _episode_for_hypothesis(tokenizer):
     test_any_text_is_a_turn.episode = episode(tokenizer, turns=10**9)
-
-
-class Slow(Environment):
-    """Waits for another that does, too: one at a time they would wait until their deadline."""
-
-    waiting = 0
-
-    async def step(self, text):
-        Slow.waiting += 1
-        while Slow.waiting < 16:
-            await asyncio.sleep(0.01)
-        return text.upper(), False
-
-
-def test_async_environments_answer_beside_each_other(tokenizer):
-    tokens = TurnTokens(tokenizer, [tokenizer.eos_token_id])
-    episodes = [Episode(EpisodeRules(Slow), tokens, 1000, ASKED) for _ in range(16)]
-    player = Player(episodes)
-    ids = torch.tensor([[7, 8]] * 16)
-    player.see(ids)
-    turn = [*tokenizer("go")["input_ids"], tokenizer.eos_token_id]
-    for token in turn:
-        ids = torch.cat([ids, torch.full((16, 1), token)], 1)
-        player.see(ids)
-    assert all(
-        one.messages[-1] == {"role": "user", "content": "GO"} and one.pending for one in episodes
-    )
 
 
 class Counter:

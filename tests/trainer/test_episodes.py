@@ -17,6 +17,7 @@ from tests.support.episode_run import ROWS, WORLD, make
 from tests.support.logs import entries_with, json_rows
 from tests.support.places import REPO
 
+LATER = {**WORLD, "name": "tests.support.slow_worlds:Later"}
 TRUNCATED = {"temperature": 0.8, "top_k": 25, "top_p": 0.9}
 
 
@@ -109,6 +110,22 @@ def test_the_gradient_is_that_of_the_tokens_the_model_wrote(
     assert max(off.values()) < 1e-5, off
 
 
+@pytest.mark.parametrize("world", [LATER, {**WORLD, "threads": 3}], ids=["async", "threads"])
+def test_answers_in_the_background_leave_log_probs_and_gradient_exact(tiny_folder, tmp_path, world):
+    """A generation is then several calls of `generate`, whose records are put together."""
+    noted = Gradients()
+    settings = {"max_steps": 1, "loss_type": "dapo", "environment": world, **TRUNCATED}
+    trainer = make(tiny_folder, tmp_path, [noted], Noting, **settings)
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert 1 - 1e-4 < logged["sampling/ratio/min"] <= logged["sampling/ratio/max"] < 1 + 1e-4
+    assert logged["episodes/turns"] == 3 and logged["episodes/failures"] == 0
+    wanted = oracle(tiny_folder, noted.weights, trainer.used, **TRUNCATED)
+    largest = max(float(g.abs().max()) for g in wanted.values())
+    off = {name: float((noted.found[name] - g).abs().max()) / largest for name, g in wanted.items()}
+    assert max(off.values()) < 1e-5, off
+
+
 @pytest.mark.parametrize("credit", ["episode", "turn"])
 def test_the_share_without_signal_is_that_of_the_advantages(tiny_folder, tmp_path, credit):
     """All episodes earn 1, some in their first turn.
@@ -143,8 +160,9 @@ def test_both_ways_of_generating_train_alike(tiny_folder, tmp_path):
         {"steps_per_generation": 3},
         {"group_filter": "refill", "max_staleness": 2, **TRUNCATED},
         {"eval_temperature": 1},
+        {"environment": LATER},
     ],
-    ids=["half-used generations", "refill", "evaluation"],
+    ids=["half-used generations", "refill", "evaluation", "async"],
 )
 def test_a_run_goes_on_bit_for_bit(tiny_folder, tmp_path, settings):
     settings |= {"save_strategy": "steps", "save_steps": 1, "max_steps": 5}

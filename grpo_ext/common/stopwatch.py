@@ -1,0 +1,34 @@
+"""A stopwatch that adds up the seconds of several blocks."""
+
+import time
+from types import TracebackType
+
+
+class Stopwatch:
+    """Adds up the seconds spent in its `with` blocks; a block within another counts once."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._depth = 0
+        self._since = 0.0
+
+    def __enter__(self) -> None:
+        if self._depth == 0:
+            self._since = time.perf_counter()
+        self._depth += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._seconds += time.perf_counter() - self._since
+
+    def take(self) -> float:
+        """Return the seconds since the last call of `take`."""
+        seconds = self._seconds
+        self._seconds = 0.0
+        return seconds

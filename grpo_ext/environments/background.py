@@ -1,0 +1,106 @@
+"""Run an environment's code in the background, within a time limit.
+
+Async code runs in the event loop of async rewards. Synchronous code runs in threads, if the recipe
+sets `threads`. A second event loop, which runs no user code, measures the time, so every result
+arrives in time, even if the code hangs.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from threading import Thread
+from typing import Any
+
+from grpo_ext.common.user_code import TooLate, exit_if_forked
+from grpo_ext.rewards.deadline import event_loop, in_time, paused
+
+Work = Callable[[], Any]
+TIMER = "environment-timer"  # name of the event loop that measures the time
+
+
+def start_coroutine(coroutine: Coroutine[Any, Any, Any], seconds: float) -> Future[Any]:
+    """Start a coroutine; its future raises `TooLate` after `seconds`."""
+    return asyncio.run_coroutine_threadsafe(in_time(coroutine, seconds), event_loop(TIMER))
+
+
+def result_of(coroutine: Coroutine[Any, Any, Any], seconds: float) -> Any:
+    """Run a coroutine and return its result; raise `TooLate` after `seconds`."""
+    with paused():  # a deadline around this call would leave the coroutine running
+        return start_coroutine(coroutine, seconds).result()
+
+
+class ThreadPool:
+    """Threads that run synchronous code, at most `count` of them at a time.
+
+    A thread whose code takes too long is given up and does not count any more. It is a daemon, so
+    code that hangs delays neither other code nor the end of the run.
+    """
+
+    def __init__(self, count: int):
+        self._places = asyncio.Semaphore(count)
+
+    def start(self, works: Sequence[Work], seconds: float) -> list[Future[Any]]:
+        """Run functions one after another in a thread, and return a future for each.
+
+        Args:
+            works: the functions; if one returns a coroutine, its result is that of the coroutine.
+            seconds: time limit of all functions together. It begins once a thread is free.
+        """
+        results: list[Future[Any]] = [Future() for _ in works]
+        running = self._run(works, results, seconds)
+        asyncio.run_coroutine_threadsafe(running, event_loop(TIMER))
+        return results
+
+    async def _run(
+        self, works: Sequence[Work], results: Sequence[Future[Any]], seconds: float
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        finished = asyncio.Event()
+        returned: list[Future[Any]] = [Future() for _ in works]
+
+        def run() -> None:
+            with exit_if_forked():
+                call_all(works, returned)
+            loop.call_soon_threadsafe(finished.set)
+
+        async with self._places:
+            end = time.monotonic() + seconds
+            Thread(target=run, name="environment", daemon=True).start()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(finished.wait(), seconds)
+        pairs = zip(results, returned, strict=True)
+        await asyncio.gather(*(settle(result, value, end) for result, value in pairs))
+
+
+def call_all(works: Sequence[Work], returned: Sequence[Future[Any]]) -> None:
+    """Call functions one after another until one of the futures of their results is cancelled."""
+    for work, future in zip(works, returned, strict=True):
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(work())
+        except BaseException as error:  # also `SystemExit`, which would end only the thread
+            future.set_exception(error)
+
+
+async def settle(result: Future[Any], returned: Future[Any], end: float) -> None:
+    """Set the result of user code.
+
+    Args:
+        result: the future to set.
+        returned: what the code has returned; without a result, the code is too late.
+        end: when the time is up, by `time.monotonic`. A coroutine has until then.
+    """
+    try:
+        if returned.cancel() or not returned.done():
+            raise TooLate("its time is up")
+        value = returned.result()
+        if inspect.iscoroutine(value):
+            value = await in_time(value, max(end - time.monotonic(), 0.0))
+    except BaseException as error:
+        result.set_exception(error)
+    else:
+        result.set_result(value)

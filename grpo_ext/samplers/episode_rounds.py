@@ -1,0 +1,100 @@
+"""Play episodes with transformers' `generate`, in rounds of one call each.
+
+In a call, a row whose environment answers in the background leaves the batch at the end of its
+turn, while the others are decoded on. When all rows have ended or wait, the answers are collected
+and the next call continues, with the tokens so far as its prompts. Which rows a call has, and hence
+the draws, depends on the texts alone and never on how long an answer takes.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from grpo_ext.environments.episode import Episode, of_episodes
+from grpo_ext.objective.kept import KeptSet
+from grpo_ext.samplers.base import Request
+from grpo_ext.step.records import Generation
+
+Part = TypeVar("Part")
+
+
+def rounds(episodes: Sequence[Episode]) -> Iterator[list[int]]:
+    """Yield the rows of each call of `generate` until all episodes have ended.
+
+    Between two calls, wait for the environments' answers and read them. All ranks must iterate
+    together, because all ranks of a sharded model make the same number of calls: a rank whose
+    episodes have ended repeats its first row, which ends at once.
+
+    Args:
+        episodes: this rank's episodes.
+    """
+    while True:
+        running = [row for row, episode in enumerate(episodes) if not episode.ended]
+        if not any(gather_object([bool(running)])):
+            return
+        yield running or [0]
+        for episode in episodes:
+            if episode.asking:
+                episode.hear()
+            while episode.pending:
+                episode.read()
+
+
+class TokenRecord:
+    """Log-probs and kept tokens of an episode, in the order of its tokens.
+
+    Answers that were read between two calls of `generate` have NaN as log-probs, and keep only
+    their own tokens.
+    """
+
+    def __init__(self) -> None:
+        self._logps: list[Tensor] = []
+        self._kept: list[KeptSet] = []
+        self._length = 0  # number of recorded tokens
+
+    def add(self, ids: list[int], first: int, logps: Tensor | None, kept: KeptSet | None) -> None:
+        """Add the tokens of a call of `generate`, and the answer before them.
+
+        Args:
+            ids: all tokens of the episode so far.
+            first: the index of the call's first token.
+            logps: the log-probs of the call's tokens, if they were recorded.
+            kept: their kept tokens, if sampling was truncated.
+        """
+        answer = ids[self._length : first]
+        if logps is not None:
+            self._logps += [logps.new_full((len(answer),), torch.nan), logps]
+        if kept is not None:
+            self._kept += [KeptSet.of_tokens(answer, kept.vocab_size), kept]
+        self._length = len(ids)
+
+    @property
+    def logps(self) -> Tensor | None:
+        """The log-prob of each token; `None` if none were recorded."""
+        return torch.cat(self._logps) if self._logps else None
+
+    @property
+    def kept(self) -> KeptSet | None:
+        """The kept tokens at each position; `None` if none were recorded."""
+        return KeptSet.cat(self._kept) if self._kept else None
+
+
+def played(request: Request, records: Sequence[TokenRecord]) -> Generation:
+    """Return the generation of a request whose episodes have ended, with their records."""
+    generation = Generation(
+        prompt_ids=request.prompt_ids,
+        completion_ids=[episode.ids for episode in request.episodes],
+        policy_step=request.policy_step,
+        sampling_logps=complete([record.logps for record in records]),
+        kept=complete([record.kept for record in records]),
+    )
+    return of_episodes(generation, request.episodes)
+
+
+def complete(parts: Sequence[Part | None]) -> list[Part] | None:
+    """Return the parts of all episodes; `None` if any is missing."""
+    found = [part for part in parts if part is not None]
+    return found if len(found) == len(parts) else None
