@@ -49,7 +49,8 @@ MEMORY_SHARE = 0.5  # share of the available memory that estimated activations m
 MAX_TOKENS = {"cpu": 32_768, "cuda": 131_072}
 RANDOM_COMPLETION_LENGTH = 128  # tokens per completion of a model with random weights
 TRAINING_PHASES = ("time/train", "time/scoring", "time/optimizer")
-PHASES = (*TRAINING_PHASES, "time/generation", "time/rewards", "time/sync")
+GENERATION_PHASES = ("time/generation", "time/environment")
+PHASES = (*TRAINING_PHASES, *GENERATION_PHASES, "time/rewards", "time/sync")
 OTHER_FIGURES = (
     "throughput/tokens_per_second",
     "throughput/share_of_rate",
@@ -175,7 +176,7 @@ class Bench:
         A GPU takes about as long for the completions of one group as for those of several.
         """
         phases = [self.figures.get(name, 0.0) for name in PHASES]
-        generation = self.figures.get("time/generation", 0.0)
+        generation = sum(self.figures.get(name, 0.0) for name in GENERATION_PHASES)
         steps = max(1, self.sizes.passes // self.sizes.gradient_accumulation_steps)
         training = max(sum(phases) - generation, 1e-6)
         available = (seconds - self._seconds_to_start) / (2 * steps)

@@ -15,7 +15,7 @@ from torch import Tensor
 import grpo_ext.trainer.settings as settings
 from grpo_ext.common.columns import TASK
 from grpo_ext.common.hashes import prompt_id
-from grpo_ext.environments.episode import Episode, instances
+from grpo_ext.environments.episode import Episode, instances, seconds_alone
 from grpo_ext.objective.advantage import has_signal
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.samplers.partial import PartialSampler
@@ -147,10 +147,11 @@ class Generations:
         Raises:
             EnvironmentFailure: on all ranks, if the episodes' environment failed too often.
         """
-        episodes = self.begin(rows) if self.begin else []
+        episodes = self._begun(rows)
         self.check_environment(episodes)
         prompts = [episode.prompt for episode in episodes] or [row["prompt"] for row in rows]
         generation = self._generation(prompts, episodes)
+        self.phases.move(seconds_alone(episodes), "generation", "environment")
         if generation.rows is not None:
             rows = generation.rows
             prompts = [row["prompt"] for row in rows]
@@ -173,6 +174,15 @@ class Generations:
             episodes=episodes,
             shape=shape,
         )
+
+    def _begun(self, rows: list[Row]) -> list[Episode]:
+        """Begin an episode for each row; return an empty list if a completion is one turn."""
+        if self.begin is None:
+            return []
+        with self.phases("environment"):
+            episodes = self.begin(rows)
+        seconds_alone(episodes)  # of `reset`; the phase has counted them
+        return episodes
 
     def _scored(self, sampled: Sampled, score_policies: bool) -> Scored:
         """Return the table of this rank's completions, with log-probs but without advantages."""

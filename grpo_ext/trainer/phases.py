@@ -41,7 +41,8 @@ LOGGED = ("time/", "throughput/", "memory/", "progress/")  # prefixes of the met
 class Phases(TrainerCallback):
     """A stopwatch for the phases of a run, used as `with phases("rewards"):`.
 
-    The phases are `generation`, `sync` (weights to the sampler), `waiting` (for completions that
+    The phases are `environment` (until the environments of episodes have answered, while nothing is
+    generated), `generation`, `sync` (weights to the sampler), `waiting` (for completions that
     were requested ahead), `rewards`, `scoring` (old and reference log-probs), `train` (forward and
     backward), `optimizer`, `evaluation` and `checkpoint`.
     """
@@ -83,6 +84,20 @@ class Phases(TrainerCallback):
             self._end()
             if name in BESIDE and not self._stack:
                 self.lasted[name].append(self._since - start)
+
+    def move(self, seconds: float, source: str, target: str) -> None:
+        """Count seconds of a phase that has ended towards another one.
+
+        Within an evaluation, all time counts as `evaluation`.
+
+        Args:
+            seconds: the seconds to move.
+            source: the phase that they were counted towards.
+            target: the phase that they belong to.
+        """
+        if seconds and "evaluation" not in self._stack:
+            self.seconds[source] -= seconds
+            self.seconds[target] += seconds
 
     def now(self) -> float:
         """Return the time in seconds, by the clock that measures the phases."""

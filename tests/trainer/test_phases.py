@@ -19,18 +19,21 @@ from transformers import (
 )
 from trl.trainer import grpo_trainer
 
-from grpo_ext import GRPOExtTrainer
+from grpo_ext import Environment, GRPOExtTrainer
+from grpo_ext.common import stopwatch
 from grpo_ext.step.records import Scored
 from grpo_ext.trainer import phases
 from grpo_ext.trainer.phases import costs, needed
 from tests.support.logs import entries_with
-from tests.support.tiny_run import tiny_arguments
+from tests.support.tiny_run import tiny_arguments, tiny_trainer
 
 STEPS = 3
 # seconds by the clock of the run
 REWARD = 100.0
 FORWARD = 1.0
 UPDATE = 10.0
+RESET = 1000.0
+ANSWER = 300.0
 
 
 class Clock:
@@ -123,6 +126,49 @@ def test_tokens_per_second_are_those_of_the_steps(run):
     made = sum(rate * time for rate, time in zip(rates, seconds, strict=True))
     assert made == pytest.approx(tokens)
     assert all(row["throughput/share_of_rate"] > 0 and row["memory/peak_gib"] > 0.05 for row in log)
+
+
+def test_an_environment_has_a_phase_of_its_own(tiny_folder, tmp_path, monkeypatch):
+    clock = Clock()
+
+    class Slow(Environment):
+        def reset(self, row):
+            clock.move(RESET)
+            self.turns = 0
+            self.score = 0.0
+
+        def step(self, text):
+            clock.move(ANSWER)
+            self.turns += 1
+            self.score += len(text) % 3
+            return "go on", self.turns == 3
+
+    monkeypatch.setitem(globals(), "Slow", Slow)
+    monkeypatch.setattr(phases, "time", clock)
+    monkeypatch.setattr(stopwatch, "time", clock)
+    args = tiny_arguments(
+        tmp_path,
+        environment={"name": f"{__name__}:Slow", "turn_tokens": 4},
+        max_completion_length=60,
+        max_steps=2,
+        eval_strategy="steps",
+        eval_steps=1,
+        per_device_eval_batch_size=8,
+        num_generations_eval=4,
+    )
+    prompts = [{"prompt": [{"role": "user", "content": f"Use {n}."}]} for n in range(8)]
+    rows = Dataset.from_list(prompts)
+    trainer = tiny_trainer(
+        tiny_folder, ["environment"], args, rows, eval_dataset=rows.select(range(2))
+    )
+    trainer.model.register_forward_pre_hook(lambda *_: clock.move(FORWARD))
+    trainer.train()
+    for row in entries_with(trainer, "loss"):
+        assert row["time/environment"] == 8 * (RESET + 3 * ANSWER)
+        assert row["time/generation"] / FORWARD >= 12
+        assert row["time/generation"] < RESET
+    evaluated = entries_with(trainer, "time/evaluation")
+    assert evaluated[-1]["time/evaluation"] > 8 * (RESET + 3 * ANSWER)
 
 
 def model_of(tied):

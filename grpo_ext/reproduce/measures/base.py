@@ -16,7 +16,16 @@ Array = NDArray[np.float64]
 Runs = list[RunData]  # the runs of a claim, all of one seed, in the order of the claim
 SMOOTHING = 0.6  # weight of the previous smoothed value; a steady rise lags by 1.5 steps
 # phases of an optimizer step whose time is logged, excluding evaluations, checkpoints and pauses
-PHASES = ("generation", "sync", "waiting", "rewards", "scoring", "train", "optimizer")
+PHASES = (
+    "environment",
+    "generation",
+    "sync",
+    "waiting",
+    "rewards",
+    "scoring",
+    "train",
+    "optimizer",
+)
 
 
 @dataclass(frozen=True)

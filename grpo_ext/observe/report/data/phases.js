@@ -2,7 +2,7 @@
 // Where the time goes: the share of each phase of a step, and the rates of the run.
 
 const PHASES = {
-  generation: "--c0", rewards: "--c1", scoring: "--c2", train: "--c4", optimizer: "--c3", sync: "--c5", waiting: "--c6", other: "--c7",
+  generation: "--c0", environment: "--world", rewards: "--c1", scoring: "--c2", train: "--c4", optimizer: "--c3", sync: "--c5", waiting: "--c6", other: "--c7",
   evaluation: "--mid", checkpoint: "--line",
 };
 const BESIDE = ["evaluation", "checkpoint"]; // phases that belong to no step
