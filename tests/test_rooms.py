@@ -83,6 +83,7 @@ FORBIDDEN = {
         "grpo_ext.cli",
     ),
     "evaluation": ("grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),
+    "numerics": ("trl", "grpo_ext.cli", "grpo_ext.demo", "grpo_ext.rewards"),
     # what it measures are logs; only its processes train
     "reproduce": ("grpo_ext.cli", "grpo_ext.seams", "grpo_ext.step"),
     "vllm": ("trl", "grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),
@@ -256,6 +257,7 @@ FAULTY = {
     "sft --config countdown/tiny-sft --learning_rate x": 2,
     "plan --config countdown/tiny --bta 1": 2,
     "bench --config countdown/tiny --beta x": 2,
+    "numerics --config countdown/tiny --bta 1": 2,
     "eval --config countdown/tiny --bta 1": 2,
     "serve --config countdown/tiny --beta x": 2,
     "reproduce countdown --config countdown/tiny --bta 1": 2,

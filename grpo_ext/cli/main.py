@@ -32,6 +32,7 @@ SUBCOMMANDS = (
     "check",
     "plan",
     "bench",
+    "numerics",
     "train",
     "serve",
     "sft",

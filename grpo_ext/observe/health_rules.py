@@ -13,6 +13,7 @@ from statistics import fmean, median
 from typing import Any, Literal, get_args
 
 from grpo_ext.common.files import data_yaml
+from grpo_ext.common.mismatch_bars import KL, MEAN_LOG_RATIO
 from grpo_ext.common.pages import DOES_NOT_LEARN
 from grpo_ext.common.suggestions import did_you_mean
 
@@ -66,6 +67,8 @@ class Rule:
     section: str  # the anchor of its section in docs/does-not-learn.md
     measure: Callable[[History], float | None]  # `None` while there are too few logs
     action: str = "warn"
+    # whether it only warns unless a recipe gives it an action of its own
+    only_warns: bool = False
 
 
 def reward_collapse(history: History) -> float | None:
@@ -153,6 +156,17 @@ def logp_difference(history: History) -> float | None:
     )
 
 
+def sampler_kl(history: History) -> float | None:
+    """Return the mean KL divergence between sampler and trainer over the last 3 logs.
+
+    Returns `None` with fewer than 3 values, and with overlapped generation, where the KL also has
+    the age of the sampler's weights.
+    """
+    if "overlap/age" in history.values:
+        return None
+    return history.recent("sampling/kl", window=3)
+
+
 def not_finite(history: History) -> float:
     """Return 1 if one of the main metrics of the last log is not finite, otherwise 0."""
     main_metrics = {"loss", "grad_norm", "reward", "kl", "entropy"}
@@ -170,11 +184,17 @@ MEASURES: dict[str, Callable[[History], float | None]] = {
     "no_signal": lambda history: history.recent("frac_reward_zero_std"),
     "clipped": lambda history: history.recent("clip_ratio/region_mean", window=3),
     "logp_difference": logp_difference,
+    "sampler_kl": sampler_kl,
     "age": lambda history: history.recent("overlap/age"),
     "grad_norm": lambda history: rise(history.of("grad_norm"), 1e-3),
 }
+# the thresholds that are limits of `grpo-ext numerics`; `health_rules.yaml` has the others
+SHARED_THRESHOLDS = {
+    "logp_difference": {"threshold": MEAN_LOG_RATIO.limit},
+    "sampler_kl": {"threshold": KL.limit},
+}
 RULES = {
-    name: Rule(name, **settings, measure=MEASURES[name])
+    name: Rule(name, **settings, **SHARED_THRESHOLDS.get(name, {}), measure=MEASURES[name])
     for name, settings in data_yaml("grpo_ext.observe", "health_rules.yaml").items()
 }
 
@@ -229,7 +249,8 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
     Args:
         settings: for each rule to change, `False` (disabled), a threshold, or a mapping with
             `threshold`, `action` or both; `None` changes nothing.
-        action: the action of rules that have none in `settings`; `"none"` disables all rules.
+        action: the action of rules that have none in `settings`, except those that only warn;
+            `"none"` disables all rules.
 
     Raises:
         ValueError: if a rule or action is unknown, or a setting is of another kind.
@@ -249,7 +270,8 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
             continue
         if not isinstance(setting, dict):
             setting = {"threshold": setting}
-        setting = {"threshold": rule.threshold, "action": action, **setting}
+        usual_action = "warn" if rule.only_warns else action
+        setting = {"threshold": rule.threshold, "action": usual_action, **setting}
         has_number = type(setting["threshold"]) in (int, float)
         if setting.keys() != {"threshold", "action"} or not has_number:
             raise ValueError(

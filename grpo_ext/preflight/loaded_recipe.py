@@ -13,6 +13,7 @@ from grpo_ext.environments.episode_rules import COLUMNS
 from grpo_ext.preflight.first_rows import NO_ROW, Row, are_prompts, first_rows, take
 from grpo_ext.preflight.forecast import layer_sizes
 from grpo_ext.preflight.gold_answers import judge_golds
+from grpo_ext.preflight.half_types import note_half_types
 from grpo_ext.preflight.machine import check_machine, check_server, check_workers
 from grpo_ext.preflight.model_folder import check_model
 from grpo_ext.preflight.rendered_rows import judge_rows
@@ -76,6 +77,8 @@ def check_loaded(
     if not findings.elsewhere:
         check_machine(v, findings)
         check_server(v, findings)
+        if recipe.grpo:
+            note_half_types(v, findings)
     if values_agree:
         check_training_arguments(recipe, batch, findings)
 

@@ -141,6 +141,17 @@ class Generations:
             )
         return self._judged(sampled, table, raw_rewards)
 
+    def complete(self, rows: list[Row]) -> Scored:
+        """Complete rows, and return the completions with the sampler's log-probs alone.
+
+        They are neither scored by the trainer nor judged.
+
+        Args:
+            rows: the rows of the data set, one per completion of this rank, in whole groups.
+        """
+        sampled = self._sampled(rows, None)
+        return self._table(sampled.generation, sampled.truncated)
+
     def _sampled(self, rows: list[Row], on_sampled: Callable[[], None] | None) -> Sampled:
         """Complete rows, in one turn or as episodes.
 

@@ -73,6 +73,7 @@ def healthy(step, rng):
         "frac_reward_zero_std": max(0, 0.3 + rng.gauss(0, 0.1)),
         "clip_ratio/region_mean": abs(rng.gauss(0, 0.02)),
         "sampling/logp_difference/mean": 0.01 + abs(rng.gauss(0, 0.004)),
+        "sampling/kl": 1e-4 + abs(rng.gauss(0, 5e-5)),
         "grad_norm": 0.3 * math.exp(rng.gauss(0, 0.4)),
         "samples/repetition": max(0, rng.gauss(0.02, 0.05)),
     }
@@ -95,6 +96,7 @@ BROKEN = {
     "no_signal": lambda log, t: {"frac_reward_zero_std": 1.0},
     "clipped": lambda log, t: {"clip_ratio/region_mean": 0.6},
     "logp_difference": lambda log, t: {"sampling/logp_difference/mean": 0.5},
+    "sampler_kl": lambda log, t: {"sampling/kl": 0.002},
     "age": lambda log, t: {"overlap/age": 16.0},
     "grad_norm": lambda log, t: {"grad_norm": 30.0},
 }
@@ -160,6 +162,20 @@ def test_rules_are_set_in_a_recipe():
         and rules["grad_norm"].threshold == RULES["grad_norm"].threshold
     )
     assert chosen_rules(None, "none") == []
+
+
+def test_rounding_between_sampler_and_trainer_only_warns_unless_a_recipe_says_otherwise():
+    for settings, action in ((None, "warn"), ({"sampler_kl": {"action": "stop"}}, "stop")):
+        rules = {rule.name: rule for rule in chosen_rules(settings, "stop")}
+        assert rules["sampler_kl"].action == action
+        assert rules["logp_difference"].action == "stop"
+
+
+def test_the_age_of_the_weights_is_no_rounding():
+    rng = random.Random(0)
+    logs = [{**healthy(step, rng), "sampling/kl": 0.01} for step in range(40)]
+    assert {name for _, name in alarms(logs)} == {"sampler_kl"}
+    assert alarms([{**log, "overlap/age": 1.0} for log in logs]) == []
 
 
 @pytest.mark.parametrize(

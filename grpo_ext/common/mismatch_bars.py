@@ -1,0 +1,28 @@
+"""How far the probabilities of sampler and trainer may be apart: limits, and where they come from.
+
+`grpo-ext numerics` measures against these limits before a run, and the run's alarms during it.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bar:
+    """The largest value of a figure that is taken for rounding."""
+
+    limit: float
+    source: str  # where the limit comes from
+
+
+#: mean KL divergence a token, in nats
+KL = Bar(0.0005, "prime-rl's CI: the mismatch KL of its example hendrycks-sanity, a dense model")
+#: mean |log ratio| a token
+MEAN_LOG_RATIO = Bar(
+    0.05, "NeMo RL's guide for new models: probabilities differ by a factor of at most 1.05"
+)
+#: share of tokens whose ratio is outside 0.9 to 1.1
+SHARE_FAR = Bar(0.01, "a choice of this package: one token in a hundred")
+#: share of drawn tokens that the trainer's own truncation would not have kept
+BEYOND_EDGE = Bar(0.001, "a choice of this package: float32 shows one token in some 4,000")
+#: mean KL divergence above which rounding is not the cause
+NOT_ROUNDING = Bar(0.01, "tinker-cookbook's guide: training is stable below this KL")

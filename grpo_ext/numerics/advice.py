@@ -1,0 +1,88 @@
+"""What to set in a recipe where a measurement is outside its limits: one line for each part."""
+
+from collections.abc import Iterator
+
+from grpo_ext.common.mismatch_bars import NOT_ROUNDING
+from grpo_ext.common.pages import DOES_NOT_LEARN
+from grpo_ext.numerics.measure import Comparison, Measurement
+from grpo_ext.recipe.typed_values import Values
+
+OTHER_POLICY = (
+    "this is more than rounding, so look for other weights, another temperature, or dropout: "
+    "`logprob_policy: sampling` and `disable_dropout: true` are the defaults. "
+    f"See {DOES_NOT_LEARN}#sampler-and-trainer-differ."
+)
+
+
+def advice(found: Measurement, v: Values) -> Iterator[str]:
+    """Yield a line of advice for each part of a measurement that is outside its limits.
+
+    Args:
+        found: the measurement.
+        v: the values of the recipe.
+    """
+    outside = {part: False for part in ("sampler", "trainer", "float32")}
+    for comparison in found.comparisons:
+        outside[comparison.part] |= bool(comparison.exceeded)
+    if outside["sampler"]:
+        yield f"sampler against trainer: {sampler_advice(found, v)}"
+    if outside["trainer"] and found.half:
+        yield f"trainer against itself: {type_advice(found, v)}"
+    elif outside["trainer"]:
+        yield (
+            "trainer against itself: layouts differ without half types, so one of them is wrong "
+            "for this model. Write `layout: padded`, and report the model."
+        )
+    if outside["float32"]:
+        yield f"float32 copy: {type_advice(found, v)}"
+    if found.edges is not None and found.edges.exceeded:
+        yield f"kept sets: {edge_advice(found)}"
+
+
+def sampler_advice(found: Measurement, v: Values) -> str:
+    """Return what to set if the sampler's log-probs are too far from the trainer's."""
+    kl = max(kl_of(comparison) for comparison in found.comparisons if comparison.part == "sampler")
+    if not found.half or kl > NOT_ROUNDING.limit:
+        return OTHER_POLICY
+    if not found.separate_engine:
+        return type_advice(found, v)
+    if not v.vllm_importance_sampling_correction:
+        return (
+            "write `vllm_importance_sampling_correction: true`, which weights each token by the "
+            "ratio."
+        )
+    return (
+        "the correction is on (`vllm_importance_sampling_mode: "
+        f"{v.vllm_importance_sampling_mode}`). To be closer, start the engine with the environment "
+        f"variable VLLM_BATCH_INVARIANT=1 where its card has it, or {type_advice(found, v)}"
+    )
+
+
+def type_advice(found: Measurement, v: Values) -> str:
+    """Return which types to set to round less, the cheapest first."""
+    if not v.cast_lm_head_to_fp32:
+        return "write `cast_lm_head_to_fp32: true`, which computes the logits in float32."
+    if found.device.startswith("cuda") and not v.fp16:
+        return (
+            "write `fp16: true`, `bf16: false` and `dtype: float32`: float16 has three more bits "
+            "of precision than bfloat16."
+        )
+    return "write `dtype: float32`, `bf16: false` and `fp16: false`."
+
+
+def edge_advice(found: Measurement) -> str:
+    """Return what to set if the trainer would not have kept drawn tokens."""
+    if found.returns_kept_tokens:
+        return (
+            "nothing to set: the sampler returns its sets, and the trainer scores over them. "
+            "Without them these tokens would be scored as if they could not be drawn."
+        )
+    return (
+        "the sampler does not return its sets, so the trainer finds its own. Remove top_k, top_p "
+        "and min_p, or let transformers sample."
+    )
+
+
+def kl_of(comparison: Comparison) -> float:
+    """Return the KL of a comparison; 0 if it was not measured."""
+    return comparison.distance.kl if comparison.distance else 0.0

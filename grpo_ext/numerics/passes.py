@@ -1,0 +1,166 @@
+"""The passes in which a trainer scores the same completions, with its own scorer."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpo_ext.numerics.edges import with_other_targets
+from grpo_ext.scoring.layout import Layout, choose_layout
+from grpo_ext.scoring.scorer import Scorer, blocks_of
+from grpo_ext.seams.scoring import without_checkpointing
+from grpo_ext.step.records import Scored, Scores
+from grpo_ext.trainer import GRPOExtTrainer
+from grpo_ext.trainer.settings import make_scorer
+
+ROWS = 8  # rows that run together where the recipe does not say how many
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A way to lay out completions for a pass without gradient."""
+
+    name: str
+    layout: str  # a value of the recipe key `layout`
+    shares: bool  # whether completions share one copy of their prompt
+
+
+ONE_ROW = "one row at a time"
+CUTS = (
+    Cut(f"{ROWS} rows, padded", "padded", shares=False),
+    Cut(f"{ROWS} rows, chunks of similar length", "chunks", shares=False),
+    Cut(f"{ROWS} rows, chunks, prompts shared", "chunks", shares=True),
+    Cut(f"{ROWS} rows, packed", "packed", shares=False),
+    Cut(f"{ROWS} rows, packed, prompts shared", "packed", shares=True),
+)
+
+
+class Passes:
+    """Scores one table of completions with a trainer's model in several ways.
+
+    Args:
+        trainer: the trainer, whose training has begun.
+        table: the completions.
+    """
+
+    def __init__(self, trainer: GRPOExtTrainer, table: Scored):
+        self.trainer = trainer
+        self.table = table
+        self.scorer: Scorer = trainer.parts.scorer
+
+    def one_row(self) -> Tensor:
+        """Return the log-probs (B, T) of rectangles of one row."""
+        layout = replace(self._layout("padded"), shares=False)
+        return self._without_gradient(self._scorer(layout), 1).logps
+
+    def cut(self, cut: Cut) -> Tensor:
+        """Return the log-probs (B, T) in a layout.
+
+        Raises:
+            ValueError: if the trainer would not use the layout for this model; the message says
+                why.
+        """
+        layout = self._layout(cut.layout)
+        can_share = layout.in_row if cut.layout == "packed" else layout.shares
+        if cut.shares and not can_share:
+            raise ValueError("the model cannot continue from a shared prompt")
+        if not cut.shares:
+            layout = replace(layout, shares=False, in_row=False)
+        scorer = self._scorer(layout)
+        if scorer.layout.kind != cut.layout:
+            raise ValueError(scorer.layout.reason or "the trainer chose another layout")
+        if cut.shares and not scorer.layout.shares:
+            raise ValueError("the model cannot continue from a shared prompt")
+        return self._without_gradient(scorer, ROWS).logps
+
+    def before_the_step(self) -> Tensor:
+        """Return the log-probs (B, T) of the run's pass for old log-probs, without gradient."""
+        return self._without_gradient(self.scorer, self.micro_batch).logps
+
+    def of_the_step(self, checkpointing: bool | None = None) -> Tensor:
+        """Return the log-probs (B, T) of the run's passes with gradient, as in a step.
+
+        Args:
+            checkpointing: whether to recompute activations; `None`: as the run does.
+        """
+        if checkpointing is None or checkpointing == self.checkpoints:
+            return self._with_gradient(self.scorer)
+        layout = replace(self.scorer.layout, recomputes=checkpointing)
+        with self._checkpointing(checkpointing):
+            return self._with_gradient(replace(self.scorer, layout=layout))
+
+    def own_kept(self) -> tuple[Scores, Scores]:
+        """Score without the sampler's kept sets, so that the trainer finds its own.
+
+        Returns:
+            The scores of the drawn tokens, and those of other tokens, each with their kept sets.
+        """
+        table = replace(self.table, kept=None)
+        block = self.micro_batch
+        with torch.no_grad(), without_checkpointing(self.trainer):
+            drawn = self.scorer.score(self.trainer.model, table, block)
+            others = with_other_targets(self.scorer).score(self.trainer.model, table, block)
+        return drawn, others
+
+    @property
+    def micro_batch(self) -> int:
+        """The number of rows that the run's passes have at most."""
+        return self.trainer.args.per_device_train_batch_size
+
+    @property
+    def checkpoints(self) -> bool:
+        """Whether the run uses gradient checkpointing."""
+        return bool(self.trainer.args.gradient_checkpointing)
+
+    def _layout(self, option: str) -> Layout:
+        return choose_layout(
+            option,
+            self.trainer.accelerator.unwrap_model(self.trainer.model),
+            one_call=False,
+            aux_loss=False,
+            recomputes=False,
+            max_tokens=self.trainer.args.max_tokens_per_micro_batch,
+        )
+
+    def _scorer(self, layout: Layout) -> Scorer:
+        """Return the trainer's scorer for a layout, which it may replace by one that works."""
+        return make_scorer(self.trainer, self.scorer.params, layout)
+
+    def _without_gradient(self, scorer: Scorer, block: int) -> Scores:
+        with torch.no_grad(), without_checkpointing(self.trainer):
+            return scorer.score(self.trainer.model, self.table, block)
+
+    def _with_gradient(self, scorer: Scorer) -> Tensor:
+        """Score micro-batch by micro-batch with gradient, and return the log-probs (B, T)."""
+        table = self.table
+        logps = torch.zeros(table.completion_ids.shape, device=table.completion_ids.device)
+        for rows in blocks_of(table, self.micro_batch):
+            part = table.take(rows)
+            with torch.enable_grad():
+                aux_loss = self.trainer.aux_loss_enabled
+                scores = scorer.score(self.trainer.model, part, aux_loss=aux_loss)
+            on_device = rows.to(logps.device)
+            logps[on_device, : part.width] = scores.logps.detach().to(logps.dtype)
+            del scores  # frees the graph before the next pass
+        return logps
+
+    @contextmanager
+    def _checkpointing(self, on: bool) -> Iterator[None]:
+        """Turn gradient checkpointing on or off within the context."""
+        model: Any = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        set_checkpointing(model, on)
+        try:
+            yield
+        finally:
+            set_checkpointing(model, not on)
+
+
+def set_checkpointing(model: Any, on: bool) -> None:
+    """Turn gradient checkpointing of a transformers model on or off."""
+    if on:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    else:
+        model.gradient_checkpointing_disable()

@@ -1,0 +1,79 @@
+"""The lines of advice: each names keys of a recipe that are real, for what was measured."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from grpo_ext.numerics.advice import advice
+from grpo_ext.numerics.distances import Distance
+from grpo_ext.numerics.edges import Edges
+from grpo_ext.numerics.measure import FLOAT32, SAMPLER, Comparison, Measurement
+from grpo_ext.recipe.load import load_recipe
+
+CLOSE = Distance(100, 1e-9, 1e-10, 1e-5, 1e-4, 0.0, 0)
+ROUNDED = replace(CLOSE, kl=0.002, mean=0.05, share_far=0.07)
+WRONG = replace(CLOSE, kl=0.2, mean=0.4, share_far=0.8)
+HALF = Measurement(weights="bfloat16", autocast="no", device="cpu", sampler="transformers")
+
+
+def lines(found, **settings):
+    recipe = load_recipe(None, {"model_name_or_path": "m", **settings})
+    told = list(advice(found, recipe.flat))
+    for line in told:
+        for key in re.findall(r"`([a-z_0-9]+): [^`]+`", line):
+            assert recipe.flat.has(key), key
+    return told
+
+
+def compared(part, apart, **more):
+    name = {"sampler": SAMPLER, "float32": FLOAT32}.get(part, "8 rows, packed")
+    return replace(HALF, comparisons=[Comparison(part, name, apart)], **more)
+
+
+def test_what_is_within_its_limits_needs_nothing():
+    for part in ("sampler", "trainer", "float32"):
+        assert lines(compared(part, CLOSE)) == []
+        assert lines(compared(part, None)) == []
+
+
+@pytest.mark.parametrize(
+    "settings, device, named",
+    [
+        ({}, "cpu", "cast_lm_head_to_fp32: true"),
+        ({"cast_lm_head_to_fp32": True}, "cpu", "dtype: float32"),
+        ({"cast_lm_head_to_fp32": True}, "cuda:0", "fp16: true"),
+        ({"cast_lm_head_to_fp32": True, "fp16": True, "bf16": False}, "cuda:0", "dtype: float32"),
+    ],
+)
+def test_rounding_is_answered_with_the_cheapest_type_that_is_left(settings, device, named):
+    for part in ("sampler", "trainer", "float32"):
+        [line] = lines(compared(part, ROUNDED, device=device), **settings)
+        assert f"`{named}`" in line
+
+
+def test_more_than_rounding_is_not_answered_with_types():
+    [line] = lines(compared("sampler", WRONG))
+    assert "more than rounding" in line and "dtype" not in line
+    [line] = lines(compared("sampler", ROUNDED, weights="float32"))
+    assert "more than rounding" in line
+    [line] = lines(compared("trainer", ROUNDED, weights="float32"))
+    assert "`layout: padded`" in line
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_a_separate_engine_is_corrected(corrected):
+    found = compared("sampler", ROUNDED, separate_engine=True)
+    [line] = lines(found, vllm_importance_sampling_correction=corrected)
+    assert ("VLLM_BATCH_INVARIANT=1" in line) == corrected
+    assert ("`vllm_importance_sampling_correction: true`" in line) != corrected
+
+
+def test_kept_sets_need_a_key_only_where_the_sampler_does_not_return_them():
+    edges = Edges(100, None, None, None, beyond=0.05)
+    [line] = lines(replace(HALF, edges=edges))
+    assert "top_k, top_p and min_p" in line
+    [line] = lines(replace(HALF, edges=edges, returns_kept_tokens=True))
+    assert "nothing to set" in line

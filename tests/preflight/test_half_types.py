@@ -1,0 +1,32 @@
+"""`check` notes half types, and names the command that measures them."""
+
+from __future__ import annotations
+
+import pytest
+
+from grpo_ext.preflight.half_types import half_type_key, note_half_types
+from grpo_ext.recipe.load import load_recipe
+from grpo_ext.recipe.problems import Findings
+
+CASES = [
+    ({"dtype": "float32", "bf16": False}, True, None),
+    ({"dtype": "bfloat16", "bf16": False}, False, "dtype"),
+    ({"dtype": "float32", "bf16": True}, False, "bf16"),
+    ({"dtype": "float32", "bf16": False, "fp16": True}, True, "fp16"),
+    ({"dtype": "float32"}, True, "bf16"),  # TRL's default
+    ({"dtype": "float32"}, False, None),
+]
+
+
+@pytest.mark.parametrize("settings, on_gpu, key", CASES)
+def test_the_key_of_the_half_type_is_found(settings, on_gpu, key):
+    values = load_recipe(None, {"model_name_or_path": "m", **settings}).flat
+    assert half_type_key(values, on_gpu) == key
+
+
+def test_the_note_names_the_command():
+    values = load_recipe(None, {"model_name_or_path": "m", "dtype": "bfloat16"}).flat
+    findings = Findings()
+    note_half_types(values, findings)
+    [note] = findings.notes
+    assert note.key == "dtype" and "grpo-ext numerics --config" in note.message
