@@ -190,11 +190,20 @@ MEASURES: dict[str, Callable[[History], float | None]] = {
 }
 # the thresholds that are limits of `grpo-ext numerics`; `health_rules.yaml` has the others
 SHARED_THRESHOLDS = {
-    "logp_difference": {"threshold": MEAN_LOG_RATIO.limit},
-    "sampler_kl": {"threshold": KL.limit},
+    "logp_difference": MEAN_LOG_RATIO.limit,
+    "sampler_kl": KL.limit,
 }
+
+
+def rule_of(name: str, settings: dict[str, Any]) -> Rule:
+    """Return a rule from its settings in `health_rules.yaml`."""
+    if name in SHARED_THRESHOLDS:
+        settings = {**settings, "threshold": SHARED_THRESHOLDS[name]}
+    return Rule(name, **settings, measure=MEASURES[name])
+
+
 RULES = {
-    name: Rule(name, **settings, **SHARED_THRESHOLDS.get(name, {}), measure=MEASURES[name])
+    name: rule_of(name, settings)
     for name, settings in data_yaml("grpo_ext.observe", "health_rules.yaml").items()
 }
 
