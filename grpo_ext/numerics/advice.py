@@ -12,31 +12,34 @@ OTHER_POLICY = (
     "`logprob_policy: sampling` and `disable_dropout: true` are the defaults. "
     f"See {DOES_NOT_LEARN}#sampler-and-trainer-differ."
 )
+WRONG_LAYOUT = (
+    "layouts differ without half types, so one of them is wrong for this model. Write `layout: "
+    "padded`, and report the model."
+)
 
 
 def advice(found: Measurement, v: Values) -> Iterator[str]:
-    """Yield a line of advice for each part of a measurement that is outside its limits.
+    """Yield a line of advice for the parts of a measurement that are outside their limits.
+
+    Parts with the same remedy share a line.
 
     Args:
         found: the measurement.
         v: the values of the recipe.
     """
-    outside = {part: False for part in ("sampler", "trainer", "float32")}
-    for comparison in found.comparisons:
-        outside[comparison.part] |= bool(comparison.exceeded)
-    if outside["sampler"]:
-        yield f"sampler against trainer: {sampler_advice(found, v)}"
-    if outside["trainer"] and found.half:
-        yield f"trainer against itself: {type_advice(found, v)}"
-    elif outside["trainer"]:
-        yield (
-            "trainer against itself: layouts differ without half types, so one of them is wrong "
-            "for this model. Write `layout: padded`, and report the model."
-        )
-    if outside["float32"]:
-        yield f"float32 copy: {type_advice(found, v)}"
+    outside = {comparison.part for comparison in found.comparisons if comparison.exceeded}
+    parts_of: dict[str, list[str]] = {}  # the parts that a remedy is for
+    if "sampler" in outside:
+        parts_of.setdefault(sampler_advice(found, v), []).append("sampler against trainer")
+    if "trainer" in outside:
+        remedy = type_advice(found, v) if found.half else WRONG_LAYOUT
+        parts_of.setdefault(remedy, []).append("trainer against itself")
+    if "float32" in outside:
+        parts_of.setdefault(type_advice(found, v), []).append("float32 copy")
     if found.edges is not None and found.edges.exceeded:
-        yield f"kept sets: {edge_advice(found)}"
+        parts_of.setdefault(edge_advice(found), []).append("kept sets")
+    for remedy, parts in parts_of.items():
+        yield f"{', '.join(parts)}: {remedy}"
 
 
 def sampler_advice(found: Measurement, v: Values) -> str:

@@ -77,11 +77,12 @@ def verdict(apart: Distance | None) -> str:
 def edge_lines(edges: Edges) -> Iterator[str]:
     """Yield lines about the kept sets of sampler and trainer."""
     if edges.differ is None:
-        yield "kept sets: the sampler does not return them"
+        yield "the sampler does not return the tokens that its truncation kept"
     else:
         yield (
-            f"kept sets: {edges.differ:.2%} of {edges.positions} positions differ; the sampler "
-            f"alone keeps {edges.only_sampler:.3g} tokens a position, the trainer alone "
+            "positions where sampler and trainer keep other tokens: "
+            f"{edges.differ:.2%} of {edges.positions}; the sampler alone keeps "
+            f"{edges.only_sampler:.3g} tokens a position, the trainer alone "
             f"{edges.only_trainer:.3g}"
         )
     word = "above" if edges.exceeded else "within"

@@ -102,7 +102,12 @@ def test_tables_are_printed_with_limits_and_their_sources(tiny_folder, capsys):
     command = ["numerics", "--config", "countdown/tiny", "--completions", "4"]
     assert main([*command, *words(tiny_folder, top_k=12)]) == 0
     printed = capsys.readouterr()
-    for words_of_it in ("log-probs of the same tokens", "last quarter", "prime-rl", "kept sets: "):
+    for words_of_it in (
+        "log-probs of the same tokens",
+        "last quarter",
+        "prime-rl",
+        "keep other tokens",
+    ):
         assert words_of_it in printed.out
     assert "all within the limits" in printed.out
     assert "numerics: sampling\n" in printed.err
