@@ -76,7 +76,7 @@ def answer_all(
     rewards: Rewards,
     extras: Row | None = None,
 ) -> list[Sample]:
-    """Return the scores of `rows` as if the model had given the same answer to each of them.
+    """Return samples of `rows`, scored as if the model had given each row the same answer.
 
     Args:
         rows: the rows, with `prompt` and the columns that the rewards read.
@@ -113,7 +113,7 @@ def best_constant(
 
     Returns:
         The sample, or `None` if a constant answer is meaningless here: there are no rewards or no
-            samples, all rows are identical, or the samples are episodes.
+        samples, all rows are identical, or the samples are episodes.
     """
     distinct_rows = {repr(sorted(row.items(), key=itemgetter(0))) for row in rows}
     has_episodes = any(sample.episode for sample in samples)

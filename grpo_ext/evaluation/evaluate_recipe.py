@@ -281,7 +281,7 @@ def load_model(recipe: Recipe, model_name: str) -> Any:
 
 
 def init_kwargs(recipe: Recipe, model_name: str) -> dict[str, Any]:
-    """Return keyword arguments for loading a model; a revision only for the recipe's model."""
+    """Return keyword arguments for loading a model; only the recipe's model has a revision."""
     init = model_init_kwargs(recipe)
     if model_name != recipe.model.model_name_or_path:
         init.pop("revision")

@@ -129,10 +129,10 @@ def problems_of(samples: list[Sample], rows: pd.Index) -> list[str | int]:
 
 
 def over_rows(samples: list[Sample], values: pd.Series) -> Estimate | None:
-    """Return the mean of `values`, one per row and indexed by row number, without NaN.
+    """Return the mean of values of rows, ignoring NaN; `None` if no value is left.
 
-    Its standard error does not treat rows of the same problem as independent. Returns `None` if no
-    value is left.
+    `values` has one value per row, by row number. The standard error does not treat rows of the
+    same problem as independent.
     """
     problems = problems_of(samples, values.index)
     return mean_of(values.to_numpy(dtype=float), problems)

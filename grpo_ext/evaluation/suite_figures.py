@@ -86,7 +86,7 @@ def label(metric: str, metric_filter: str) -> str:
 def is_score(value: object) -> bool:
     """Return whether a value of the harness is a score, and not a text, a list or a tuple.
 
-    Numbers of numpy are scores, and so are true and false, as IFEval's.
+    NumPy numbers are scores, and so are true and false, which IFEval gives.
     """
     try:
         float(value)  # type: ignore[arg-type]

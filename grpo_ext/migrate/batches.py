@@ -1,4 +1,4 @@
-"""Translate batch sizes so that optimizer steps and generations keep their completions."""
+"""Translate batch sizes so that steps and generations keep their numbers of completions."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def write_batch(
     """Write batch sizes in the keys of TRL, and return the batch.
 
     The keys keep their values, unless the number of processes changes: then a step and a generation
-    keep their sizes. If the number of the other project is unknown, a remark says which number is
-    assumed.
+    keep their sizes. If the other project's number of processes is unknown, a remark says which
+    number is assumed.
 
     Args:
         draft: the recipe under construction.

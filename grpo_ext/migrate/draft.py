@@ -177,7 +177,7 @@ class Draft:
 
 
 def texts_of(setting: Setting | None) -> list[str]:
-    """Return the value of a setting as a list of texts; one value is a list of one."""
+    """Return the value of a setting as a list of texts; an empty list if it has no value."""
     if setting is None or setting.value is None:
         return []
     values = setting.value if isinstance(setting.value, list) else [setting.value]
@@ -185,6 +185,6 @@ def texts_of(setting: Setting | None) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """Return a value on one line, shortened."""
+    """Return a value as text on one line, cut off after `MOST_SHOWN` characters."""
     text = one_line(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} ..."

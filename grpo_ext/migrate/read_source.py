@@ -32,11 +32,11 @@ def read_source(path: Path, project: str | None = None) -> Source:
 
     Args:
         path: a YAML file, or a shell script.
-        project: one of `PROJECTS`; `None`: recognised by keys and commands.
+        project: one of `PROJECTS`; `None`: recognize it by its keys or its command.
 
     Raises:
         ValueError: if the file cannot be read, has no settings or training command of a known
-            project, or is for another method than GRPO.
+            project, or is for a method other than GRPO.
         OSError: if there is no such file.
     """
     if path.suffix in (".yaml", ".yml"):
@@ -50,7 +50,7 @@ def read_source(path: Path, project: str | None = None) -> Source:
 
 
 def refuse_other_methods(source: Source) -> None:
-    """Raise `ValueError` if the settings are for another method than GRPO.
+    """Raise `ValueError` if the settings are for a method other than GRPO.
 
     Methods whose names only the shell knows, and verl's estimators other than `gae`, are accepted.
     """
@@ -64,7 +64,7 @@ def refuse_other_methods(source: Source) -> None:
     for setting in others:
         if setting.unknown is None:
             raise ValueError(
-                f"{setting.place}: these settings are for another method than GRPO: "
+                f"{setting.place}: these settings are for a method other than GRPO: "
                 f"{setting.key} is {shown(setting.value)}. Pass a file that trains with GRPO."
             )
 
@@ -185,7 +185,7 @@ def from_script(path: Path, project: str | None) -> Source:
 def read_config(source: Source, launch: Launch, path: Path) -> None:
     """Add the settings of the YAML file that the command names, or a remark if they are not read.
 
-    The file must be in the folder of the script or the current one, or below it.
+    The file must be in the folder of the script, the current folder, or a subfolder of either.
     """
     if launch.config is None:
         return

@@ -39,7 +39,7 @@ class ScriptFault(ValueError):
 
 @dataclass(frozen=True)
 class Command:
-    """A command, with the variables set in front of it and the exported ones of launchers."""
+    """A command, the variables set in front of it, and exported ones that a launcher reads."""
 
     words: list[Word]
     environment: dict[str, Word] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class _Script:
 
     @property
     def _certain(self) -> bool:
-        """Whether the current command is run in any case, and in the shell of the script."""
+        """Whether the current command always runs, and in the shell of the script."""
         return self.depth == 0 and self.subshells == 0 and not self.chained
 
     def _word(self, token: str, line: int) -> None:

@@ -227,7 +227,7 @@ def write_all_sizes(draft: Draft, found: int | None, processes: int | None) -> B
 
 
 def data_parallel(draft: Draft, found: int | None) -> int | None:
-    """Return how many processes have batches of their own; `None`: unknown.
+    """Return how many processes have batches of their own; `None` if this is unknown.
 
     With Megatron, several processes share the same batch. If such groups do not divide the number
     of processes, each process counts. `found` is the number of all processes; the key `gpus`

@@ -140,8 +140,8 @@ def write_rows(draft: Draft) -> None:
 def write_one_reward(draft: Draft) -> None:
     """Write the reward: the user's function, a reward model, or else `accuracy`.
 
-    In the last case, a remark says that verl chooses by data source. The penalty of DAPO for long
-    completions comes in addition, if it is on.
+    In the last case, a remark says that verl chooses a reward by the source of a row. The penalty
+    of DAPO for long completions is added if it is on.
     """
     path = draft.take("custom_reward_function.path")
     name = draft.known("custom_reward_function.name", default="compute_score")
@@ -230,7 +230,7 @@ def write_objective(draft: Draft) -> None:
 
 
 def write_intervals(draft: Draft, steps: int) -> None:
-    """Write intervals, which verl counts in generations, in optimizer steps.
+    """Write intervals in optimizer steps; verl counts them in generations.
 
     These are the length of the run, its warmup, and when it saves and evaluates, if it does.
 

@@ -1,4 +1,4 @@
-"""Completions for the page: an index of short columns, and chunks of texts, unpacked when shown."""
+"""Completions for the page: an index of short columns, and texts that are unpacked when shown."""
 
 from itertools import islice
 from typing import Any
