@@ -171,9 +171,10 @@ class Bench:
         return self.figures
 
     def _affordable_groups(self, seconds: float) -> int:
-        """Return how many groups per generation let two generations end in `seconds`; 0 if none.
+        """Return how many groups per generation fit if two generations may take `seconds`.
 
-        A GPU takes about as long for the completions of one group as for those of several.
+        Returns 0 if not even one fits. A GPU takes about as long for the completions of one group
+        as for those of several.
         """
         phases = [self.figures.get(name, 0.0) for name in PHASES]
         generation = sum(self.figures.get(name, 0.0) for name in GENERATION_PHASES)

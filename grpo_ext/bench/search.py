@@ -92,15 +92,15 @@ class Search:
         return measurement
 
     def candidates(self) -> Iterator[Settings]:
-        """Yield the settings to measure, those that are likely to win first.
+        """Yield the settings to measure, beginning with those that are likely to be fastest.
 
         The recipe's own settings come first, then:
 
         - the layout that the recipe's trainer has chosen, unless this repeats the recipe's own
         - if the recipe uses gradient checkpointing, the fastest settings without it
-        - token limits with the fastest layout, up to one below which others cannot win
+        - token limits with the fastest layout, from the largest down to the first slow one
         - the other layouts, and token limits again if one of them is the fastest
-        - the fastest settings with gradient checkpointing if they are without it, and the reverse
+        - the fastest settings with gradient checkpointing switched on or off
 
         Settings without gradient checkpointing are left out if they are not expected to fit into
         memory. What is fastest depends on the measurements so far, so the same settings may come

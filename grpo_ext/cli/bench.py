@@ -249,7 +249,7 @@ def advice_lines(search: Search, longest: int | None) -> Iterator[str]:
         labels = "; ".join(map(settings_label, search.not_tried))
         yield f"not tried {reason}: {labels}"
     if search.best and not search.repeated:
-        yield "each was measured once, so small differences may be chance"
+        yield "each setting was measured once, so small differences may be chance"
     lines = search.lines()
     measured = " of those measured" if search.not_tried else ""
     if lines:

@@ -233,7 +233,7 @@ def ask_about(proposal: Proposal, rows: list[dict[str, Any]]) -> Proposal:
         if needed is not None and name != "judge":  # --judge names that one
             readable[name] = needed
     reward = ask(
-        f"Enter a reward, or nothing for [{proposal.reward}], since {one_line(proposal.reason)}",
+        f"Enter a reward, or nothing for [{proposal.reward}] ({one_line(proposal.reason)})",
         default=proposal.reward,
         choices=list(readable),
     )

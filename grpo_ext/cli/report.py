@@ -36,7 +36,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         type=at_least(0),
         default=50_000,
         metavar="N",
-        help="show about N completions, those of a share of the prompts (default 50000)",
+        help="show about N completions, those of randomly chosen prompts (default 50000)",
     )
     add(
         "--serve",

@@ -78,7 +78,7 @@ def run_show(args: argparse.Namespace) -> int:
     print(f"Options:  {options_with_defaults(info) or 'none'}")
     if info.optional:
         names = ", ".join(info.optional)
-        print(f"          (unless set, the column is read if there is one: {names})")
+        print(f"          (if not set, read from the column of that name, if any: {names})")
     if info.needs_cpu:
         print("Runs in:  worker processes, if reward_workers is above 0")
     else:

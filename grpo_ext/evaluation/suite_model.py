@@ -56,7 +56,7 @@ def check_model(recipe: Recipe, name: str, engine: str) -> CheckedModel:
 
 
 def template_options(recipe: Recipe) -> dict[str, Any] | None:
-    """Return the recipe's further arguments for the chat template."""
+    """Return the recipe's further arguments for the chat template; `None` if it has none."""
     options: Any = recipe.training.chat_template_kwargs  # already parsed as a mapping
     return options
 

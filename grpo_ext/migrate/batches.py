@@ -54,7 +54,7 @@ def write_sizes(draft: Draft, sizes: Sizes, processes: int) -> Batch:
     if sizes.step % processes:
         raise ValueError(
             f"an optimizer step of {sizes.step} completions cannot be shared by {processes} "
-            "processes. Choose a --num_processes that divides it."
+            f"processes. Choose a --num_processes that divides {sizes.step}."
         )
     share = sizes.step // processes
     micro_batch = min(sizes.micro_batch, share)

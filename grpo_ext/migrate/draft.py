@@ -123,8 +123,8 @@ class Draft:
     ) -> None:
         """Write a key of the recipe, or add a remark if its value cannot be taken over.
 
-        A value that only the shell knows must be written by hand, and secrets are left out. -1 for
-        `top_k`, which stands for all tokens in vLLM, becomes 0.
+        A value that only the shell knows must be written by hand, and secrets are left out. A
+        `top_k` of -1, which stands for all tokens in vLLM, becomes 0.
 
         Args:
             key: the key of the recipe.

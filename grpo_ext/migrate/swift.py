@@ -137,7 +137,9 @@ def write_sharding(draft: Draft) -> None:
     else:
         draft.write("accelerate_config", ours, setting)
     if str(setting.value).endswith("_offload"):
-        draft.remark(setting, "nothing is offloaded. Set it in a file of accelerate_config.")
+        draft.remark(
+            setting, "offloading was not taken over. Set it in a file for accelerate_config."
+        )
 
 
 def write_all_rewards(draft: Draft) -> None:

@@ -39,7 +39,7 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
         setting = draft.take(key)
         if setting is not None:
             draft.remark(
-                setting, "the settings of other YAML files were not read. Write them, too."
+                setting, "the settings of other YAML files were not read. Add them by hand."
             )
     write_adapter(draft)
     return batch
@@ -59,7 +59,7 @@ def write_sizes_in_prompts(draft: Draft, processes: int | None) -> tuple[Batch, 
     shards = data_parallel(draft)
     per_prompt = draft.number(f"{ROLLOUT}.n", default=1)
     if per_prompt == 1:
-        reason = "rollout.n is 1, but a group has at least 2 completions"
+        reason = "rollout.n is 1, but a group needs at least 2 completions"
         draft.missing["num_generations"] = reason
         draft.remark(None, f"Write num_generations by hand: {reason}.")
     step = draft.number(f"{ACTOR}.ppo_mini_batch_size", default=256) * per_prompt
@@ -116,7 +116,7 @@ def micro_batch(draft: Draft, share: int, shards: int) -> int:
 
 
 def write_rows(draft: Draft) -> None:
-    """Write the first files for training and evaluation, and how many of their rows are used."""
+    """Write the first training file, the first evaluation file, and the limits on their rows."""
     for theirs, ours in {"train_files": "dataset_name", "val_files": "eval_dataset_name"}.items():
         setting = draft.take(f"data.{theirs}")
         if setting is None:
@@ -155,7 +155,9 @@ def write_one_reward(draft: Draft) -> None:
         specs.append(f"{path.value}:{name}")
     elif enabled is True and model is not None:
         specs.append(model.value)
-        draft.remark(model, "it must be a classifier of one label, which scores whole texts.")
+        draft.remark(
+            model, "it must be a classifier with a single label, which scores whole texts."
+        )
     else:
         draft.write("rename_columns", {"solution": "reward_model.ground_truth"})
         specs.append("accuracy")
