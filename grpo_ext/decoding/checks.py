@@ -3,8 +3,15 @@
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
-from torch import Tensor, distributed
-from transformers import DynamicCache, GenerationConfig, GenerationMixin, PreTrainedModel
+from torch import LongTensor, Tensor, distributed
+from transformers import (
+    DynamicCache,
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteriaList,
+)
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.generation import GenerationMode
 from transformers.generation.logits_process import (
@@ -38,6 +45,7 @@ from transformers.generation.stopping_criteria import (
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
+from grpo_ext.common.cache_input import CACHE_INPUT
 from grpo_ext.decoding.play import EpisodeEnds
 
 # Processors and criteria that treat each row separately and keep no state per row.
@@ -71,16 +79,16 @@ STATELESS_CRITERIA = (
     StopStringCriteria,
 )
 INPUTS = {  # inputs of the model in addition to the tokens
+    CACHE_INPUT,
     "attention_mask",
     "logits_to_keep",
-    "past_key_values",
     "position_ids",
     "use_cache",
 }
 
 
 class NotSupported(Exception):
-    """The fast loop cannot decode this; the message says why."""
+    """The fast loop cannot decode this; the message says why, and what would change it."""
 
 
 @runtime_checkable
@@ -117,26 +125,38 @@ def check_model(model: PreTrainedModel) -> None:
         if overrides or name in vars(model):
             raise NotSupported(f"{type(model).__name__} prepares its inputs with its own {name}")
     if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
-        raise NotSupported("the model is on several devices")
+        raise NotSupported("the model is on several devices; load it on one, without device_map")
     is_alone = not distributed.is_initialized() or distributed.get_world_size() == 1
     if is_alone:
         return
     if is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model):
-        raise NotSupported("the model is sharded, so all ranks must take the same number of steps")
+        raise NotSupported(
+            "the model is sharded, so all ranks must take the same number of steps; ZeRO-2 and DDP "
+            "keep it whole"
+        )
 
 
 def check_config(config: GenerationConfig) -> None:
     """Raise `NotSupported` for a generation config that the loop does not implement."""
     mode = config.get_generation_mode()
     if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
-        raise NotSupported(f"the generation config asks for {mode.value}")
+        raise NotSupported(
+            f"the generation config asks for {mode.value}; remove the option that does so from "
+            "generation_kwargs, or from the generation_config.json of the model"
+        )
     for name in ("return_dict_in_generate", "prefill_chunk_size", "cache_implementation"):
         if getattr(config, name, None):
-            raise NotSupported(f"{name} is set")
+            raise NotSupported(
+                f"{name} is set; remove it from the recipe, from generation_kwargs, or from the "
+                "generation_config.json of the model"
+            )
     if config.use_cache is False:
-        raise NotSupported("use_cache is off")
+        raise NotSupported(
+            "use_cache is off; remove it from generation_kwargs, or from the "
+            "generation_config.json of the model"
+        )
     if config.pad_token_id is None:
-        raise NotSupported("there is no pad token")
+        raise NotSupported("there is no pad token; set the pad_token of the tokenizer")
 
 
 def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any]) -> None:
@@ -153,19 +173,47 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
     """
     for processor in processors:
         if type(processor) not in STATELESS_PROCESSORS and not isinstance(processor, SelectsRows):
-            raise NotSupported(f"{type(processor).__name__} may have a state per row")
+            raise NotSupported(
+                f"{type(processor).__name__} may have a state per row; remove the option that adds "
+                "it from generation_kwargs, or from the generation_config.json of the model"
+            )
     for criterion in criteria:
         if type(criterion) not in STATELESS_CRITERIA:
-            raise NotSupported(f"{type(criterion).__name__} may have a state per row")
+            raise NotSupported(
+                f"{type(criterion).__name__} may have a state per row; remove the option that adds "
+                "it from generation_kwargs, or from the generation_config.json of the model"
+            )
     for name in sorted(inputs.keys() - INPUTS):
         if inputs[name] is not None:
-            raise NotSupported(f"the model gets the input {name}")
-    cache = inputs.get("past_key_values")
+            raise NotSupported(
+                f"the model gets the input {name}, which this version of grpo_ext does not know; "
+                "if transformers is newer than in constraints.txt, install that version or a newer "
+                "grpo_ext"
+            )
+    cache = inputs.get(CACHE_INPUT)
     if not has_selectable_rows(cache) or cache.get_seq_length() > 0:
         raise NotSupported(f"the cache ({type(cache).__name__}) cannot remove rows")
     positions = inputs.get("position_ids")
     if positions is not None and positions.dim() != 2:
         raise NotSupported("positions have several dimensions")
+
+
+def check_decoding(
+    model: PreTrainedModel,
+    input_ids: LongTensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    **inputs: Any,
+) -> LongTensor:
+    """Check a call of `decode`, whose arguments it has, and return the prompts (B, P) unchanged.
+
+    Raises:
+        NotSupported: if only transformers can decode this.
+    """
+    check_config(generation_config)
+    check_call(logits_processor, stopping_criteria, inputs)
+    return input_ids
 
 
 def is_noisy(model: torch.nn.Module) -> bool:

@@ -31,7 +31,8 @@ from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from grpo_ext.batching.cuts import equal_prompts
-from grpo_ext.decoding.checks import ForcesTokens, SelectsRows, check_call, check_config, is_noisy
+from grpo_ext.common.cache_input import CACHE_INPUT
+from grpo_ext.decoding.checks import ForcesTokens, SelectsRows, check_decoding, is_noisy
 from grpo_ext.decoding.draw import draw_tokens
 
 ENDED_SHARE = 1 / 8  # rows that have ended are removed once they are this share of the batch
@@ -53,7 +54,6 @@ class BufferedLayer(DynamicLayer):
     def __init__(self, layer: DynamicLayer, rows: Tensor):
         super().__init__()
         assert layer.keys is not None and layer.values is not None
-        self.dtype = layer.dtype
         self.device = layer.device
         self.is_initialized = True
         rows = rows.to(layer.device)
@@ -125,8 +125,7 @@ class DecodeBatch:
         input_ids: left-padded prompts, (B, P).
         max_length: the maximum length of prompt and completion together.
         pad: the token that fills a row after its end.
-        inputs: `past_key_values`, and optionally `attention_mask` (B, P) and `position_ids` (B or
-            1, P).
+        inputs: the cache, and optionally `attention_mask` (B, P) and `position_ids` (B or 1, P).
     """
 
     def __init__(self, input_ids: Tensor, max_length: int, pad: int, inputs: dict[str, Any]):
@@ -134,7 +133,7 @@ class DecodeBatch:
         room = max_length - width
         self.length = width
         self.pad = pad
-        self.cache = inputs["past_key_values"]
+        self.cache = inputs[CACHE_INPUT]
         self._num_read = width  # positions that the model has read
         self._ids = functional.pad(input_ids, (0, room), value=pad)  # (b, max_length)
         self._mask = inputs.get("attention_mask")
@@ -171,7 +170,7 @@ class DecodeBatch:
         """
         inputs = {
             "input_ids": self._ids[:, self._num_read : self.length],
-            "past_key_values": self.cache,
+            CACHE_INPUT: self.cache,
             "attention_mask": None,
         }
         if self._mask is not None:
@@ -237,8 +236,9 @@ def decode(
     Raises:
         NotSupported: before anything is computed, if only transformers can decode this.
     """
-    check_config(generation_config)
-    check_call(logits_processor, stopping_criteria, inputs)
+    check_decoding(
+        model, input_ids, logits_processor, stopping_criteria, generation_config, **inputs
+    )
     constant_inputs = {
         name: inputs[name] for name in ("use_cache", "logits_to_keep") if name in inputs
     }
@@ -302,7 +302,7 @@ def prefill(model: PreTrainedModel, input_ids: Tensor, inputs: dict[str, Any]) -
             unique_inputs[name] = tensor[unique]
     with contiguous_head_input(model):
         outputs = model(input_ids=input_ids[unique], **unique_inputs, return_dict=True)
-    expand(inputs["past_key_values"], prompt_of_row)
+    expand(inputs[CACHE_INPUT], prompt_of_row)
     return last_logits(outputs, input_ids.device)[prompt_of_row]
 
 

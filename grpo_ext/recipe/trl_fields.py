@@ -1,15 +1,15 @@
 """The fields of TRL's dataclasses that are recipe keys: types, choices and defaults.
 
 `make fields` writes this file. With it, a recipe is read and checked without importing TRL,
-transformers and torch, which takes seconds, if `VERSIONS` are installed. The classes list fields
-and cannot be built.
+transformers and torch, which takes seconds, if the installed versions are in `VERSIONS`. The
+classes list fields and cannot be built.
 """
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-VERSIONS = {"trl": "1.16.0", "transformers": "5.23.0"}
+VERSIONS = {"trl": ["1.16.0"], "transformers": ["5.23.0", "5.24.0"]}
 
 
 class OptimizerNames(StrEnum):

@@ -6,7 +6,7 @@ The sampling steps are recorded, so that any truncation can be scored exactly.
 import torch
 from transformers import GenerationConfig
 
-from grpo_ext.decoding.checks import NotSupported, base_model, check_config, check_model
+from grpo_ext.decoding.checks import NotSupported
 from grpo_ext.decoding.play import Player
 from grpo_ext.objective.recorder import Recorder
 from grpo_ext.objective.sampling import SamplingParams
@@ -15,7 +15,7 @@ from grpo_ext.samplers.episode_rounds import TokenRecord, played, rounds
 from grpo_ext.samplers.lockstep_episodes import Completed, play_by_turns
 from grpo_ext.samplers.port import SampledTrainer
 from grpo_ext.seams import trl as seam
-from grpo_ext.seams.generate import watching
+from grpo_ext.seams.generate import check_fast_generation, watching
 from grpo_ext.step.records import Generation
 
 
@@ -136,8 +136,7 @@ def how_it_generates(model: torch.nn.Module, config: GenerationConfig, fast: boo
     if not fast:
         return "transformers' generate (fast_generate: false)"
     try:
-        check_model(base_model(model))
-        check_config(config)
+        check_fast_generation(model, config)
     except NotSupported as reason:
         return f"transformers' generate, since {reason}"
     return "each prompt read once, rows that have ended leave the batch (fast_generate)"

@@ -13,6 +13,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from grpo_ext.batching.cuts import equal_prompts
+from grpo_ext.common.cache_input import CACHE_INPUT
 from grpo_ext.scoring.head import Head, RunModel, labels_of, positions_of
 from grpo_ext.step.records import Scores
 
@@ -51,7 +52,7 @@ class ReadPrompts:
             input_ids=self.ids,
             attention_mask=self.mask,
             position_ids=positions_of(self.mask),
-            past_key_values=self.cache,
+            **{CACHE_INPUT: self.cache},
         )
         return bool(self.cache.get_seq_length() == self.end)
 
@@ -100,7 +101,7 @@ class ReadPrompts:
             input_ids=ids,
             attention_mask=seen,
             position_ids=positions,
-            past_key_values=cache,
+            **{CACHE_INPUT: cache},
         )
 
 

@@ -8,13 +8,20 @@ import torch
 from transformers import (
     EosTokenCriteria,
     GenerationConfig,
+    GenerationMixin,
     LogitsProcessorList,
     PreTrainedModel,
     StoppingCriteriaList,
 )
 from transformers.utils import logging
 
-from grpo_ext.decoding.checks import NotSupported, base_model, check_model
+from grpo_ext.decoding.checks import (
+    NotSupported,
+    base_model,
+    check_config,
+    check_decoding,
+    check_model,
+)
 from grpo_ext.decoding.decode import decode
 from grpo_ext.decoding.play import EpisodeEnds, Player
 from grpo_ext.objective.recorder import Recorder
@@ -74,6 +81,30 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
 
     with replaced(inner, generate=generate):
         yield
+
+
+def check_fast_generation(model: torch.nn.Module, config: GenerationConfig) -> None:
+    """Raise `NotSupported` if the fast loop cannot decode, before anything is generated.
+
+    transformers prepares a `generate` call for a short prompt, and stops before the model runs. A
+    model that has its own `generate` might run, so that only its config is checked.
+
+    Args:
+        model: a transformers model, with or without PEFT adapters.
+        config: the config of `generate`.
+    """
+    inner: Any = base_model(model)
+    check_model(inner)
+    if type(inner).generate is not GenerationMixin.generate:
+        check_config(config)
+        return
+    prompt = torch.zeros(1, 2, dtype=torch.long, device=inner.device)
+    inner.generate(
+        input_ids=prompt,
+        attention_mask=torch.ones_like(prompt),
+        generation_config=config,
+        custom_generate=check_decoding,
+    )
 
 
 @contextmanager

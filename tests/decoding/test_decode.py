@@ -7,6 +7,7 @@ import torch
 from transformers import DynamicCache, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import StopStringCriteria
 
+from grpo_ext.common.cache_input import CACHE_INPUT
 from grpo_ext.decoding.decode import prefill
 from grpo_ext.seams.generate import fast_generation
 from tests.support.tiny_models import ENDS, FAMILIES, batch_sizes, decoding, make_batch, make_model
@@ -221,7 +222,7 @@ def test_prefill_reads_each_distinct_row_once_and_answers_all(masked):
     ids = torch.randint(13, 40, (4, 5), generator=torch.Generator().manual_seed(0))[
         [0, 1, 0, 2, 3, 1, 0]
     ]
-    inputs = {"past_key_values": DynamicCache(config=model.config)}
+    inputs = {CACHE_INPUT: DynamicCache(config=model.config)}
     if masked:
         inputs["attention_mask"] = torch.tensor(
             [[1] * 5, [0] + [1] * 4, *[[1] * 5] * 3, [0] + [1] * 4, [1] * 5]
@@ -231,7 +232,7 @@ def test_prefill_reads_each_distinct_row_once_and_answers_all(masked):
         logits = prefill(model, ids, inputs)
     assert passes == [(4, 5)]
     assert torch.allclose(logits, expected, atol=1e-5)
-    assert inputs["past_key_values"].layers[0].keys.shape[0] == 7
+    assert inputs[CACHE_INPUT].layers[0].keys.shape[0] == 7
 
 
 def test_the_head_reads_whole_tensors_and_not_slices():

@@ -16,9 +16,11 @@ from transformers import (
 )
 from transformers.generation import LogitsProcessor, StoppingCriteria
 
+from grpo_ext.common.cache_input import CACHE_INPUT
+from grpo_ext.decoding import checks
 from grpo_ext.decoding.checks import NotSupported, check_model
 from grpo_ext.seams import generate
-from grpo_ext.seams.generate import fast_generation
+from grpo_ext.seams.generate import check_fast_generation, fast_generation
 from tests.support.tiny_models import batch_sizes, decoding, make_batch, make_model
 
 
@@ -79,6 +81,22 @@ def test_transformers_decodes_what_the_loop_does_not(told, config, arguments, re
         ours = ours.sequences
     assert torch.equal(theirs, ours)  # to the last draw
     assert len(told) == 1 and reason in told[0]
+
+
+def test_what_the_loop_cannot_decode_is_known_before_the_model_runs(monkeypatch):
+    """Also a cache whose name this package does not know, as after transformers 5.24."""
+    model = make_model()
+    model.generation_config.repetition_penalty = 1.3
+    state = torch.get_rng_state()
+    with batch_sizes(model) as passes:
+        check_fast_generation(model, decoding(repetition_penalty=1.0))
+        with pytest.raises(NotSupported, match=r"RepetitionPenalty.*generation_config\.json"):
+            check_fast_generation(model, decoding())
+        monkeypatch.setattr(checks, "INPUTS", checks.INPUTS - {CACHE_INPUT})
+        with pytest.raises(NotSupported, match=rf"input {CACHE_INPUT}, .*constraints\.txt"):
+            check_fast_generation(model, decoding(repetition_penalty=1.0))
+    assert passes == []
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_models_that_need_their_own_way_are_named():

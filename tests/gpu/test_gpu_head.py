@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from grpo_ext.common.cache_input import CACHE_INPUT
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.logit_blocks import add_product
 from grpo_ext.objective.logprob import sampling_log_probs
@@ -48,8 +49,8 @@ def test_kept_sets_found_again_from_the_scorers_logits(dtype, device):
     cache = None
     sampled = []
     for _ in range(tokens):
-        output = model(given, past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
+        output = model(given, use_cache=True, **{CACHE_INPUT: cache})
+        cache = output[CACHE_INPUT]
         scores = output.logits[:, -1].float() / params.temperature
         kept = kept_tokens(scores, params)
         logps = scores.masked_fill(~kept, -torch.inf).log_softmax(-1)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from benchmarks.gpu.attention import attend_varlen, kernel_is_there, visible
+from grpo_ext.common.cache_input import CACHE_INPUT
 from grpo_ext.scoring.head import Head
 from grpo_ext.scoring.packed import run_packed
 from grpo_ext.scoring.probe import Probe
@@ -135,12 +136,11 @@ def test_a_run_that_shares_prompts_tries_it_first(attention):
     backbone = type(model.model)
 
     class TopLeft(backbone):
-        def forward(self, *args, attention_mask=None, past_key_values=None, **kwargs):
-            if past_key_values is not None and past_key_values.get_seq_length():
+        def forward(self, *args, attention_mask=None, **kwargs):
+            cache = kwargs.get(CACHE_INPUT)
+            if cache is not None and cache.get_seq_length():
                 attention_mask = attention_mask.roll(1, 1)  # each query sees one place less
-            return super().forward(
-                *args, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs
-            )
+            return super().forward(*args, attention_mask=attention_mask, **kwargs)
 
     model.model.__class__ = TopLeft
     assert not probe.shares_prompts(model)

@@ -73,7 +73,7 @@ def messages(load, overrides) -> list[str]:
 def test_other_versions_are_asked_for_their_fields_and_refuse_alike(load, overrides, monkeypatch):
     known = messages(load, overrides)
     later_patch = f"{transformers.__version__}.1"
-    monkeypatch.setitem(trl_fields.VERSIONS, "transformers", later_patch)
+    monkeypatch.setitem(trl_fields.VERSIONS, "transformers", [later_patch])
     assert keys.keys_of(grpo=True) == GRPO_CLASSES
     assert keys.keys_of(grpo=False) == SFT_CLASSES
     assert messages(load, overrides) == known and len(known) >= 3

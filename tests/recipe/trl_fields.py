@@ -14,20 +14,20 @@ import typing
 from enum import Enum
 from typing import Any
 
-import transformers
-import trl
 from trl import GRPOConfig, ModelConfig, ScriptArguments, SFTConfig
 
 from grpo_ext.recipe.fields import CHOICES, choices_of, default_of
 from tests.support.places import REPO
 
 FILE = REPO / "grpo_ext" / "recipe" / "trl_fields.py"
+# versions whose fields are the same; `make newest` tests the newest of transformers
+VERSIONS = {"trl": ["1.16.0"], "transformers": ["5.23.0", "5.24.0"]}
 CLASSES = (ScriptArguments, ModelConfig, GRPOConfig, SFTConfig)
 HEAD = '''"""The fields of TRL's dataclasses that are recipe keys: types, choices and defaults.
 
 `make fields` writes this file. With it, a recipe is read and checked without importing TRL,
-transformers and torch, which takes seconds, if `VERSIONS` are installed. The classes list fields
-and cannot be built.
+transformers and torch, which takes seconds, if the installed versions are in `VERSIONS`. The
+classes list fields and cannot be built.
 """
 
 from dataclasses import dataclass, field
@@ -44,8 +44,7 @@ def source() -> str:
     named: dict[str, type] = {}  # the classes that are types of fields
     mirrors = [mirror(cls, named) for cls in classes]
     kinds = [kind(cls) for cls in named.values()]
-    written_with = {"trl": trl.__version__, "transformers": transformers.__version__}
-    text = "\n\n\n".join([f"{HEAD}\nVERSIONS = {written_with!r}", *kinds, *mirrors])
+    text = "\n\n\n".join([f"{HEAD}\nVERSIONS = {VERSIONS!r}", *kinds, *mirrors])
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", FILE.name, "-"]
     formatted = subprocess.run(command, input=text, capture_output=True, text=True, cwd=REPO)
     assert formatted.returncode == 0, formatted.stderr

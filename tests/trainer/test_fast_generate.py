@@ -174,7 +174,8 @@ def test_evaluation_reads_each_prompt_once_and_decodes_the_same(tiny_folder, tmp
         ({"fast_generate": False}, "transformers' generate (fast_generate: false)"),
         (
             {"cache_implementation": "static"},
-            "transformers' generate, since cache_implementation is set",
+            "transformers' generate, since cache_implementation is set; remove it from the recipe, "
+            "from generation_kwargs, or from the generation_config.json of the model",
         ),
     ],
 )

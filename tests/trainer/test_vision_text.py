@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
+from grpo_ext.common.cache_input import CACHE_INPUT
 from grpo_ext.trainer.run_output import describe
 from grpo_ext.trainer.settings import make_scorer, probe_of
 from tests.support import step_work
@@ -38,23 +39,25 @@ def deaf(backbone):
     """Takes no notice of what it has read."""
 
     class Deaf(backbone):
-        def forward(self, *args, past_key_values=None, **kwargs):
-            if past_key_values is not None and past_key_values.get_seq_length():
-                past_key_values = None
+        def forward(self, *args, **kwargs):
+            cache = kwargs.get(CACHE_INPUT)
+            if cache is not None and cache.get_seq_length():
+                kwargs[CACHE_INPUT] = None
                 kwargs["attention_mask"] = kwargs["attention_mask"][
                     :, -kwargs["input_ids"].size(1) :
                 ]
-            return super().forward(*args, past_key_values=past_key_values, **kwargs)
+            return super().forward(*args, **kwargs)
 
     return Deaf
 
 
 def failing(backbone):
     class Failing(backbone):
-        def forward(self, *args, past_key_values=None, **kwargs):
-            if past_key_values is not None and past_key_values.get_seq_length():
+        def forward(self, *args, **kwargs):
+            cache = kwargs.get(CACHE_INPUT)
+            if cache is not None and cache.get_seq_length():
                 raise RuntimeError("positions have three parts")
-            return super().forward(*args, past_key_values=past_key_values, **kwargs)
+            return super().forward(*args, **kwargs)
 
     return Failing
 

@@ -1,0 +1,12 @@
+"""The name of the input in which a model takes its KV cache.
+
+transformers 5.24 renamed it, and its 5.40 drops the old name.
+"""
+
+import inspect
+
+from transformers import GenerationMixin
+
+_PARAMETERS = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+
+CACHE_INPUT = "cache" if "cache" in _PARAMETERS else "past_key_values"
