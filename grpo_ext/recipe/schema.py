@@ -15,11 +15,14 @@ from grpo_ext.recipe.fields import field_problems
 from grpo_ext.recipe.options import LaunchOptions, RunOptions, TrainerOptions
 from grpo_ext.recipe.problems import RecipeError
 
-# transformers 5.23 has both names for one option
+FIELDS = [f.name for f in fields(GRPOConfig)]
+# transformers 5.23 has both names for one option, and warns about the old one
+RENAMED = {
+    "gradient_checkpointing": "activation_checkpointing",
+    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+}
 CHECKPOINTING_KEYS = tuple(
-    f.name
-    for f in fields(GRPOConfig)
-    if f.name in ("gradient_checkpointing", "activation_checkpointing")
+    name for name in ("gradient_checkpointing", "activation_checkpointing") if name in FIELDS
 )
 
 
@@ -47,6 +50,9 @@ class GRPOExtConfig(TrainerOptions, GRPOConfig):
         eval_batch_size = self.per_device_eval_batch_size
         if eval_batch_size is None:  # TRL checks it here, and the trainer chooses it later
             self.per_device_eval_batch_size = self.num_generations_eval or self.num_generations
+        for old, new in RENAMED.items():
+            if new in FIELDS and getattr(self, new) is None:
+                setattr(self, new, getattr(self, old))
         super().__post_init__()
         self.per_device_eval_batch_size = eval_batch_size
         if unset:  # transformers reads None as False, but the trainer will choose

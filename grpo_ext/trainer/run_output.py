@@ -25,8 +25,9 @@ from grpo_ext.trainer.port import Trainer
 logger = logging.getLogger(__name__)
 # Arguments that TRL and transformers set themselves.
 DERIVED = (
-    "accelerator_config", "activation_checkpointing", "dataloader_pin_memory", "debug",
-    "disable_tqdm", "generation_batch_size", "pad_to_multiple_of",
+    "accelerator_config", "activation_checkpointing", "activation_checkpointing_kwargs",
+    "dataloader_pin_memory", "debug", "disable_tqdm", "generation_batch_size",
+    "pad_to_multiple_of",
 )  # fmt: skip
 # Arguments that are always shown, even if they have their defaults.
 SHOWN = ("learning_rate", "per_device_train_batch_size", "steps_per_generation", "num_generations")

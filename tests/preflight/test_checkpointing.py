@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pytest
 from datasets import Dataset
@@ -163,6 +164,19 @@ def test_the_trainer_does_what_the_plan_says(
     trainer.train()
     assert str(forecast.checkpointing) in capsys.readouterr().out
     assert trainer.model.is_gradient_checkpointing is on
+
+
+def test_transformers_does_not_warn_about_the_name_of_the_key(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        args = GRPOExtConfig(
+            str(tmp_path),
+            gradient_checkpointing=True,
+            gradient_checkpointing_kwargs={"use_reentrant": True},
+            use_cpu=True,
+        )
+    assert {getattr(args, key) for key in CHECKPOINTING_KEYS} == {True}
+    assert args.gradient_checkpointing_kwargs == {"use_reentrant": True}
 
 
 def test_what_the_user_set_stays(tiny_folder, tmp_path, monkeypatch):
