@@ -36,6 +36,8 @@ def test_the_file_is_what_the_installed_versions_give():
     "listed, real", [(keys.GRPO_KEYS, GRPO_CLASSES), (keys.SFT_KEYS, SFT_CLASSES)]
 )
 def test_keys_have_the_types_and_defaults_of_the_classes_that_are_built(listed, real):
+    if not keys.fields_are_known():
+        pytest.skip("other versions are asked for their fields")
     assert listed.keys() == real.keys()
     for part, cls in real.items():
         fields = {f.name: default_of(f) for f in dataclasses.fields(listed[part])}
