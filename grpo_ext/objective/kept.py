@@ -9,6 +9,7 @@ forward passes may round a score near the threshold to different sides.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,17 +38,32 @@ class KeptSet:
         dense = 32 * counts > vocab_size  # (N,), positions for which bits are smaller than ids
         sparse_mask = mask & ~dense.unsqueeze(-1)  # (N, V)
         ids = sparse_mask.nonzero()[:, 1]  # (sum of counts,)
-        num_bytes = -(-vocab_size // 8)  # rounded up
-        padding = 8 * num_bytes - vocab_size
-        padded = torch.nn.functional.pad(mask[dense], (0, padding))
-        bits = padded.view(-1, num_bytes, 8).to(torch.uint8)  # (dense positions, bytes, 8)
-        places = torch.arange(8, dtype=torch.uint8, device=mask.device)
-        packed = (bits << places).sum(-1, dtype=torch.uint8)  # (dense positions, bytes)
         return cls(
             vocab_size=vocab_size,
             counts=counts.masked_fill(dense, -1).cpu(),
             ids=ids.int().cpu(),
-            bits=packed.cpu(),
+            bits=packed_bits(mask[dense]).cpu(),
+        )
+
+    @classmethod
+    def from_ids(cls, ids: Sequence[list[int]], vocab_size: int) -> KeptSet:
+        """Compress the ids of the kept tokens at each of N positions."""
+        counts = torch.tensor([len(kept_ids) for kept_ids in ids], dtype=torch.long)  # (N,)
+        dense = 32 * counts > vocab_size  # (N,), as in `from_mask`
+        sparse_ids: list[int] = []
+        dense_mask = torch.zeros(int(dense.sum()), vocab_size, dtype=torch.bool)
+        row = 0
+        for kept_ids, is_dense in zip(ids, dense.tolist(), strict=True):
+            if is_dense:
+                dense_mask[row, torch.tensor(kept_ids)] = True
+                row += 1
+            else:
+                sparse_ids += kept_ids
+        return cls(
+            vocab_size=vocab_size,
+            counts=counts.masked_fill(dense, -1),
+            ids=torch.tensor(sparse_ids, dtype=torch.int32),
+            bits=packed_bits(dense_mask),
         )
 
     @classmethod
@@ -113,3 +129,14 @@ class KeptSet:
             ids=torch.cat([part.ids for part in parts]),
             bits=torch.cat([part.bits for part in parts]),
         )
+
+
+def packed_bits(mask: Tensor) -> Tensor:
+    """Return the bits of a mask (n, V), bool, as bytes (n, ceil(V / 8)), lowest bit first."""
+    vocab_size = mask.size(-1)
+    num_bytes = -(-vocab_size // 8)  # rounded up
+    padding = 8 * num_bytes - vocab_size
+    padded = torch.nn.functional.pad(mask, (0, padding))
+    bits = padded.view(-1, num_bytes, 8).to(torch.uint8)  # (n, bytes, 8)
+    places = torch.arange(8, dtype=torch.uint8, device=mask.device)
+    return (bits << places).sum(-1, dtype=torch.uint8)

@@ -185,6 +185,7 @@ MEASURES: dict[str, Callable[[History], float | None]] = {
     "clipped": lambda history: history.recent("clip_ratio/region_mean", window=3),
     "logp_difference": logp_difference,
     "sampler_kl": sampler_kl,
+    "edge_tokens": lambda history: history.recent("sampling/edge_tokens"),
     "age": lambda history: history.recent("overlap/age"),
     "grad_norm": lambda history: rise(history.of("grad_norm"), 1e-3),
 }

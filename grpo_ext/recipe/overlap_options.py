@@ -20,6 +20,9 @@ SHARDED = (
     "`use_vllm: true` and `vllm_mode: server` instead of `sampler: process`."
 )
 
+# keys that need the tokens that truncation kept, with the value at which they do not
+KEPT_TOKENS_NEEDED = {"overlap": "off", "behaviour_policy": "decoupled"}
+
 # keys of `generation_kwargs` that do not work in rounds: the end of a round would count as the end
 # of the completion, or every round would start from the same random state
 NOT_IN_ROUNDS = {
@@ -127,12 +130,34 @@ def older_weights_without_a_correction(v: Values) -> bool:
     return v.overlap != "off" and not corrects
 
 
+def sampling_of(v: Values) -> dict[str, Any]:
+    """Return top_k, top_p and min_p with the values of `generation_kwargs`."""
+    sampling: dict[str, Any] = {"top_k": v.top_k, "top_p": v.top_p, "min_p": v.min_p}
+    return sampling | (v.generation_kwargs or {})
+
+
+def vllm_may_return_kept(v: Values) -> bool:
+    """Return whether vLLM can return the tokens that truncation kept, if its version can.
+
+    It needs top_k, which bounds their number, and a GPU. Whether a server has one shows when the
+    trainer asks it.
+    """
+    on_cpu = v.use_cpu and v.vllm_mode == "colocate"
+    return bool(v.use_vllm and (sampling_of(v)["top_k"] or 0) > 0 and not on_cpu)
+
+
+def vllm_hides_kept(v: Values) -> bool:
+    """Return whether vLLM samples with truncation, and cannot return the tokens that it kept."""
+    sampling = sampling_of(v)
+    truncated = sampling["top_k"] or sampling["top_p"] not in (None, 1) or sampling["min_p"]
+    return bool(v.use_vllm and truncated and not vllm_may_return_kept(v))
+
+
 def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Problem]:
     """`overlap` and `behaviour_policy: sampler` need a separate sampler and suitable settings."""
-    sampling: dict[str, Any] = {"top_k": v.top_k, "top_p": v.top_p, "min_p": v.min_p}
-    sampling |= v.generation_kwargs or {}
-    truncated = sampling["top_k"] or sampling["top_p"] not in (None, 1) or sampling["min_p"]
-    for key, off in {"overlap": "off", "behaviour_policy": "decoupled"}.items():
+    hides_kept = vllm_hides_kept(v)
+    has_top_k = (sampling_of(v)["top_k"] or 0) > 0
+    for key, off in KEPT_TOKENS_NEEDED.items():
         if v[key] == off:
             continue
         if v.environment is not None:
@@ -145,10 +170,17 @@ def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Probl
                 "`use_vllm: true` with `vllm_mode: server`.",
                 key,
             )
-        if v.use_vllm and truncated:
+        if hides_kept and has_top_k:
             yield Problem(
                 f"`{key}: {v[key]}` needs the tokens that top_k, top_p and min_p keep, which vLLM "
-                "does not return. Remove these keys, also from generation_kwargs.",
+                "returns only on a GPU. Remove these keys, also from generation_kwargs.",
+                key,
+            )
+        elif hides_kept:
+            yield Problem(
+                f"`{key}: {v[key]}` needs the tokens that top_p and min_p keep, which vLLM returns "
+                "only together with top_k. Write top_k as well, or remove top_p and min_p, also "
+                "from generation_kwargs.",
                 key,
             )
     batch = batch_of(v, num_processes)

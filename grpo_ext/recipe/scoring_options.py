@@ -12,7 +12,7 @@ from grpo_ext.objective.sampling import (
     resolve_sampling,
 )
 from grpo_ext.recipe.batch import batch_of
-from grpo_ext.recipe.overlap_options import separate
+from grpo_ext.recipe.overlap_options import separate, vllm_may_return_kept
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.rule_kinds import Rule, refuses
 from grpo_ext.recipe.typed_values import Values
@@ -82,7 +82,8 @@ def sampling_that_cannot_be_scored(v: Values, num_processes: int) -> Iterator[Pr
     batch = batch_of(v, num_processes)
     # the pass for old log-probs also records the kept tokens
     with_old_pass = ratios_move(batch.gradient_accumulation_steps, batch.passes)
-    if params.truncated and not watched and v.beta and not (corrected(v) or with_old_pass):
+    knows_kept = watched or vllm_may_return_kept(v) or corrected(v) or with_old_pass
+    if params.truncated and v.beta and not knows_kept:
         yield Problem(UNTOLD_KEPT_SETS, "beta")
 
 

@@ -5,18 +5,16 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from grpo_ext.environments.episode import Episode
-from grpo_ext.samplers.lockstep_episodes import hear, read_answer, write_turn
+from grpo_ext.samplers.lockstep_episodes import PlayedTokens, Turn, hear
 from grpo_ext.samplers.server_failure import ServerFailure
 
 MAX_REQUESTS = 256  # concurrent requests of one rank
-Turn = tuple[list[int], list[float | None]]  # the tokens of a turn and their log-probs
-LogProbs = list[list[float | None]]
 
 
 def play_as_ready(
     episodes: list[Episode],
     prompt_ids: list[list[int]],
-    logps: LogProbs,
+    played: list[PlayedTokens],
     complete: Callable[[list[int], int], Turn],
 ) -> ServerFailure | None:
     """Play episodes until all have ended or a request fails.
@@ -31,8 +29,8 @@ def play_as_ready(
     Args:
         episodes: this rank's episodes.
         prompt_ids: the token ids of each episode's prompt.
-        logps: the log-probs of each episode's tokens so far, `None` for tokens of environments;
-            extended in place.
+        played: what the server has returned with the tokens of each episode so far; extended in
+            place.
         complete: a function that completes a list of tokens, given the maximum number of new
             tokens; called from several threads.
 
@@ -46,7 +44,7 @@ def play_as_ready(
 
         def request_turn(i: int) -> None:
             episode = episodes[i]
-            read_answer(episode, logps[i])
+            played[i].read(episode)
             max_tokens = episode.turn_left()
             future = pool.submit(complete, prompt_ids[i] + episode.ids, max_tokens)
             running[future] = (i, max_tokens)
@@ -59,11 +57,11 @@ def play_as_ready(
             for future in [future for future in running if future.done()]:
                 i, max_tokens = running.pop(future)
                 try:
-                    tokens, turn_logps = future.result()
+                    turn = future.result()
                 except Exception as error:  # a connection error, or a status other than 200
                     failure = failure or ServerFailure.of(error)
                     continue
-                logps[i] += turn_logps[: write_turn(episodes[i], tokens, max_tokens)]
+                played[i].write(episodes[i], turn, max_tokens)
                 asking.append(i)
             answered = [i for i in asking if not episodes[i].world.unfinished()]
             asking = [i for i in asking if i not in answered]

@@ -20,7 +20,7 @@ from grpo_ext.objective.sampling import (
     SamplingParams,
     resolve_sampling,
 )
-from grpo_ext.recipe.overlap_options import SHARDED
+from grpo_ext.recipe.overlap_options import KEPT_TOKENS_NEEDED, SHARDED
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.base import Sampler, SamplerAbilities
 from grpo_ext.samplers.hf import HFSampler
@@ -49,12 +49,13 @@ def make_sampler(trainer: SampledTrainer, watched: bool) -> tuple[Sampler, Sampl
 
     Args:
         trainer: the trainer whose model is sampled.
-        watched: whether the sampling steps of transformers' `generate` are recorded.
+        watched: whether generations may contain the tokens that truncation kept, because our own
+            code reads them.
 
     Raises:
         ValueError: see `scoring_params` and `process_sampler`.
     """
-    vllm = VLLMSampler(trainer.vllm_generation) if trainer.use_vllm else None
+    vllm = VLLMSampler(trainer.vllm_generation, watched) if trainer.use_vllm else None
     if trainer.rollout_func is not None:
         function_sampler = FunctionSampler(trainer.rollout_func, trainer, vllm)
         return function_sampler, scoring_params(trainer, function_sampler.abilities)
@@ -159,6 +160,7 @@ def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> Samp
     old_pass = ratios_move(
         args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations
     )
+    _refuse_unknown_kept_tokens(args, params, abilities)
     knows_kept_tokens = abilities.returns_kept_tokens or old_pass or corrects
     if params.truncated and args.beta and not knows_kept_tokens:
         raise ValueError(UNTOLD_KEPT_SETS)
@@ -168,6 +170,29 @@ def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> Samp
     if has_server and reads_logps and not is_plain_softmax:
         _refuse_raw_logprobs(trainer)
     return params
+
+
+def _refuse_unknown_kept_tokens(
+    args: GRPOExtConfig, params: SamplingParams, abilities: SamplerAbilities
+) -> None:
+    """Refuse options under which a pass of the trainer could not find the tokens that were kept.
+
+    The trainer's weights are newer than the sampler's, or there is no pass.
+
+    Raises:
+        ValueError: if sampling is truncated, and the sampler does not return what it kept.
+    """
+    if abilities.returns_kept_tokens or not params.truncated or not abilities.separate_engine:
+        return
+    for key, off in KEPT_TOKENS_NEEDED.items():
+        value = getattr(args, key)
+        if value != off:
+            raise ValueError(
+                f"`{key}: {value}` needs the tokens that top_k, top_p and min_p keep, but this "
+                "sampler does not return them. Remove these keys. Or let vLLM return them, which "
+                "it does from version 0.28 on, on a GPU, if top_k is set: start the server with "
+                "`grpo-ext serve`, or with --return-sampling-mask and --enable-scale-out."
+            )
 
 
 def _sampling_of(trainer: SampledTrainer, abilities: SamplerAbilities) -> SamplingParams:
@@ -191,7 +216,7 @@ def _sampling_of(trainer: SampledTrainer, abilities: SamplerAbilities) -> Sampli
         generation_kwargs,
         model_defaults,
         sampler=abilities.truncation_order,
-        watched=abilities.returns_kept_tokens,
+        watched=abilities.returns_kept_tokens and not by_vllm,
     )
 
 

@@ -12,7 +12,7 @@ from grpo_ext.objective.recorder import Recorder
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.samplers.base import Request, Sampler, SamplerAbilities
 from grpo_ext.samplers.episode_rounds import TokenRecord, played, rounds
-from grpo_ext.samplers.lockstep_episodes import Completed, play_by_turns
+from grpo_ext.samplers.lockstep_episodes import Turn, play_by_turns
 from grpo_ext.samplers.port import SampledTrainer
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.generate import check_fast_generation, watching
@@ -55,7 +55,7 @@ class HFSampler(Sampler):
     def _play(self, request: Request) -> Generation:
         """Play the episodes of a request within as few calls of `generate` as possible."""
         if self._own_generate:
-            return play_by_turns(request, self._turn)
+            return play_by_turns(request, self._turns)
         episodes = request.episodes
         records = [TokenRecord() for _ in episodes]
         for rows in rounds(episodes):
@@ -66,7 +66,7 @@ class HFSampler(Sampler):
             self._generate(request, contexts, recorder, player)
             if not player.began:
                 self._own_generate = True
-                return play_by_turns(request, self._turn)
+                return play_by_turns(request, self._turns)
             # `_generate` returns only the first turns
             new_ids = [episodes[row].ids[start:] for row, start in zip(rows, starts, strict=True)]
             kept_sets = None
@@ -117,12 +117,13 @@ class HFSampler(Sampler):
             model, self.trainer.generation_config, self.trainer.args.fast_generate
         )
 
-    def _turn(self, contexts: list[list[int]], max_tokens: int) -> Completed:
+    def _turns(self, contexts: list[list[int]], max_tokens: int) -> list[Turn]:
         """Complete one turn of each episode with the model's own `generate`, without log-probs."""
-        completion_ids = seam.complete(self.trainer, contexts, 1)
-        turns = [ids[:max_tokens] for ids in completion_ids]
-        logps: list[list[float | None]] = [[None] * len(ids) for ids in turns]
-        return turns, logps
+        turns = []
+        for completion_ids in seam.complete(self.trainer, contexts, 1):
+            ids = completion_ids[:max_tokens]
+            turns.append(Turn(ids, [None] * len(ids)))
+        return turns
 
 
 def how_it_generates(model: torch.nn.Module, config: GenerationConfig, fast: bool) -> str:

@@ -1,20 +1,69 @@
 """Play episodes with an engine that completes one turn per request."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
+import torch
 from accelerate.utils import gather_object
 
 from grpo_ext.environments.episode import Episode, of_episodes
+from grpo_ext.objective.kept import KeptSet
 from grpo_ext.samplers.base import Request
 from grpo_ext.samplers.rollout_function import logp_tensors
 from grpo_ext.step.records import Generation
 
-# tokens and their log-probs; `None` if unknown
-Completed = tuple[list[list[int]], list[list[float | None]]]
+
+@dataclass(frozen=True)
+class Turn:
+    """What an engine generated for one context."""
+
+    ids: list[int]
+    logps: list[float | None]  # the log-prob of each token; `None` if unknown
+    kept: KeptSet | None = None  # the tokens that truncation kept at each position
+
+
+@dataclass
+class PlayedTokens:
+    """What the engine returned with the tokens of an episode so far, which `episode.ids` has.
+
+    `vocab_size` is that of the kept tokens, or `None` if the engine does not return them.
+    """
+
+    vocab_size: int | None = None
+    #: the log-prob of each token; `None` for tokens of the environment
+    logps: list[float | None] = field(default_factory=list)
+    #: the kept tokens at all positions; those of the environment keep only themselves
+    kept: list[KeptSet] = field(default_factory=list)
+
+    def read(self, episode: Episode) -> None:
+        """Append the environment's pending answer, if any, to the episode."""
+        answer = list(episode.pending)
+        while episode.pending:
+            episode.read()
+        self.logps += [None] * len(answer)
+        if self.vocab_size is not None:
+            self.kept.append(KeptSet.of_tokens(answer, self.vocab_size))
+
+    def write(self, episode: Episode, turn: Turn, max_tokens: int) -> None:
+        """Append a turn, or its part that `write_turn` used, to the episode."""
+        count = write_turn(episode, turn.ids, max_tokens)
+        self.logps += turn.logps[:count]
+        if self.vocab_size is not None:
+            assert turn.kept is not None
+            self.kept.append(turn.kept.select(torch.arange(count)))
+
+    def kept_set(self) -> KeptSet | None:
+        """Return the kept tokens at all positions, or `None` if the engine does not return them."""
+        if self.vocab_size is None:
+            return None
+        nothing = KeptSet.from_ids([], self.vocab_size)
+        return KeptSet.cat([nothing, *self.kept])
 
 
 def play_by_turns(
-    request: Request, turn: Callable[[list[list[int]], int], Completed]
+    request: Request,
+    turns_of: Callable[[list[list[int]], int], list[Turn]],
+    vocab_size: int | None = None,
 ) -> Generation:
     """Play the episodes of a request in lockstep, and return the generation.
 
@@ -28,11 +77,12 @@ def play_by_turns(
 
     Args:
         request: a request with episodes.
-        turn: a function that completes lists of tokens, given the maximum number of new tokens;
+        turns_of: a function that completes lists of tokens, given the maximum number of new tokens;
             all ranks call it with the same number of lists.
+        vocab_size: see `PlayedTokens`.
     """
     episodes = request.episodes
-    logps: list[list[float | None]] = [[] for _ in episodes]
+    played = [PlayedTokens(vocab_size) for _ in episodes]
     while True:
         waiting = [i for i, episode in enumerate(episodes) if not episode.ended]
         num_turns = max(gather_object([len(waiting)]))
@@ -40,39 +90,38 @@ def play_by_turns(
             break
         contexts = []
         for i in waiting:
-            read_answer(episodes[i], logps[i])
+            played[i].read(episodes[i])
             contexts.append(request.prompt_ids[i] + episodes[i].ids)
         max_tokens = max(gather_object([episodes[i].turn_left() for i in waiting]))
         contexts += [request.prompt_ids[0]] * (num_turns - len(waiting))
-        turns, turn_logps = turn(contexts, max_tokens)
+        turns = turns_of(contexts, max_tokens)
         # turns beyond those of `waiting` are unused
-        for i, tokens, values in zip(waiting, turns, turn_logps, strict=False):
-            logps[i] += values[: write_turn(episodes[i], tokens, max_tokens)]
+        for i, turn in zip(waiting, turns, strict=False):
+            played[i].write(episodes[i], turn, max_tokens)
         hear([episodes[i] for i in waiting])
-    return of_played(request, logps)
+    return of_played(request, played)
 
 
-def of_played(request: Request, logps: list[list[float | None]]) -> Generation:
+def of_played(request: Request, played: list[PlayedTokens]) -> Generation:
     """Return the generation of a request whose episodes have ended.
 
     Args:
         request: a request with episodes.
-        logps: the log-prob of each token; `None` for tokens of environments.
+        played: what the engine returned with the tokens of each episode.
     """
+    kept = []
+    for tokens in played:
+        kept_set = tokens.kept_set()
+        if kept_set is not None:
+            kept.append(kept_set)
     generation = Generation(
         prompt_ids=request.prompt_ids,
         completion_ids=[episode.ids for episode in request.episodes],
         policy_step=request.policy_step,
-        sampling_logps=logp_tensors(logps),
+        sampling_logps=logp_tensors([tokens.logps for tokens in played]),
+        kept=kept or None,
     )
     return of_episodes(generation, request.episodes)
-
-
-def read_answer(episode: Episode, logps: list[float | None]) -> None:
-    """Append the environment's pending answer, if any, to an episode; its log-probs are `None`."""
-    while episode.pending:
-        episode.read()
-        logps.append(None)
 
 
 def hear(episodes: list[Episode]) -> None:

@@ -6,8 +6,6 @@ the difference is below the rounding of bfloat16. In that case checksums show th
 sent, and a few tensors of a colocated engine show that weights did not arrive.
 """
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 from torch.nn import Parameter
@@ -68,6 +66,9 @@ class SyncCheck:
     def check(self, table: Scored) -> None:
         """Refuse stale weights and, if a comparison is due, log the mean log-prob difference.
 
+        If the sampler returns the tokens that truncation kept, also log the share of tokens that
+        the trainer's own truncation would have removed.
+
         All ranks must call it. Nothing is compared if any rank's table has images or lacks the
         sampler's log-probs.
 
@@ -83,9 +84,11 @@ class SyncCheck:
         lacks_logps = bool(table.model_inputs) or table.sampling_per_token_logps is None
         if not self.due or self.ranks.any(lacks_logps):
             return
-        differences = self._differences(table)
+        table = table.take(torch.arange(min(PROBE_ROWS, len(table))))
+        differences, edges = self._compared(table)
         count = differences.new_tensor(differences.numel())
-        total, num_tokens = self.ranks.total(torch.stack([differences.sum(), count])).tolist()
+        sums = torch.stack([differences.sum(), count, edges])
+        total, num_tokens, num_edges = self.ranks.total(sums).tolist()
         if num_tokens == 0:  # all completions are truncated and masked
             return
         self._checked = self.sampler.syncs
@@ -98,7 +101,10 @@ class SyncCheck:
                 "the weights that it was sent; if it only rounds differently, raise "
                 "vllm_sync_check_limit."
             )
-        seam.log_figures(self.trainer, {"sampling/sync_difference": difference})
+        figures = {"sampling/sync_difference": difference}
+        if self._has_kept(table):
+            figures["sampling/edge_tokens"] = num_edges / num_tokens
+        seam.log_figures(self.trainer, figures)
 
     def _limit(self) -> float:
         limit = self.trainer.args.vllm_sync_check_limit
@@ -106,6 +112,10 @@ class SyncCheck:
             return limit
         in_float32 = self.trainer.accelerator.mixed_precision == "no"
         return 1e-3 if in_float32 and self.sampler.dtype() == "float32" else 0.2
+
+    def _has_kept(self, table: Scored) -> bool:
+        """Return whether the sampler has truncated, and returned the tokens that it kept."""
+        return self.scorer.params.truncated and table.kept is not None
 
     @torch.no_grad()
     def refuse_stale(self) -> None:
@@ -140,27 +150,36 @@ class SyncCheck:
             )
 
     @torch.no_grad()
-    def _differences(self, table: Scored) -> Tensor:
-        """Return the absolute log-prob differences (N,) of a few completions of this rank.
+    def _compared(self, table: Scored) -> tuple[Tensor, Tensor]:
+        """Compare the log-probs of a few completions of this rank with the sampler's.
 
-        If sampling is truncated, the 10% of tokens that differ most are dropped, because
-        rounding may keep or remove a token at the edge of the kept set.
+        Without the sampler's kept tokens, the 10% of tokens that differ most are dropped if
+        sampling is truncated, because rounding may keep or remove a token at the edge of the kept
+        set.
+
+        Returns:
+            The absolute differences (N,), and the number of edge tokens, which is 0 without the
+            sampler's kept tokens.
         """
-        table = table.take(torch.arange(min(PROBE_ROWS, len(table))))
         sampled = table.sampling_per_token_logps  # (B, T)
         assert sampled is not None
+        truncated = self.scorer.params.truncated
+        has_kept = self._has_kept(table)
+        mask = table.loss_mask.bool() & ~sampled.isnan()
+        edges = sampled.new_zeros(())
         model = self.trainer.model
         was_training = model.training
         model.eval()  # another engine has no dropout
         try:
-            scored = self.scorer.score(model, replace(table, kept=None), len(table)).logps
+            scored = self.scorer.score(model, table, len(table)).logps
+            if has_kept:
+                edges = self.scorer.edge_tokens(model, table)[mask].sum()
         finally:
             model.train(was_training)
-        mask = table.loss_mask.bool() & ~sampled.isnan()
         differences = (scored - sampled)[mask].abs().float()  # (N,)
-        if self.scorer.params.truncated:
+        if truncated and not has_kept:
             differences = differences.sort().values[: 9 * len(differences) // 10]
-        return differences
+        return differences, edges
 
 
 def checksums(model: torch.nn.Module) -> list[int]:

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from torch import Tensor
 
-from grpo_ext.samplers.async_episodes import LogProbs
+from grpo_ext.objective.kept import KeptSet
 from grpo_ext.samplers.base import PROBE_ROWS, PROBE_TOKENS, Request, Sampler, SamplerAbilities
-from grpo_ext.samplers.lockstep_episodes import Completed, of_played, play_by_turns
+from grpo_ext.samplers.lockstep_episodes import PlayedTokens, Turn, of_played, play_by_turns
 from grpo_ext.samplers.rollout_function import logp_tensors
 from grpo_ext.samplers.vllm_generation import OurVLLM
 from grpo_ext.seams.vllm import weights_held
@@ -15,7 +16,12 @@ from grpo_ext.step.records import Generation
 
 
 class VLLMSampler(Sampler):
-    """Samples with vLLM, syncing the trainer's weights to it whenever the step has changed."""
+    """Samples with vLLM, syncing the trainer's weights to it whenever the step has changed.
+
+    Args:
+        vllm: the engine, or the client of a server.
+        watched: whether generations contain the tokens that truncation kept, if vLLM returns them.
+    """
 
     abilities = SamplerAbilities(
         separate_engine=True,
@@ -24,8 +30,10 @@ class VLLMSampler(Sampler):
         truncation_order="vllm",
     )
 
-    def __init__(self, vllm: OurVLLM):
+    def __init__(self, vllm: OurVLLM, watched: bool = True):
         self.vllm = vllm
+        returns_kept = watched and vllm.returns_kept
+        self.abilities = replace(self.abilities, returns_kept_tokens=returns_kept)
         self.name = f"vLLM ({vllm.mode})"
         self._loaded_step: int | None = None  # the step of the engine's weights
 
@@ -65,22 +73,25 @@ class VLLMSampler(Sampler):
 
     def probe(self, request: Request) -> Generation:
         prompt_ids = request.prompt_ids[:PROBE_ROWS]
-        ids, logprobs = self._complete(prompt_ids, 1, PROBE_TOKENS)
-        return Generation(prompt_ids, ids, request.policy_step, logp_tensors(logprobs))
+        turns = self._complete(prompt_ids, 1, PROBE_TOKENS)
+        return _generation(prompt_ids, request.policy_step, turns)
 
     def sample(self, request: Request) -> Generation:
         if request.episodes and self.vllm.mode == "server":
-            logps: LogProbs = [[] for _ in request.episodes]
-            self.vllm.play(request, logps)
-            return of_played(request, logps)
+            played = [PlayedTokens(self._vocab_size) for _ in request.episodes]
+            self.vllm.play(request, played)
+            return of_played(request, played)
         if request.episodes:
-            return play_by_turns(request, self._turn)
-        ids, logprobs = self._complete(
-            request.prompt_ids, request.num_generations, request.max_new_tokens
-        )
-        return Generation(request.prompt_ids, ids, request.policy_step, logp_tensors(logprobs))
+            return play_by_turns(request, self._turns, self._vocab_size)
+        turns = self._complete(request.prompt_ids, request.num_generations, request.max_new_tokens)
+        return _generation(request.prompt_ids, request.policy_step, turns)
 
-    def _turn(self, contexts: list[list[int]], max_tokens: int) -> Completed:
+    @property
+    def _vocab_size(self) -> int | None:
+        """The number of tokens in the vocabulary of kept tokens, if generations contain them."""
+        return self.vllm.vocab_size if self.abilities.returns_kept_tokens else None
+
+    def _turns(self, contexts: list[list[int]], max_tokens: int) -> list[Turn]:
         return self._complete(contexts, 1, max_tokens)
 
     def _complete(
@@ -88,16 +99,19 @@ class VLLMSampler(Sampler):
         prompt_ids: list[list[int]],
         num_generations: int,
         max_tokens: int | None,
-    ) -> Completed:
+    ) -> list[Turn]:
         with self._length_limit(max_tokens):
             _, ids, logprobs, _ = self.vllm.generate(
                 prompts=prompt_ids, images=None, num_generations=num_generations
             )
-        completions = [list(row) for row in ids]
-        logps = []
-        for row in logprobs:
-            logps.append([token_logps[0] for token_logps in row])
-        return completions, logps
+        kept_sets: list[KeptSet | None] = [None] * len(ids)
+        if self.abilities.returns_kept_tokens:
+            kept_sets = list(self.vllm.kept)
+        turns = []
+        for row, row_logprobs, kept in zip(ids, logprobs, kept_sets, strict=True):
+            logps = [token_logps[0] for token_logps in row_logprobs]
+            turns.append(Turn(list(row), logps, kept))
+        return turns
 
     @contextmanager
     def _length_limit(self, max_tokens: int | None) -> Iterator[None]:
@@ -108,3 +122,15 @@ class VLLMSampler(Sampler):
             yield
         finally:
             self.vllm.max_completion_length = max_completion_length
+
+
+def _generation(prompt_ids: list[list[int]], step: int, turns: list[Turn]) -> Generation:
+    """Return the completions of prompts as a generation of the weights of an optimizer step."""
+    kept_sets = [turn.kept for turn in turns if turn.kept is not None]
+    return Generation(
+        prompt_ids=prompt_ids,
+        completion_ids=[turn.ids for turn in turns],
+        policy_step=step,
+        sampling_logps=logp_tensors([turn.logps for turn in turns]),
+        kept=kept_sets or None,
+    )

@@ -14,14 +14,19 @@ from typing import Any
 import torch
 
 from grpo_ext.common.http import MOST_BYTES
+from grpo_ext.objective.kept import KeptSet
 from grpo_ext.samplers.base import Request
+from grpo_ext.samplers.daemon_threads import map_in_daemons
 from grpo_ext.samplers.server_connection import ServerConnection
+from grpo_ext.samplers.vllm_token_route import Answer, answer_of, request_of, sampling_params
 from grpo_ext.vllm.check_completions import completions_fault
+from grpo_ext.vllm.http import GENERATE, PROBE_SECONDS
 
 TOKEN_BYTES = 512  # maximum size of one token in a response: its text, id and log-prob
+KEPT_BYTES = 9  # maximum size of the id of a kept token in a response
+MAX_REQUESTS = 64  # concurrent requests of one generation, if each prompt is a request
 Prompts = list[str] | list[list[int]]
 Features = list[dict | None] | None
-Answer = dict[str, Any]  # completions in TRL's format
 NOTHING: Answer = {
     "prompt_ids": [],
     "completion_ids": [],
@@ -42,10 +47,29 @@ class ServerClient(ServerConnection):
     def __init__(self, *args: Any, vocabulary: int, **kwargs: Any):
         self.starts = False
         self.seconds = 0.0
+        # whether requests ask for the tokens that truncation kept; see `ask_for_kept`
+        self.returns_kept = False
+        self.kept: list[KeptSet] | None = None  # of the completions returned last
         self._answer: Future[Answer] | None = None  # the response to the request in flight
         self._dropped: Future[Answer] | None = None  # a response that is no longer wanted
         self._vocabulary = vocabulary
         super().__init__(*args, **kwargs)
+
+    def ask_for_kept(self) -> None:
+        """Request completions in the way that also returns the tokens that truncation kept.
+
+        Raises:
+            ValueError: if the server does not have the route for it.
+        """
+        answer = self._line.ask("POST", self.base_url + GENERATE, b"{}", PROBE_SECONDS)
+        # without the route, vLLM returns 404, or 403 from 0.33 on; with it, it refuses `{}`
+        if answer.status_code in (403, 404):
+            raise ValueError(
+                f"The vLLM server at {self.base_url} returns the tokens that truncation kept, but "
+                "not by the route of this client: start it with `grpo-ext serve`, or with "
+                "--enable-scale-out."
+            )
+        self.returns_kept = True
 
     def update_named_params(
         self,
@@ -66,8 +90,9 @@ class ServerClient(ServerConnection):
     ) -> Answer:
         """Return completions like TRL's client, or `NOTHING` if the request fails.
 
-        If `starts` is set, send the request from a thread and return `NOTHING`; the next call
-        returns the completions of this request and ignores its own arguments.
+        If `returns_kept`, the key `kept` has the tokens that truncation kept, a `KeptSet` for each
+        completion. If `starts` is set, send the request from a thread and return `NOTHING`; the
+        next call returns the completions of this request and ignores its own arguments.
 
         Args:
             prompts: texts or lists of tokens.
@@ -79,9 +104,12 @@ class ServerClient(ServerConnection):
         if self._answer is not None:
             answer = self._answer.result()
             self._answer = None
+            self.kept = answer.get("kept")
             return answer
         if not self.starts:
-            return self._timed_completions(prompts, features, n, sampling)
+            answer = self._timed_completions(prompts, features, n, sampling)
+            self.kept = answer.get("kept")
+            return answer
         self.starts = False
         future: Future[Answer] = Future()
         self._answer = future
@@ -133,7 +161,8 @@ class ServerClient(ServerConnection):
         if settings["logprobs"] is not None:
             num_logprobs = settings["logprobs"] + 1
         num_tokens = n * (sum(map(len, prompts)) + len(prompts) * max_tokens)
-        with self._size_limit(num_tokens * (num_logprobs or 1)):
+        num_kept = self._num_kept(settings)
+        with self._size_limit(num_tokens, num_logprobs or 1, num_kept):
             return self._checked_completions(
                 prompts,
                 features,
@@ -153,8 +182,12 @@ class ServerClient(ServerConnection):
         sampling: dict[str, Any],
     ) -> Answer:
         """Return completions; raise `ConnectionError` if they are not what was requested."""
+        has_kept = self.returns_kept
         try:
-            answer = super().generate(prompts, features, n, **sampling)
+            if has_kept or features is not None:
+                answer = self._by_token_route(prompts, features, n, sampling)
+            else:
+                answer = super().generate(prompts, features, n, **sampling)
             fault = completions_fault(
                 answer,
                 prompts,
@@ -162,17 +195,52 @@ class ServerClient(ServerConnection):
                 max_tokens,
                 num_logprobs,
                 self._vocabulary,
+                has_kept,
             )
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             fault = f"they do not have vLLM's format ({type(error).__name__})"
         if fault:
             raise ConnectionError(f"the server's completions do not match the request: {fault}")
+        if has_kept:
+            kept_ids = answer.pop("kept_ids")
+            answer["kept"] = [KeptSet.from_ids(ids or [], self._vocabulary) for ids in kept_ids]
         return answer
 
+    def _by_token_route(
+        self,
+        prompts: Any,
+        features: Features,
+        n: int,
+        sampling: dict[str, Any],
+    ) -> Answer:
+        """Return completions by the route that takes one list of tokens, several at a time."""
+        params = sampling_params(n, sampling)
+
+        def send(i: int) -> dict[str, Any]:
+            image = None if features is None else features[i]
+            body = request_of(self.model, prompts[i], image, params)
+            return self._post(self.base_url + GENERATE, json=body)
+
+        responses = map_in_daemons(send, range(len(prompts)), MAX_REQUESTS)
+        return answer_of(prompts, responses)
+
+    def _num_kept(self, settings: dict[str, Any]) -> int:
+        """Return how many tokens truncation keeps at a position, apart from ties."""
+        return settings.get("top_k", 0) if self.returns_kept else 0
+
     @contextmanager
-    def _size_limit(self, num_tokens: int) -> Iterator[None]:
-        """Within the context, accept responses of up to `num_tokens` tokens."""
-        self._line.most = MOST_BYTES + num_tokens * TOKEN_BYTES
+    def _size_limit(
+        self, num_tokens: int, num_logprobs: int = 1, num_kept: int = 0
+    ) -> Iterator[None]:
+        """Within the context, accept responses of up to `num_tokens` tokens.
+
+        Args:
+            num_tokens: maximum number of tokens.
+            num_logprobs: maximum number of log-probs of each token.
+            num_kept: maximum number of kept tokens at each position.
+        """
+        token_bytes = num_logprobs * TOKEN_BYTES + num_kept * KEPT_BYTES
+        self._line.most = MOST_BYTES + num_tokens * token_bytes
         try:
             yield
         finally:
@@ -180,12 +248,16 @@ class ServerClient(ServerConnection):
 
     # ---- episodes, whose turns are requested by many threads
 
-    def room_for(self, request: Request) -> AbstractContextManager[None]:
-        """Within the context, accept responses as large as any one turn of the episodes needs."""
+    def room_for(self, request: Request, sampling: dict[str, Any]) -> AbstractContextManager[None]:
+        """Within the context, accept responses as large as any one turn of the episodes needs.
+
+        `sampling` has the options of each turn's request.
+        """
         num_tokens = 0
         for ids, episode in zip(request.prompt_ids, request.episodes, strict=True):
             num_tokens = max(num_tokens, len(ids) + episode.room)
-        return self._size_limit(num_tokens)
+        settings = {**sampling, **(sampling["generation_kwargs"] or {})}
+        return self._size_limit(num_tokens, num_kept=self._num_kept(settings))
 
     def complete(
         self,
@@ -203,7 +275,7 @@ class ServerClient(ServerConnection):
             sampling: other options of TRL's `generate`.
 
         Returns:
-            One completion, with log-probs.
+            One completion, with log-probs and, if `returns_kept`, kept tokens.
 
         Raises:
             ConnectionError: if the completion does not match the request, or the server has other

@@ -11,18 +11,23 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
+import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from peft import PeftModel
 from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
 from grpo_ext.common.main_rank import from_main
+from grpo_ext.objective.kept import KeptSet
 from grpo_ext.recipe.schema import GRPOExtConfig
-from grpo_ext.samplers.async_episodes import LogProbs, Turn, play_as_ready
+from grpo_ext.samplers.async_episodes import play_as_ready
 from grpo_ext.samplers.base import Request
 from grpo_ext.samplers.exact_unmerge import base_kept
-from grpo_ext.seams.vllm import engine_with
+from grpo_ext.samplers.lockstep_episodes import PlayedTokens, Turn
+from grpo_ext.samplers.vllm_kept import kept_of_outputs
+from grpo_ext.seams.vllm import engine_with, watch_outputs
 from grpo_ext.vllm import EngineFailure
+from grpo_ext.vllm.kept_tokens import engine_settings, wants_kept
 from grpo_ext.vllm.settings import TextModel, cpu_settings, server_url, vllm_dtype
 
 logger = logging.getLogger(__name__)
@@ -30,7 +35,10 @@ Result = TypeVar("Result")
 
 
 class OurVLLM(VLLMGeneration):
-    """TRL's `VLLMGeneration` with retries; `syncs` counts how often weights were sent."""
+    """TRL's `VLLMGeneration` with retries; `syncs` counts how often weights were sent.
+
+    If vLLM can, it also returns the tokens that truncation kept (`returns_kept`).
+    """
 
     options: GRPOExtConfig  # the trainer's arguments
     model: Any
@@ -38,7 +46,15 @@ class OurVLLM(VLLMGeneration):
     def __init__(self, options: GRPOExtConfig, *args: Any, **kwargs: Any):
         self.options = options
         self.syncs = 0
+        self.returns_kept = False
+        self.kept: list[KeptSet] = []  # of this rank's last completions, if `returns_kept`
+        self._engine_kept: list[KeptSet] = []  # of all completions that the engine made last
         super().__init__(*args, **kwargs)
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens in the model's vocabulary."""
+        return self.model.config.get_text_config().vocab_size
 
     @property
     def seconds(self) -> float:
@@ -51,16 +67,50 @@ class OurVLLM(VLLMGeneration):
         if self.mode == "server":
             # TRL raises an error on the main rank only, and the other ranks would hang
             self.server_base_url = server_url(vars(self.options))
-            self._served_dtype: str = from_main(self.accelerator, self._connect)
+            self._served_dtype, self.returns_kept = from_main(self.accelerator, self._connect)
             return
-        with engine_with(self._settings()):
+        settings = self._settings()
+        self.returns_kept = "return_sampling_mask" in settings
+        with engine_with(settings):
             super()._init_vllm()
+        if self.returns_kept:
+            watch_outputs(self.llm, self._keep)
 
-    def _connect(self) -> str:
-        """Find the server and join its workers; return the dtype of the server's model."""
+    def _connect(self) -> tuple[str, bool]:
+        """Find the server and join its workers.
+
+        Return the dtype of the server's model, and whether the server returns the kept tokens that
+        this run needs.
+        """
         self.vllm_client = self._new_client()
         self.vllm_client.init_communicator(device=self.accelerator.device)
-        return self.vllm_client.get_server_info()["model_config"]["dtype"]
+        model_config = self.vllm_client.get_server_info()["model_config"]
+        has_kept = model_config.get("return_sampling_mask", False)
+        returns_kept = has_kept and wants_kept(vars(self.options))
+        if returns_kept:
+            self.vllm_client.ask_for_kept()
+        return model_config["dtype"], returns_kept
+
+    def _keep(self, outputs: list[Any]) -> None:
+        """Store the kept tokens of the engine's completions; raise like `kept_of_outputs`."""
+        self._engine_kept = kept_of_outputs(outputs, self.vocab_size)
+
+    def _own_kept(self, num_rows: int) -> list[KeptSet]:
+        """Return the kept tokens of this rank's completions, `num_rows` on each rank.
+
+        All ranks must call it.
+        """
+        rank = 0
+        kept_sets = self._engine_kept
+        if self.mode == "server":
+            shared = [None]
+            if self.accelerator.is_main_process:
+                shared = [self.vllm_client.kept]
+            [kept_sets] = broadcast_object_list(shared)
+            rank = self.accelerator.process_index
+        elif self.tensor_parallel_size > 1:
+            rank = torch.distributed.get_rank(group=self.tp_group)
+        return kept_sets[rank * num_rows : (rank + 1) * num_rows]
 
     def _new_client(self) -> Any:
         return self._client()(
@@ -68,7 +118,7 @@ class OurVLLM(VLLMGeneration):
             group_port=self.group_port,
             connection_timeout=self.server_timeout,
             request_timeout=self.options.vllm_server_request_timeout,
-            vocabulary=self.model.config.get_text_config().vocab_size,
+            vocabulary=self.vocab_size,
         )
 
     def _client(self) -> Callable[..., VLLMClient]:
@@ -77,9 +127,12 @@ class OurVLLM(VLLMGeneration):
         return ServerClient
 
     def _settings(self) -> dict[str, Any]:
-        """Return arguments for `vllm.LLM` beyond TRL's: on a CPU, those of `cpu_settings`."""
+        """Return arguments for `vllm.LLM` beyond TRL's.
+
+        On a CPU, they are those of `cpu_settings`, and else those for kept tokens.
+        """
         if self.accelerator.device.type != "cpu":
-            return {}
+            return engine_settings(vars(self.options))
         from grpo_ext.vllm.plugin import register
 
         register()  # in case the package's entry points are not installed
@@ -129,7 +182,11 @@ class OurVLLM(VLLMGeneration):
         Raises:
             EngineFailure: on all ranks, if the server does not come back or refuses the request.
         """
-        return self._until_answered(partial(super().generate, *args, **kwargs))
+        completions = self._until_answered(partial(super().generate, *args, **kwargs))
+        if self.returns_kept:
+            completion_ids = completions[1]
+            self.kept = self._own_kept(len(completion_ids))
+        return completions
 
     def start(self, *args: Any, **kwargs: Any) -> None:
         """Send a request to the server; `generate` with equal arguments then returns the result.
@@ -141,14 +198,14 @@ class OurVLLM(VLLMGeneration):
         # gathers the prompts of all ranks; the client returns `NOTHING` for now
         super().generate(*args, **kwargs)
 
-    def play(self, request: Request, logps: LogProbs) -> None:
+    def play(self, request: Request, played: list[PlayedTokens]) -> None:
         """Play a request's episodes. All ranks must call it, each with its own episodes.
 
         If the server fails, wait for it and send it the current weights; the episodes continue.
 
         Args:
             request: a request with episodes.
-            logps: see `play_as_ready`.
+            played: see `play_as_ready`.
 
         Raises:
             EngineFailure: see `generate`.
@@ -164,7 +221,7 @@ class OurVLLM(VLLMGeneration):
             "generation_kwargs": self.generation_kwargs,
         }
 
-        def play() -> None:
+        def play_once() -> None:
             # each turn must use these weights; to the server, an adapter is another model
             version, client.model = broadcast_object_list([client.version, client.model])
 
@@ -172,14 +229,15 @@ class OurVLLM(VLLMGeneration):
                 answer = client.complete(ids, version, max_tokens=max_tokens, **sampling)
                 [tokens] = answer["completion_ids"]
                 [logprobs] = answer["logprobs"]
-                return tokens, [token_logprobs[0] for token_logprobs in logprobs]
+                [kept] = answer.get("kept", [None])
+                return Turn(tokens, [token_logprobs[0] for token_logprobs in logprobs], kept)
 
-            with client.room_for(request):
-                failure = play_as_ready(request.episodes, request.prompt_ids, logps, complete)
+            with client.room_for(request, sampling):
+                failure = play_as_ready(request.episodes, request.prompt_ids, played, complete)
             failures = filter(None, gather_object([failure]))
             client.failed(next(failures, None))
 
-        self._until_answered(play)
+        self._until_answered(play_once)
 
     def _client_of_rank(self) -> Any:
         """Return this rank's client of the server. All ranks must call it.
@@ -191,6 +249,7 @@ class OurVLLM(VLLMGeneration):
         if not hasattr(self, "vllm_client"):  # the main process has one
             try:
                 self.vllm_client = self._new_client()
+                self.vllm_client.returns_kept = self.returns_kept
             except Exception as error:
                 problems.append(f"rank {self.accelerator.process_index}: {error}")
         problems = gather_object(problems)

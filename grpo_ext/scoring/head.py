@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from grpo_ext.objective.edge_tokens import edge_tokens
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.logprob import LogitTransform, sampling_log_probs
 from grpo_ext.objective.sampling import SamplingParams
@@ -56,6 +57,22 @@ class Head:
         if used is not None:
             self.used.append(used)
         return logps, entropies
+
+
+@dataclass
+class EdgeHead(Head):
+    """A head whose "log-probs" are 1 for `edge_tokens` and 0 for others; entropies are 0."""
+
+    def __call__(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        logit_transform: LogitTransform,
+    ) -> tuple[Tensor, Tensor]:
+        edges = edge_tokens(hidden, weight, bias, targets, self.params, logit_transform)
+        return edges, torch.zeros_like(edges)
 
 
 # Calls a model with a `Head` instead of its own: `(model, head, labels, **inputs)`. Scores are 0

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from grpo_ext.batching.cuts import call_tokens, deal_rows, equal_prompts, length_chunks, packs
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.scoring.head import Head, RunModel, labels_of, outermost
+from grpo_ext.scoring.head import EdgeHead, Head, RunModel, labels_of, outermost
 from grpo_ext.scoring.layout import Layout
 from grpo_ext.scoring.packed import run_packed
 from grpo_ext.scoring.prompts_once import ReadPrompts
@@ -31,6 +31,12 @@ class Scorer:
     images: Callable[..., Scores]
     # called once, with the model, before the first packed pass
     check_packed: Callable[[torch.nn.Module], None] | None = None
+    head_class: type[Head] = Head
+
+    def edge_tokens(self, model: torch.nn.Module, table: Scored) -> Tensor:
+        """Return 1 for tokens (B, T) that the model's own truncation would have removed, else 0."""
+        edge_scorer = replace(self, head_class=EdgeHead)
+        return edge_scorer.score(model, replace(table, kept=None)).logps
 
     def score(
         self,
@@ -111,7 +117,7 @@ class Scorer:
                 positions = torch.arange(length)
                 cut_rows.append(row.select(positions))
             kept_set = KeptSet.cat(cut_rows)
-        return Head(self.params, kept_set, self.layout.compact_head)
+        return self.head_class(self.params, kept_set, self.layout.compact_head)
 
     def _run_rows(
         self,

@@ -29,6 +29,21 @@ def add_adapters(llm: Any, request: Callable[[], Any]) -> None:
     llm.generate = lambda *args, **kwargs: generate(*args, **kwargs, lora_request=request())
 
 
+def watch_outputs(llm: Any, seen: Callable[[list[Any]], None]) -> None:
+    """Make an engine also pass the outputs of each `generate` to `seen`; TRL drops parts of them.
+
+    The outputs are vLLM's `RequestOutput`s.
+    """
+    generate = llm.generate
+
+    def watched(*args: Any, **kwargs: Any) -> list[Any]:
+        outputs = generate(*args, **kwargs)
+        seen(outputs)
+        return outputs
+
+    llm.generate = watched
+
+
 def weights_held(vllm: Any) -> dict[str, Any]:
     """Return the parameters of a colocated engine by name.
 

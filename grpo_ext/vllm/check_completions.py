@@ -1,19 +1,23 @@
 """Check that a server's completions match the request, since wrong ones would corrupt training."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, NotRequired
 
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+TokenId = Annotated[int, Field(ge=0)]
+
 
 class Completions(TypedDict):
-    """Completions in TRL's format."""
+    """Completions in TRL's format, and the tokens that truncation kept at each position."""
 
     prompt_ids: list[list[int]]
-    completion_ids: list[list[Annotated[int, Field(ge=0)]]]
+    completion_ids: list[list[TokenId]]
     # rounding can make a log-prob exceed 0
     logprobs: list[list[list[Annotated[float, Field(lt=1e-3, allow_inf_nan=False)]]]] | None
     logprob_token_ids: list[list[list[int]]] | None
+    kept_ids: NotRequired[list[list[list[TokenId]] | None]]
 
 
 def completions_fault(
@@ -23,6 +27,7 @@ def completions_fault(
     max_tokens: int,
     num_logprobs: int | None,
     vocabulary: int,
+    has_kept: bool = False,
 ) -> str | None:
     """Return what is wrong with completions, or `None` if nothing is.
 
@@ -33,6 +38,7 @@ def completions_fault(
         max_tokens: maximum length of a completion.
         num_logprobs: maximum number of log-probs per token; `None`: not requested.
         vocabulary: number of tokens in the model's vocabulary.
+        has_kept: whether the kept tokens were requested.
     """
     try:
         completions: Completions = TypeAdapter(Completions).validate_python(answer, strict=True)
@@ -50,6 +56,10 @@ def completions_fault(
             return f"completion {i} has {len(row)} tokens, but at most {max_tokens} were requested"
         if max(row, default=0) >= vocabulary:
             return f"completion {i} has token ids outside the model's vocabulary of {vocabulary}"
+    if has_kept:
+        fault = kept_fault(rows, completions.get("kept_ids", []), vocabulary)
+        if fault:
+            return fault
     if num_logprobs is None:
         return None
     logps = completions["logprobs"]
@@ -87,3 +97,28 @@ def are_logps_of(
         if len(position_tokens) > num_logprobs:
             return False
     return True
+
+
+def kept_fault(
+    rows: list[list[int]], kept_ids: Sequence[list[list[int]] | None], vocabulary: int
+) -> str | None:
+    """Return what is wrong with the kept tokens of completions, or `None` if nothing is.
+
+    Args:
+        rows: the tokens of each completion.
+        kept_ids: for each completion, the ids of the kept tokens at each position.
+        vocabulary: number of tokens in the model's vocabulary.
+    """
+    if len(kept_ids) != len(rows):
+        return "the tokens that truncation kept are missing"
+    for i, (row, positions) in enumerate(zip(rows, kept_ids, strict=True)):
+        if positions is None and row:
+            return f"the tokens that truncation kept are missing for completion {i}"
+        if len(positions or []) != len(row):
+            return f"completion {i} does not have one set of kept tokens per token"
+        for token, kept in zip(row, positions or [], strict=True):
+            if token not in kept:
+                return f"completion {i} has a token that its kept tokens do not contain"
+            if max(kept) >= vocabulary:
+                return f"the kept tokens of completion {i} are outside the model's vocabulary"
+    return None

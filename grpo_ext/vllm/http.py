@@ -8,10 +8,10 @@ are signed and responses are verified; the key itself is never sent.
 import os
 import time
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StrictInt
 from typing_extensions import TypedDict
 
 from grpo_ext.common.http import Answer, Line, target_of
@@ -27,9 +27,22 @@ def shape(**fields: Any) -> Any:
 
 
 Name = Annotated[str, Field(pattern=SERVER_NAME)]
-MODEL = shape(dtype=Name, logprobs_mode=Name, max_model_len=int)
+MODEL = shape(
+    dtype=Name,
+    logprobs_mode=Name,
+    max_model_len=int,
+    return_sampling_mask=NotRequired[bool],  # from 0.28 on
+)
 TRANSFER = shape(backend=Name) | None
 LORA = shape(max_lora_rank=int) | None
+GENERATE = "/inference/v1/generate"  # completes a list of tokens
+# vLLM names the token in a text up to 0.31, and by its id from 0.32 on
+LOGPROB = shape(logprob=float, token=NotRequired[str], token_id=NotRequired[StrictInt])
+CHOICE = shape(
+    token_ids=list[StrictInt],
+    logprobs=shape(content=list[LOGPROB]) | None,  # type: ignore[valid-type]
+    sampling_mask=NotRequired[list[list[StrictInt]] | None],
+)
 SHAPES = {
     "/version": shape(version=Name),
     "/v1/models": shape(
@@ -40,6 +53,7 @@ SHAPES = {
     ),
     "/get_world_size": shape(world_size=Annotated[int, Field(ge=1, le=2**16)]),
     "/weight_info": shape(weight_version=str | None),
+    GENERATE: shape(choices=list[CHOICE]),  # type: ignore[valid-type]
 }
 
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from grpo_ext.recipe.memory import BYTES
 from grpo_ext.recipe.rules import Values
 from grpo_ext.recipe.vllm_options import LORA_RANKS, vllm_rank
+from grpo_ext.vllm.kept_tokens import server_flags
 from grpo_ext.vllm.signature import KEY
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 BLOCK = 128  # tokens in a block of vLLM's CPU cache
-# head sizes of CPUAttentionBackend in vLLM 0.31
+# head sizes of CPUAttentionBackend in vLLM 0.31 to 0.33
 HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 MAX_SEQUENCES = 256  # sequences that a vLLM server runs at once
 # vLLM's defaults; the command omits flags with these values
@@ -166,6 +167,7 @@ def server_command(v: Values, model: TextModel | None, completions: int) -> list
     dtype = vllm_dtype(weights_dtype, v["bf16"] is not False, v["fp16"])
     if model is None:
         flags["dtype"] = dtype
+        flags |= server_flags(v)
     else:
         sequences = min(completions, MAX_SEQUENCES)
         flags |= cpu_settings(model, dtype, sequences, v["vllm_max_model_length"])

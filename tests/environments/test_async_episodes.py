@@ -10,6 +10,7 @@ from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.samplers.async_episodes import play_as_ready
+from grpo_ext.samplers.lockstep_episodes import PlayedTokens, Turn
 from tests.support.worlds import Counting
 
 
@@ -35,16 +36,16 @@ class Server:
                 raise ConnectionError("it was restarted")
         rng = random.Random(repr(ids))
         tokens = [rng.randrange(260, 300) for _ in range(rng.randrange(most))] + [self.end]
-        return tokens[:most], [-float(token) for token in tokens[:most]]
+        return Turn(tokens[:most], [-float(token) for token in tokens[:most]])
 
 
 def played(episodes, server):
     """How often episodes were played on after a failure, and the log-probs."""
-    logps = [[] for _ in episodes]
+    tokens = [PlayedTokens() for _ in episodes]
     prompts = [episode.prompt_ids for episode in episodes]
     for attempt in range(20):
-        if play_as_ready(episodes, prompts, logps, server) is None:
-            return attempt, logps
+        if play_as_ready(episodes, prompts, tokens, server) is None:
+            return attempt, [of_episode.logps for of_episode in tokens]
     raise AssertionError("never done")
 
 

@@ -15,6 +15,7 @@ from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.evaluation.completions import Decoding, end_tokens, generate_completions
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.async_episodes import play_as_ready
+from grpo_ext.samplers.lockstep_episodes import PlayedTokens, Turn
 from tests.support.forked import LIMIT
 from tests.support.places import REPO
 from tests.support.slow_worlds import Gathering, Held, Later, Meeting, MeetingAtStart, Stuck
@@ -105,14 +106,14 @@ def test_one_slow_answer_beside_a_server_holds_nobody(parts):
 
     def complete(ids, most):
         count = random.Random(repr(ids)).randrange(1, most)
-        return [*([300] * count), end][:most], [-1.0] * (count + 1)
+        return Turn([*([300] * count), end][:most], [-1.0] * (count + 1))
 
-    logps = [[] for _ in episodes]
+    played = [PlayedTokens() for _ in episodes]
     prompts = [one.prompt_ids for one in episodes]
-    assert play_as_ready(episodes, prompts, logps, complete) is None
+    assert play_as_ready(episodes, prompts, played, complete) is None
     assert all(one.turns == 3 and not one.world.failures for one in episodes)
-    for one, values in zip(episodes, logps, strict=True):
-        assert [value is None for value in values] == [not wrote for wrote in one.mask]
+    for one, tokens in zip(episodes, played, strict=True):
+        assert [value is None for value in tokens.logps] == [not wrote for wrote in one.mask]
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,9 @@ def test_a_stored_mask_comes_back(vocab, num, seed, share):
     mask = torch.rand(num, vocab, generator=g) < share * torch.rand(num, 1, generator=g)
     kept = KeptSet.from_mask(mask)
     assert torch.equal(kept.mask(), mask)
+    from_ids = KeptSet.from_ids([row.nonzero().flatten().tolist() for row in mask], vocab)
+    for name in ("counts", "ids", "bits"):
+        assert torch.equal(getattr(from_ids, name), getattr(kept, name))
     order = torch.randint(num, (5,), generator=g) if num else torch.zeros(0, dtype=torch.long)
     assert torch.equal(kept.select(order).mask(), mask[order])
     assert torch.equal(

@@ -74,6 +74,7 @@ def healthy(step, rng):
         "clip_ratio/region_mean": abs(rng.gauss(0, 0.02)),
         "sampling/logp_difference/mean": 0.01 + abs(rng.gauss(0, 0.004)),
         "sampling/kl": 1e-4 + abs(rng.gauss(0, 5e-5)),
+        "sampling/edge_tokens": abs(rng.gauss(0, 0.02)),
         "grad_norm": 0.3 * math.exp(rng.gauss(0, 0.4)),
         "samples/repetition": max(0, rng.gauss(0.02, 0.05)),
     }
@@ -97,6 +98,7 @@ BROKEN = {
     "clipped": lambda log, t: {"clip_ratio/region_mean": 0.6},
     "logp_difference": lambda log, t: {"sampling/logp_difference/mean": 0.5},
     "sampler_kl": lambda log, t: {"sampling/kl": 0.002},
+    "edge_tokens": lambda log, t: {"sampling/edge_tokens": 0.3},
     "age": lambda log, t: {"overlap/age": 16.0},
     "grad_norm": lambda log, t: {"grad_norm": 30.0},
 }

@@ -34,8 +34,9 @@ class Noting(GRPOExtTrainer):
         return super()._compute_loss(model, inputs)
 
 
-def make(folder, out, reward=letters, prompts=48, peft=None, **settings):
-    rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, prompts + 1)]
+def make(folder, out, reward=letters, prompts=48, peft=None, rows=None, **settings):
+    texts = [f"Use {a}, {a + 1}, 3 to make {a + 4}." for a in range(1, prompts + 1)]
+    rows = rows or [{"prompt": text} for text in texts]
     usual = {
         "overlap": "one_step",
         "sampler": "process",

@@ -34,7 +34,7 @@ from grpo_ext.run.ranks import leave_ranks
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.samplers.choose import scoring_params
 from grpo_ext.samplers.hf import HFSampler
-from grpo_ext.samplers.lockstep_episodes import play_by_turns
+from grpo_ext.samplers.lockstep_episodes import Turn, play_by_turns
 from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.vllm import VLLMSampler
 from grpo_ext.seams.generate import replaced
@@ -42,6 +42,7 @@ from grpo_ext.seams.vllm import generates_with
 from grpo_ext.step import feed
 from grpo_ext.step.records import Generation
 from grpo_ext.tiny.model import build_model
+from grpo_ext.vllm.kept_tokens import wants_kept
 from tests.support.tiny_run import tiny_trainer
 
 DEVICE = os.environ.get("HUNT_DEVICE", "cpu")  # of the trainer: "cpu" or "cuda"
@@ -198,6 +199,9 @@ class Scripted(Sampler):
         self.abilities = replace(engine.abilities, reports_weights=False)
         if engine is HFSampler:
             self.abilities = replace(self.abilities, returns_kept_tokens=watched)
+        if engine is VLLMSampler:  # as on a GPU
+            returns_kept = watched and wants_kept(vars(args))
+            self.abilities = replace(self.abilities, returns_kept_tokens=returns_kept)
         self.params = scoring_params(trainer, self.abilities)
         rank = trainer.accelerator.process_index
         self.trainer, self.random = trainer, random.Random(1000 * args.seed + rank)
@@ -231,11 +235,11 @@ class Scripted(Sampler):
     def keeps(self) -> bool:
         return self.abilities.returns_kept_tokens and self.params.truncated
 
-    def turn(self, contexts: list[list[int]], most: int) -> tuple[list[list[int]], list[Any]]:
+    def turn(self, contexts: list[list[int]], most: int) -> list[Turn]:
         ids = [self.tokens(min(most, 4), empty=False) for _ in contexts]
         # a request of fewer tokens than asked for ends the episode, so most turns have an end token
         ids = [row if row[-1] == 1 or self.random.random() < 0.2 else [*row[:-1], 1] for row in ids]
-        return ids, [[None] * len(row) for row in ids]
+        return [Turn(row, [None] * len(row)) for row in ids]
 
     def tokens(self, most: int, empty: bool = True) -> list[int]:
         """Return up to `most` tokens; the last one is mostly the end token."""

@@ -373,8 +373,18 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
         ({"logprob_policy": "model"}, "needs `logprob_policy: sampling`"),
         ({"sampler": None, "use_vllm": True, "vllm_mode": "colocate"}, "shares one"),
         (
-            {"sampler": None, "use_vllm": True, "vllm_mode": "server", "top_k": 5},
-            "vLLM does not return",
+            {"sampler": None, "use_vllm": True, "vllm_mode": "server", "top_p": 0.9},
+            "vLLM returns only together with top_k",
+        ),
+        (
+            {
+                "sampler": None,
+                "use_vllm": True,
+                "overlap": "off",
+                "behaviour_policy": "sampler",
+                "top_k": 5,
+            },
+            "vLLM returns only on a GPU",
         ),
         ({"environment": "guess"}, "does not support environment"),
         ({"partial_rollouts": 4}, "must divide max_completion_length; 4 does not divide 6"),

@@ -18,7 +18,7 @@ from trl import GRPOConfig
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.samplers.base import Sampler, SamplerAbilities
-from grpo_ext.samplers.lockstep_episodes import play_by_turns
+from grpo_ext.samplers.lockstep_episodes import Turn, play_by_turns
 from tests.support.logs import json_rows
 from tests.support.tiny_run import arguments_of
 
@@ -111,7 +111,7 @@ class Calling(Sampler):
                 [*self.tokenizer(text)["input_ids"], self.tokenizer.eos_token_id][:left]
                 for text in texts
             ]
-            return ids, [[None] * len(row) for row in ids]
+            return [Turn(row, [None] * len(row)) for row in ids]
 
         return play_by_turns(request, turn)
 
@@ -210,7 +210,7 @@ def test_a_prompt_without_room_beside_an_engine_leaves_the_others_theirs(
                 asked.append((left, max(map(len, contexts))))
                 said = [*self.tokenizer("5")["input_ids"], self.tokenizer.eos_token_id]
                 ids = [said[:left] for _ in contexts]
-                return ids, [[None] * len(row) for row in ids]
+                return [Turn(row, [None] * len(row)) for row in ids]
 
             return play_by_turns(request, turn)
 

@@ -1,0 +1,45 @@
+"""Find sampled tokens that the trainer's own truncation would not have kept.
+
+The sampler truncates its own logits. Those of the trainer are rounded differently, so a token at
+the edge of the kept set may be outside of the trainer's.
+"""
+
+import torch
+from torch import Tensor
+
+from grpo_ext.objective.logit_blocks import logit_blocks
+from grpo_ext.objective.logprob import LogitTransform
+from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.objective.warpers import kept_tokens
+
+
+@torch.no_grad()
+def edge_tokens(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    params: SamplingParams,
+    logit_transform: LogitTransform,
+) -> Tensor:
+    """Return 1 for targets that truncation of these logits removes, else 0: (N,), float32.
+
+    Args:
+        hidden: (N, H), the model's last hidden states.
+        weight: (V, H), the weight of the language model head.
+        bias: (V,) or `None`.
+        targets: (N,), the sampled tokens.
+        params: the sampling parameters.
+        logit_transform: the logit scale and soft cap.
+    """
+    dtype = hidden.dtype
+    if torch.is_autocast_enabled(hidden.device.type):
+        dtype = torch.get_autocast_dtype(hidden.device.type)
+    removed = torch.zeros(hidden.size(0), device=hidden.device)
+    for _, logits, tiles in logit_blocks(hidden, weight, bias, dtype, params):
+        logit_transform.apply_(logits)
+        for rows, z in tiles:  # (n, V)
+            kept = kept_tokens(z.div_(params.temperature), params)
+            target = targets[rows].unsqueeze(-1)  # (n, 1)
+            removed[rows] = (~kept).gather(-1, target).squeeze(-1).float()
+    return removed

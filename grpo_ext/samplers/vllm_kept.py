@@ -1,0 +1,31 @@
+"""Read the tokens that truncation kept from the outputs of a vLLM engine in this process."""
+
+from typing import Any
+
+from grpo_ext.objective.kept import KeptSet
+from grpo_ext.vllm import EngineFailure
+
+
+def kept_of_outputs(outputs: list[Any], vocab_size: int) -> list[KeptSet]:
+    """Return the kept tokens at each position of each completion, in the order of `outputs`.
+
+    Args:
+        outputs: vLLM's `RequestOutput` of each prompt.
+        vocab_size: the number of tokens in the model's vocabulary.
+
+    Raises:
+        EngineFailure: if a completion does not have one set of kept tokens per token.
+    """
+    kept_sets = []
+    for output in outputs:
+        for completion in output.outputs:
+            mask = completion.sampling_mask
+            ids = [] if mask is None else mask.token_ids
+            if len(ids) != len(completion.token_ids):
+                raise EngineFailure(
+                    f"vLLM returned the kept tokens of {len(ids)} positions for a completion of "
+                    f"{len(completion.token_ids)} tokens. To run without them, set "
+                    "VLLM_USE_V2_MODEL_RUNNER=0 in the environment."
+                )
+            kept_sets.append(KeptSet.from_ids(ids, vocab_size))
+    return kept_sets
