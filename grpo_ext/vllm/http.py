@@ -70,7 +70,7 @@ class VllmAnswer(Answer):
             return self.read_as(form)
         except ValueError as error:
             raise ConnectionError(
-                f"the response to {self.path} does not have vLLM's format: {error}"
+                f"the response does not have vLLM's format: {self.path}: {error}"
             ) from None
 
 
