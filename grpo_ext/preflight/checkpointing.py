@@ -32,9 +32,9 @@ class Checkpointing:
     ) -> Self:
         """Choose checkpointing if the run would need more than half of the memory without it.
 
-        It is always on with sharding, where TRL trains (`loss_normalization: micro_batch`), and if
-        the length of prompts or completions is not known. With a vLLM engine on the same device,
-        the limit is half of the memory that the engine leaves.
+        It is always on if the model is sharded, if TRL computes the loss (`loss_normalization:
+        micro_batch`), or if the length of prompts or completions is not known. With a vLLM engine
+        on the same device, the limit is half of the memory that the engine leaves.
 
         Args:
             size: the dimensions of the model.

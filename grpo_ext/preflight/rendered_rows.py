@@ -70,8 +70,8 @@ def prompt_key(findings: Findings) -> str:
 def report_wordless(rows: Sequence[Row], key: str, findings: Findings) -> None:
     """Report prompts that are only an identifier, an address or a number.
 
-    An address or a number is a problem only in chat messages without a system message. A prompt
-    that is a plain text may suit a model that was trained on such texts, so it is only noted.
+    An address or a number is a problem only in chat messages without a system message. In a prompt
+    that is a plain text, it is only noted, because the model may have been trained on such texts.
 
     Args:
         rows: the rows, with their prompts.

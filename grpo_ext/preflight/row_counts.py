@@ -95,8 +95,8 @@ def describe_eval_rows(recipe: Recipe, task: Task, options: Options) -> tuple[st
         options: the options of this task.
 
     Returns:
-        Where the rows come from, with their number if they are on this machine, or why there are
-        none; and their number, `None` if it is not known.
+        A text that says where the rows come from, with their number if they are on this machine, or
+        why there are none; and the number of rows, or `None` if it is not known.
     """
     open_rows = partial(eval_rows_of, recipe, task, options, streaming=True)
     source = source_of_eval_rows(options)

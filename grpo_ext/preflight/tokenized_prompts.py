@@ -79,7 +79,7 @@ def check_tokenized_prompts(
         findings: gets the problems and notes.
 
     Returns:
-        The figures; `None` after a problem.
+        The figures, or `None` if there is a problem.
     """
     if not isinstance(prompts[0], str) and not tokenizer.chat_template:
         findings.problem(

@@ -105,7 +105,7 @@ class Reward:
         return self.registration.function(completions=texts, **selected, **self.options)
 
     def select_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those of `arguments` that the function reads, apart from `completions`.
+        """Return the arguments that the function reads, except `completions`.
 
         An option that is set takes precedence over a column of the same name.
 

@@ -120,7 +120,7 @@ class Instructions(Task):
         return parameters
 
     def _of_split(self, text: str, values: list[Any], test: bool) -> list[Any]:
-        """Return those of `values` that belong to the test or training split; never empty.
+        """Return the `values` that belong to the test or training split; there is at least one.
 
         The hash of an instruction's `text` and the value decides which are held out. With fewer
         than `SPLIT_FROM` values, both splits have all of them.

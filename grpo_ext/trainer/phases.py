@@ -219,8 +219,8 @@ def _active_share(name: str, config: PretrainedConfig) -> float:
 def costs(model: PreTrainedModel) -> Tensor:
     """Return the operations of a forward and backward pass per unit of each `needed` count: (3,).
 
-    The model may have an adapter and may be sharded by ZeRO. In a mixture of experts, only as many
-    experts count as a token runs through.
+    The model may have an adapter and may be sharded by ZeRO. In a mixture of experts, only the
+    experts that a token runs through are counted.
     """
     config = model.config.get_text_config()
     embedding = model.get_input_embeddings().weight
