@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 def longest_on(gpu: str, recipe: Recipe, forecast: Forecast) -> int | None:
     """Return the longest completion that fits on a GPU of type `gpu`, in tokens.
 
-    `None` if the size of the model is unknown.
+    Returns `None` if the size of the model is unknown.
     """
     from grpo_ext.recipe.folder import sharding
     from grpo_ext.recipe.memory import longest_completion

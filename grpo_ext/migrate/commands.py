@@ -81,7 +81,7 @@ def find_launch(commands: Sequence[Command], project: str | None) -> Launch | No
 def training_command(words: list[str]) -> tuple[str, int] | None:
     """Return the project of a training command, and the number of words before its options.
 
-    `None` for any other command.
+    Returns `None` for any other command.
     """
     if words[0] in NOT_TRAINING or "install" in words[:5]:
         return None
@@ -101,7 +101,7 @@ def training_command(words: list[str]) -> tuple[str, int] | None:
 def training_file(words: list[str]) -> tuple[str, int] | None:
     """Return what `training_command` returns, for a Python file such as `grpo.py`.
 
-    One of its options must be `config` or a known key. `None` for any other command.
+    One of its options must be `config` or a known key. Returns `None` for any other command.
     """
     if words[0] in NOT_TRAINING:
         return None

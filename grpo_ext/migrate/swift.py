@@ -85,9 +85,9 @@ def write_data(draft: Draft) -> None:
         draft.remark(setting, "only the first data set was taken over. Put all rows into one.")
     draft.remark(
         setting,
-        "ms-swift makes messages of columns such as query, problem or question. For rows without "
-        'the column messages, write user_prompt: "{problem}" in place of prompt_column, and '
-        "rename_columns: {solution: answer} where a reward's column has another name.",
+        "ms-swift builds messages from columns such as query, problem or question. If rows have "
+        'no column messages, write user_prompt: "{problem}" instead of prompt_column. If a column '
+        "that a reward reads has another name, write rename_columns: {solution: answer}.",
     )
 
 

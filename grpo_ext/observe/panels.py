@@ -168,7 +168,7 @@ def at_steps(column: Column | None, steps: list[int]) -> Values | None:
 def problems_key(names: Iterable[str], key: str) -> str | None:
     """Return the name of the metric that counts the problems behind an evaluation metric.
 
-    `None` if no such metric was logged.
+    Returns `None` if no such metric was logged.
 
     Args:
         names: the names of all metrics.

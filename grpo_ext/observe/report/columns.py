@@ -166,7 +166,7 @@ class Explainer:
             except TooLate:
                 del self.rewards[name]
                 self.faults.append(
-                    f"{name} explains no more completions, because one explanation took more than "
+                    f"{name} no longer explains completions, because an explanation took more than "
                     f"{EXPLAIN_SECONDS:g} s."
                 )
                 continue
