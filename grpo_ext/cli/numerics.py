@@ -9,7 +9,7 @@ It loads the recipe's model with its types, samples completions of the recipe's 
 run's own sampler, and scores the same tokens: with the run's step, with and without gradient and
 checkpointing, in each layout of rows, and under a copy of the weights in float32. With top_k, top_p
 or min_p it also compares the kept tokens. Nothing is trained or judged, and a single process
-measures. Each figure has a limit; where one is above it, a line says which key to set.
+measures. Each figure has a limit; if a figure is above it, a line says which key to set.
 
 exit codes: 0 all figures are within their limits; 1 some are above; 2 the recipe cannot be used;
 130 interrupted by Ctrl-C
@@ -66,7 +66,9 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def progress(stages: int) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows on stderr which stage begins: a bar, or lines without a terminal.
+    """Yield a function that shows on stderr which stage begins, as a bar or as lines.
+
+    Without a terminal, it prints lines.
 
     Args:
         stages: the largest number of stages.

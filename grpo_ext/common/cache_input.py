@@ -1,6 +1,6 @@
 """The name of the input in which a model takes its KV cache.
 
-transformers 5.24 renamed it, and its 5.40 drops the old name.
+transformers 5.24 renamed it, and 5.40 drops the old name.
 """
 
 import inspect

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bar:
-    """The largest value of a figure that is taken for rounding."""
+    """A limit of a figure: a value up to the limit is attributed to rounding."""
 
     limit: float
     source: str  # where the limit comes from
 
 
-#: mean KL divergence a token, in nats
+#: mean KL divergence per token, in nats
 KL = Bar(0.0005, "prime-rl's CI: the mismatch KL of its example hendrycks-sanity, a dense model")
-#: mean |log ratio| a token
+#: mean |log ratio| per token
 MEAN_LOG_RATIO = Bar(
     0.05, "NeMo RL's guide for new models: probabilities differ by a factor of at most 1.05"
 )

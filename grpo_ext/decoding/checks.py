@@ -206,7 +206,7 @@ def check_decoding(
     generation_config: GenerationConfig,
     **inputs: Any,
 ) -> LongTensor:
-    """Check a call of `decode`, whose arguments it has, and return the prompts (B, P) unchanged.
+    """Check the arguments of a call of `decode`, and return the prompts (B, P) unchanged.
 
     Raises:
         NotSupported: if only transformers can decode this.

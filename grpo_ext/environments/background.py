@@ -22,7 +22,7 @@ TIMER = "environment-timer"  # name of the event loop that measures the time
 
 
 def start_coroutine(coroutine: Coroutine[Any, Any, Any], seconds: float) -> Future[Any]:
-    """Start a coroutine; its future raises `TooLate` after `seconds`."""
+    """Start a coroutine, and return its future, which raises `TooLate` after `seconds`."""
     return asyncio.run_coroutine_threadsafe(in_time(coroutine, seconds), event_loop(TIMER))
 
 
@@ -35,8 +35,8 @@ def result_of(coroutine: Coroutine[Any, Any, Any], seconds: float) -> Any:
 class ThreadPool:
     """Threads that run synchronous code, at most `count` of them at a time.
 
-    A thread whose code takes too long is given up and does not count any more. It is a daemon, so
-    code that hangs delays neither other code nor the end of the run.
+    A thread whose code takes too long is abandoned and no longer counts. It is a daemon, so code
+    that hangs delays neither other code nor the end of the run.
     """
 
     def __init__(self, count: int):
@@ -87,7 +87,7 @@ def call_all(works: Sequence[Work], returned: Sequence[Future[Any]]) -> None:
 
 
 async def settle(result: Future[Any], returned: Future[Any], end: float) -> None:
-    """Set the result of user code.
+    """Pass the result or the error of user code on to a future, and await a coroutine first.
 
     Args:
         result: the future to set.

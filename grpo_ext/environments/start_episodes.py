@@ -52,7 +52,7 @@ def beginning(
 
 
 def opened(episodes: list[Episode]) -> list[Episode]:
-    """Wait for the `reset` of all episodes, which run concurrently in the background."""
+    """Wait for the `reset` of all episodes, which run concurrently, and return the episodes."""
     for episode in episodes:
         episode.open()
     return episodes

@@ -69,7 +69,7 @@ def text_of(opening: Any) -> Any:
 
 
 async def text_of_async(opening: Coroutine[Any, Any, Any]) -> Any:
-    """Return the `text_of` what an async `reset` returns."""
+    """Await an async `reset`, and return the `text_of` its result."""
     return text_of(await opening)
 
 

@@ -159,8 +159,8 @@ def logp_difference(history: History) -> float | None:
 def sampler_kl(history: History) -> float | None:
     """Return the mean KL divergence between sampler and trainer over the last 3 logs.
 
-    Returns `None` with fewer than 3 values, and with overlapped generation, where the KL also has
-    the age of the sampler's weights.
+    Returns `None` with fewer than 3 values, and with overlapped generation, where the KL also
+    reflects the age of the sampler's weights.
     """
     if "overlap/age" in history.values:
         return None
