@@ -189,7 +189,7 @@ class Bench:
     def _run_recipe(
         self, groups: int, generations: int, reserve: float = 0.0, pass_reserve: float = 0.0
     ) -> None:
-        """Run the recipe for up to `generations` generations; set figures and completions.
+        """Run the recipe for up to `generations` generations, and set figures and completions.
 
         Args:
             groups: the number of groups per generation. If it is smaller than the recipe's, each

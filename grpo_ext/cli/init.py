@@ -174,7 +174,7 @@ def describe_time(recipe: FirstRecipe) -> str:
         recipe.values["per_device_train_batch_size"] * recipe.values["gradient_accumulation_steps"]
     )
     return (
-        f"The run takes about {duration(recipe.seconds)} on this machine by estimate: {steps} "
+        f"By estimate, the run takes about {duration(recipe.seconds)} on this machine: {steps} "
         f"steps of {completions} completions with up to {recipe.values['max_completion_length']} "
         f"tokens.{advice}"
     )

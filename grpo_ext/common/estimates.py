@@ -219,9 +219,10 @@ def clusters(
 
 
 def variance_of_mean(values: Array, cluster: NDArray[np.int64]) -> float:
-    """Return the cluster-robust variance of the mean of values (N,); needs two clusters.
+    """Return the cluster-robust variance of the mean of values (N,).
 
-    `cluster` (N,) is the index of each value's cluster; clusters are independent.
+    `cluster` (N,) is the index of each value's cluster. There must be at least two clusters, and
+    they must be independent.
     """
     deviations = values - values.mean()
     sums = np.bincount(cluster, deviations)  # (clusters,)

@@ -23,6 +23,6 @@ MEAN_LOG_RATIO = Bar(
 #: share of tokens whose ratio is outside 0.9 to 1.1
 SHARE_FAR = Bar(0.01, "a choice of this package: one token in a hundred")
 #: share of drawn tokens that the trainer's own truncation would not have kept
-BEYOND_EDGE = Bar(0.001, "a choice of this package: float32 shows one token in some 4,000")
+BEYOND_EDGE = Bar(0.001, "a choice of this package: in float32 it is about one token in 4,000")
 #: mean KL divergence above which rounding is not the cause
 NOT_ROUNDING = Bar(0.01, "tinker-cookbook's guide: training is stable below this KL")
