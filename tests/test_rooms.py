@@ -60,6 +60,7 @@ FORBIDDEN = {
         "grpo_ext.objective",
         "grpo_ext.cli",
     ),
+    "determinism": ("trl", "transformers", "accelerate", "grpo_ext.step", "grpo_ext.trainer"),
     "environments": (
         "trl",
         "grpo_ext.trainer",

@@ -33,6 +33,19 @@ _EXACT_PROCESSORS = (
 _MASK_BYTES = 2**24
 
 
+def log_probs_of(scores: Tensor, token_ids: Tensor) -> Tensor:
+    """Return the log-probs (n,) of tokens, by the same operations as `sampling_log_probs`.
+
+    Args:
+        scores: (n, V), float32; -inf for tokens that could not be drawn.
+        token_ids: (n, 1).
+    """
+    top = scores.amax(-1, keepdim=True)  # (n, 1)
+    log_total = -torch.softmax(scores, -1).amax(-1).log()  # (n,); the top score has p = 1 / total
+    token_scores = scores.gather(-1, token_ids) - top  # (n, 1)
+    return token_scores.squeeze(-1) - log_total
+
+
 class Recorder:
     """A logits processor that records the kept tokens and the log-probs of one `generate` call.
 
@@ -122,9 +135,8 @@ class Recorder:
         recorded = self._steps[-1] % self.every == 0  # (b,)
         scores = self._scores[recorded].float()  # (n, V)
         token_ids = tokens[recorded].unsqueeze(-1)  # (n, 1)
-        token_scores = scores.gather(-1, token_ids).squeeze(-1)  # (n,)
         logps = torch.full(recorded.shape, torch.nan, device=recorded.device)  # (b,)
-        logps[recorded] = token_scores - scores.logsumexp(-1)
+        logps[recorded] = log_probs_of(scores, token_ids)
         self._logps.append(logps)
         self._scores = None
 

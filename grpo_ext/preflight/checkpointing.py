@@ -44,6 +44,8 @@ class Checkpointing:
             prompt: the number of tokens in a prompt; `None` if it is not known.
             memory: the memory of one process, in bytes; `None`: that of this machine.
         """
+        if v.deterministic:
+            return cls(False, "as `deterministic: true` needs")
         if sharding:
             return cls(True, "the model is sharded")
         if v.loss_normalization == "micro_batch":

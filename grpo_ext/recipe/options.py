@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.advantage_options import AdvantageOptions
+from grpo_ext.recipe.deterministic_options import DeterministicOptions
 from grpo_ext.recipe.episode_options import EpisodeOptions
 from grpo_ext.recipe.group_options import GroupOptions
 from grpo_ext.recipe.log_options import LogOptions
@@ -27,6 +28,7 @@ class TrainerOptions(
     ObjectiveOptions,
     AdvantageOptions,
     ScoringOptions,
+    DeterministicOptions,
     GroupOptions,
     SamplingOptions,
     OverlapOptions,

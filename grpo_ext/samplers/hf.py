@@ -3,11 +3,14 @@
 The sampling steps are recorded, so that any truncation can be scored exactly.
 """
 
+from contextlib import nullcontext
+
 import torch
 from transformers import GenerationConfig
 
 from grpo_ext.decoding.checks import NotSupported
 from grpo_ext.decoding.play import Player
+from grpo_ext.determinism.mode import InvariantOperations
 from grpo_ext.objective.recorder import Recorder
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.samplers.base import Request, Sampler, SamplerAbilities
@@ -50,6 +53,8 @@ class HFSampler(Sampler):
         logps = None
         if recorder is not None:
             kept_sets, logps = recorder.rows(completion_ids)
+        if logps is None:
+            self._refuse_own_generate()
         return Generation(request.prompt_ids, completion_ids, request.policy_step, logps, kept_sets)
 
     def _play(self, request: Request) -> Generation:
@@ -65,6 +70,7 @@ class HFSampler(Sampler):
             recorder = self._recorder()
             self._generate(request, contexts, recorder, player)
             if not player.began:
+                self._refuse_own_generate()
                 self._own_generate = True
                 return play_by_turns(request, self._turns)
             # `_generate` returns only the first turns
@@ -89,7 +95,8 @@ class HFSampler(Sampler):
         args = self.trainer.args
         # with other policies completions are not scored exactly anyway
         strict = args.logprob_policy == "sampling"
-        return Recorder(self.params, strict, round(1 / args.sampler_check_share))
+        every = 1 if args.deterministic else round(1 / args.sampler_check_share)
+        return Recorder(self.params, strict, every)
 
     def _generate(
         self,
@@ -108,8 +115,18 @@ class HFSampler(Sampler):
         """
         trainer = self.trainer
         model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
-        with watching(model, recorder, player):
+        operations = InvariantOperations() if trainer.args.deterministic else nullcontext()
+        with watching(model, recorder, player), operations:
             return seam.complete(trainer, contexts, request.num_generations)
+
+    def _refuse_own_generate(self) -> None:
+        """Raise `ValueError` with `deterministic: true`, which needs a record of all log-probs."""
+        if self.trainer.args.deterministic:
+            raise ValueError(
+                "`deterministic: true` does not work with this model, whose own `generate` does "
+                "not run the logits processor that records the sampler's log-probs. Write "
+                "`deterministic: false`."
+            )
 
     def describe(self) -> str:
         model = self.trainer.accelerator.unwrap_model(self.trainer.model_wrapped)

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import use_adapter
 
+from grpo_ext.determinism.mode import InvariantOperations
 from grpo_ext.objective.logprob import LogitTransform
-from grpo_ext.scoring.head import Head
+from grpo_ext.scoring.head import Head, positions_of
 from grpo_ext.seams.generate import replaced
 from grpo_ext.seams.port import TRLTrainer
 from grpo_ext.seams.trl import checkpointing_options
@@ -90,6 +91,19 @@ def run_model(
     with accelerator.autocast(), scoring_with(head):
         output = model(**inputs, labels=labels, fused_lm_head=True)
     return Scores(output.log_probs, output.entropy, output.aux_loss)
+
+
+def run_invariantly(
+    accelerator: Accelerator, model: nn.Module, head: Head, labels: Tensor, **inputs: Any
+) -> Scores:
+    """Like `run_model`, but the bits of a log-prob depend only on the tokens before it.
+
+    Positions are passed explicitly, as `generate` does, because those of a model count the padding.
+    """
+    if "position_ids" not in inputs:
+        inputs["position_ids"] = positions_of(inputs["attention_mask"])
+    with InvariantOperations():
+        return run_model(accelerator, model, head, labels, **inputs)
 
 
 def score_images(

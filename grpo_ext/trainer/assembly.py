@@ -25,6 +25,7 @@ from grpo_ext.step.loss import EntropyControl
 from grpo_ext.step.records import Ranks
 from grpo_ext.trainer.checkpoint import Checkpoints
 from grpo_ext.trainer.constant_answer import ConstantAnswer
+from grpo_ext.trainer.equal_bits import check_deterministic
 from grpo_ext.trainer.evaluation import check_decoding, outcomes_of
 from grpo_ext.trainer.generations import Generations
 from grpo_ext.trainer.judging import Judge, rewards_of
@@ -81,6 +82,7 @@ class Parts:
                 "With a multimodal processor, or with tools that it calls, TRL itself generates "
                 "and would ignore the sampler argument. Remove the sampler argument."
             )
+        check_deterministic(trainer, sampler, by_trl)
         if sampler is None:
             # only our own calls of `generate` can record the kept tokens
             by_others = by_trl or trainer.as_trl or trainer.use_transformers_continuous_batching

@@ -25,6 +25,7 @@ from grpo_ext.step.cut import step_counts
 from grpo_ext.step.loss import EntropyControl, LossSettings, old_logps, step_loss
 from grpo_ext.step.metrics import StepStats, age_stats, sampler_stats
 from grpo_ext.step.records import LossOutput, MicroBatch, Ranks, Scored
+from grpo_ext.trainer.equal_bits import refuse_unequal
 from grpo_ext.trainer.phases import Phases
 from grpo_ext.trainer.port import Trainer
 
@@ -267,6 +268,7 @@ class PolicyUpdate:
     def _settle(self) -> None:
         figures = self._stats.merge(self.ranks)
         if self.trainer.model.training:
+            refuse_unequal(self.trainer, figures)
             self.settled(figures)
         if self.trainer.model.training and self.entropy.enabled:
             self._move_coef(figures.get("entropy/high", figures.get("entropy")))

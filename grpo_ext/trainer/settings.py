@@ -29,7 +29,7 @@ from grpo_ext.scoring.layout import Layout, choose_layout, refuse_packing
 from grpo_ext.scoring.probe import Probe
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
-from grpo_ext.seams.scoring import run_model, score_images
+from grpo_ext.seams.scoring import run_invariantly, run_model, score_images
 from grpo_ext.step.cut import CutRule
 from grpo_ext.step.judge import EndRule
 from grpo_ext.step.loss import LossSettings
@@ -77,7 +77,8 @@ def checked_arguments(
     left = [key for key in LEFT_TO_TRAINER if getattr(checked, key) is None]
     left = vars(checked).setdefault("left_to_trainer", left)
     if "gradient_checkpointing" in left:
-        set_checkpointing(checked, True)  # TRL's default, which its constructor acts on
+        # TRL's default, which its constructor acts on
+        set_checkpointing(checked, not checked.deterministic)
     separate_sampler = sampler is not None and sampler.abilities.separate_engine
     check_arguments(checked, checked.world_size, separate_sampler)
     if from_python and checked.process_index == 0:
@@ -322,6 +323,9 @@ def make_scorer(trainer: Trainer, params: SamplingParams, layout: Layout) -> Sco
     Raises:
         ValueError: for `layout: packed` if packed sequences attend to each other in this model.
     """
+    if trainer.args.deterministic:
+        # the sampler's log-probs are computed as in our head, which a compact layout always uses
+        layout = replace(layout, compact_head=True)
     probe = probe_of(trainer)
     model = trainer.accelerator.unwrap_model(trainer.model)
     sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
@@ -343,9 +347,12 @@ def probe_of(trainer: Trainer) -> Probe:
     """Return the probe that tests layouts on a trainer's model."""
     config: Any = trainer.model.config
     accelerator = trainer.accelerator
+    run = partial(run_model, accelerator)
+    if trainer.args.deterministic:
+        run = partial(run_invariantly, accelerator)
     exact = trainer.model.dtype == torch.float32 and accelerator.mixed_precision == "no"
     return Probe(
-        run=partial(run_model, accelerator),
+        run=run,
         vocab_size=config.get_text_config().vocab_size,
         device=accelerator.device,
         limit=1e-4 if exact else 0.1,

@@ -5,7 +5,7 @@ branch `self.as_trl` below.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_ext.curriculum.sampler import PromptSampler
+from grpo_ext.determinism.mode import deterministic_algorithms
 from grpo_ext.observe.progress import show_progress
 from grpo_ext.rewards.scores import UserCodeFailure
 from grpo_ext.samplers.base import Sampler
@@ -118,10 +119,12 @@ class GRPOExtTrainer(GRPOTrainer):
         """
         train = super().train
         self.accelerator.print(first_lines(self))
+        algorithms = deterministic_algorithms() if self.args.deterministic else nullcontext()
         try:
-            return self.parts.stopping.train(
-                lambda checkpoint: train(checkpoint, *args, **kwargs), resume_from_checkpoint
-            )
+            with algorithms:
+                return self.parts.stopping.train(
+                    lambda checkpoint: train(checkpoint, *args, **kwargs), resume_from_checkpoint
+                )
         except (UserCodeFailure, EngineFailure):
             self.parts.checkpoints.save_failure()
             raise

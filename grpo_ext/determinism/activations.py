@@ -1,0 +1,50 @@
+"""Activation functions that give a number the same bits at every place of a tensor.
+
+torch computes most of a tensor in vectors, and the numbers that are left over one by one, where
+`silu`, `sigmoid` and the tanh form of `gelu` round differently on a CPU. `exp` and `tanh` do not.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def silu(x: Tensor, inplace: bool = False) -> Tensor:
+    """Return x sigmoid(x). `inplace` is ignored."""
+    wide = x.float()
+    return (wide * sigmoid(wide)).to(x.dtype)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """Return 1 / (1 + exp(-x))."""
+    output: Tensor = _Sigmoid.apply(x)
+    return output
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """Return torch's `gelu`, exact or in its tanh form."""
+    if approximate == "none":
+        return functional.gelu(x)
+    wide = x.float()
+    inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
+    return (0.5 * wide * (1 + torch.tanh(inner))).to(x.dtype)
+
+
+class _Sigmoid(torch.autograd.Function):
+    """`sigmoid`; the gradient of its formula would be NaN where exp(-x) is infinite."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        odds = torch.exp(-x.float())
+        output = (1 / (1 + odds)).to(x.dtype)
+        ctx.save_for_backward(output)
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        [output] = ctx.saved_tensors
+        return grad * output * (1 - output)

@@ -1,0 +1,182 @@
+"""Attention whose result for a query depends only on the keys that it sees.
+
+The sampler and the scorer hold the keys of a token in different places, among other padding, and
+float sums depend on the places of the summands. Here the factors of each sum are first rounded to
+multiples of a power of two, so coarse that float64 holds all products and all their sums without
+rounding. Such sums do not depend on their order, and keys with weight 0 change nothing.
+
+With s = scale q k^T, w = exp(s - max s) and k, q, v and w rounded:
+
+    output = sum_i w_i v_i / sum_i w_i
+
+A value v_i = 2^e_i u_i is rounded relative to its own largest entry, because the values that a
+query does not see must not matter; its exponent goes to the weight, 2^e_i w_i, and that is rounded
+relative to the largest weight of the query.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+EXACT_BITS = 53  # integers of this many bits are exact in float64
+MOST_KEYS = 2**15
+WEIGHT_BITS = 22  # of the weights in their own sum, where nothing multiplies them
+VALUE_BITS = (EXACT_BITS - int(math.log2(MOST_KEYS))) // 2  # of weights and values in products
+BLOCK_NUMBERS = 2**18  # numbers of an intermediate result, which fits into the cache of a CPU
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Return `torch.nn.functional.scaled_dot_product_attention`, with sums that are exact.
+
+    Args:
+        query: (B, H, Q, D).
+        key: (B, H or fewer, K, D).
+        value: (B, as for `key`, K, D).
+        attn_mask: broadcasts to (B, H, Q, K); bool, true for keys that are seen, or added to the
+            scores. `None`: all keys are seen.
+        dropout_p: must be 0.
+        is_causal: whether query i sees only the keys up to i.
+        scale: the factor of the scores; `None`: 1 / sqrt(D).
+        enable_gqa: whether `key` and `value` may have fewer heads.
+
+    Raises:
+        ValueError: with dropout, or with more than `MOST_KEYS` keys.
+    """
+    if dropout_p:
+        raise ValueError(
+            "`deterministic: true` does not work with dropout in attention. Load the model with "
+            "attention_dropout 0 (in a recipe, `model_init_kwargs: {attention_dropout: 0.0}`)."
+        )
+    if key.size(2) > MOST_KEYS:
+        raise ValueError(
+            f"`deterministic: true` works with at most {MOST_KEYS} tokens of prompt and "
+            "completion. Lower max_completion_length or max_prompt_tokens."
+        )
+    if is_causal:
+        shape = (query.size(2), key.size(2))
+        attn_mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
+    if scale is None:
+        scale = query.size(-1) ** -0.5
+    device = query.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
+    with torch.autocast(device, enabled=False):
+        output: Tensor = _Attention.apply(query, key, value, attn_mask, scale, enable_gqa)
+    return output
+
+
+class _Attention(torch.autograd.Function):
+    """Exact attention; its backward pass is that of torch's attention."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        grouped: bool,
+    ) -> Tensor:
+        ctx.save_for_backward(query, key, value, mask)
+        ctx.options = (scale, grouped)
+        output = torch.empty_like(query)
+        block = _rows_of_block(query, key)
+        for start in range(0, len(query), block):
+            rows = slice(start, start + block)
+            row_mask = mask
+            if mask is not None and mask.dim() == 4 and len(mask) > 1:
+                row_mask = mask[rows]
+            output[rows] = _attend(query[rows], key[rows], value[rows], row_mask, scale)
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, mask = ctx.saved_tensors
+        scale, grouped = ctx.options
+        with torch.enable_grad():
+            query, key, value = (tensor.detach().requires_grad_() for tensor in tensors)
+            output = scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, scale=scale, enable_gqa=grouped
+            )
+            grads = torch.autograd.grad(output, (query, key, value), grad)
+        return *grads, None, None, None
+
+
+def _rows_of_block(query: Tensor, key: Tensor) -> int:
+    """Return the number of rows of the batch that are computed at once."""
+    num_scores = query.size(1) * query.size(2) * key.size(2)
+    num_states = key.size(1) * key.size(2) * key.size(3)
+    return max(1, BLOCK_NUMBERS // max(num_scores, num_states))
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """Return the output (b, H, Q, D) for some rows; arguments as for `attention`."""
+    rows, heads, num_queries, dim = query.shape
+    key_heads, num_keys = key.shape[1:3]
+    groups = heads // key_heads
+    scores = _scores(query, key).view(rows, heads, num_queries, num_keys).mul_(scale)
+    if mask is not None and mask.dtype == torch.bool:
+        scores.masked_fill_(~mask, -torch.inf)
+    elif mask is not None:
+        scores.add_(mask)
+    largest = scores.amax(-1, keepdim=True)
+    largest.masked_fill_(largest == -torch.inf, 0.0)  # padding that sees no key
+    weights = scores.sub_(largest).exp_()  # (b, H, Q, K), at most 1
+    total = to_multiples(weights, weights.new_ones(()), WEIGHT_BITS).sum(-1, dtype=torch.float64)
+    total.masked_fill_(total == 0, 1.0)
+    unit = power_below(value.float().abs().amax(-1, keepdim=True))  # (b, key heads, K, 1)
+    unit.masked_fill_(unit == 0, 1.0)
+    values = to_multiples(value.float() / unit, unit.new_ones(()), VALUE_BITS).double()
+    weights = weights.view(rows, key_heads, groups * num_queries, num_keys)
+    weights = weights.mul_(unit.transpose(-1, -2))
+    weights = to_multiples(weights, power_below(weights.amax(-1, keepdim=True)), VALUE_BITS)
+    output = weights.double() @ values  # (b, key heads, groups * Q, D)
+    output = output.view(rows, heads, num_queries, dim).div_(total.unsqueeze(-1))
+    return output.to(query.dtype)
+
+
+def _scores(query: Tensor, key: Tensor) -> Tensor:
+    """Return q k^T in float32: (b, key heads, groups * Q, K)."""
+    rows, heads, num_queries, dim = query.shape
+    key_heads = key.size(1)
+    bits = min(WEIGHT_BITS, (EXACT_BITS - math.ceil(math.log2(dim))) // 2)
+    exact_query = rounded(query, bits).double()
+    exact_query = exact_query.reshape(rows, key_heads, heads // key_heads * num_queries, dim)
+    exact_key = rounded(key, bits).double()
+    return (exact_query @ exact_key.transpose(-1, -2)).float()
+
+
+def rounded(x: Tensor, bits: int) -> Tensor:
+    """Round each row (..., D) to `bits` bits below its largest entry, in float32."""
+    x = x.float()
+    return to_multiples(x, power_below(x.abs().amax(-1, keepdim=True)), bits)
+
+
+def power_below(x: Tensor) -> Tensor:
+    """Return the largest power of two that is at most `x`, float32 and not negative; 0 for 0."""
+    exponent = x.view(torch.int32) & 0x7F800000
+    return exponent.view(torch.float32)
+
+
+def to_multiples(x: Tensor, unit: Tensor, bits: int) -> Tensor:
+    """Round `x`, float32 and below 2 `unit`, to multiples of 2^(1 - bits) `unit`, a power of two.
+
+    Adding a number whose last digit has that size, and subtracting it, rounds in two steps.
+    """
+    shift = unit * (3 * 2.0 ** (23 - bits))
+    return (x + shift).sub_(shift)

@@ -1,0 +1,61 @@
+"""Run a model so that the bits of a token's log-prob do not depend on its batch.
+
+Within `InvariantOperations`, torch's operations of a language model are replaced: products with
+weights, attention, and activation functions. All other operations of the supported models compute
+each token alone. Gradients are those of torch's own operations.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from grpo_ext.determinism import activations, products
+from grpo_ext.determinism.attention import attention
+
+REPLACED: dict[Callable[..., Any], Callable[..., Any]] = {
+    functional.linear: products.linear,
+    torch.addmm: products.addmm,
+    torch.mm: products.mm,
+    functional.scaled_dot_product_attention: attention,
+    functional.silu: activations.silu,
+    functional.gelu: activations.gelu,
+    torch.sigmoid: activations.sigmoid,
+    torch.Tensor.sigmoid: activations.sigmoid,
+}
+
+
+class InvariantOperations(TorchFunctionMode):
+    """Replaces the operations of `REPLACED` within the context, in this thread."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        replacement = REPLACED.get(func, func)
+        return replacement(*args, **(kwargs or {}))
+
+
+@contextmanager
+def deterministic_algorithms() -> Iterator[None]:
+    """Let torch use only deterministic algorithms within the context, also in backward passes.
+
+    New memory is not filled, which torch would do to find reads of uninitialized memory.
+    """
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    memory: Any = torch.utils.deterministic  # torch adds its attributes when it is imported
+    fills = memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    memory.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+        memory.fill_uninitialized_memory = fills

@@ -1,0 +1,119 @@
+"""The option that makes log-probs of sampler and trainer equal, and what does not work with it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from grpo_ext.recipe.folder import sharding
+from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.rule_kinds import STEP_NORMALIZATION, Dependency, Rule, refuses
+from grpo_ext.recipe.typed_values import Values
+
+# keys that do not work with `deterministic: true`, each with the error message
+NOT_DETERMINISTIC = {
+    "use_vllm": (
+        "use_vllm: vLLM's log-probs differ from the trainer's in the last bits, because it has "
+        "kernels of its own; its VLLM_BATCH_INVARIANT does not change that. Remove use_vllm, or "
+        "write `deterministic: false`."
+    ),
+    "use_transformers_continuous_batching": (
+        "use_transformers_continuous_batching: its paged attention adds up in another order than "
+        "the trainer's. Remove use_transformers_continuous_batching, or write `deterministic: "
+        "false`."
+    ),
+    "sampler": (
+        "sampler: a sampler in another process has a copy of the weights, and `deterministic: "
+        "true` is for samples of the trained model itself. Remove sampler, or write "
+        "`deterministic: false`."
+    ),
+    "gradient_checkpointing": (
+        "gradient_checkpointing: the backward pass would compute activations again, with other "
+        "operations than the forward pass has under `deterministic: true`. Write "
+        "`gradient_checkpointing: false`, or `deterministic: false`."
+    ),
+    "torch_compile": (
+        "torch_compile: compiled code has its own order of sums, which depends on shapes. Remove "
+        "torch_compile, or write `deterministic: false`."
+    ),
+    "use_liger_kernel": (
+        "use_liger_kernel: Liger's kernels replace operations that `deterministic: true` replaces, "
+        "too. Remove use_liger_kernel, or write `deterministic: false`."
+    ),
+    "load_in_4bit": (
+        "load_in_4bit: products with quantized weights have their own kernels, which depend on the "
+        "number of rows. Remove load_in_4bit, or write `deterministic: false`."
+    ),
+    "load_in_8bit": (
+        "load_in_8bit: products with quantized weights have their own kernels, which depend on the "
+        "number of rows. Remove load_in_8bit, or write `deterministic: false`."
+    ),
+}
+
+
+@dataclass
+class DeterministicOptions:
+    """The recipe key for equal bits; a base of `GRPOExtConfig`.
+
+    Args:
+        deterministic (`bool`, defaults to `False`): whether the trainer's log-prob of each sampled
+            token equals the sampler's to the last bit, in whatever batch and layout either computes
+            it. It needs a CPU, transformers' `generate` and attention by `sdpa`. The run ends if a
+            log-prob differs. torch uses only deterministic algorithms. `docs/log-probs.md` has the
+            price.
+    """
+
+    deterministic: bool = False
+
+
+def parts_that_are_not_deterministic(v: Values, _: int) -> Iterator[Problem]:
+    """With `deterministic: true`, refuse what computes log-probs with operations of its own."""
+    if not v.deterministic:
+        return
+    for key, message in NOT_DETERMINISTIC.items():
+        if v.has(key) and v[key]:
+            yield Problem(message, key)
+
+
+@refuses(
+    "deterministic",
+    "`deterministic: true` does not work with mixed precision, in which sampler and trainer round "
+    "at different places. Write `bf16: false` and remove fp16; `dtype: bfloat16` gives weights of "
+    "that type.",
+)
+def equal_bits_in_mixed_precision(v: Values) -> object:
+    return v.deterministic and (v.bf16 is not False or v.fp16)
+
+
+@refuses(
+    "attn_implementation",
+    "`deterministic: true` replaces the attention of torch, and {attn_implementation} is another. "
+    "Write `attn_implementation: sdpa`, or `deterministic: false`.",
+)
+def equal_bits_of_another_attention(v: Values) -> object:
+    return v.deterministic and v.attn_implementation not in (None, "sdpa")
+
+
+@refuses(
+    "accelerate_config",
+    "`deterministic: true` does not work with DeepSpeed and FSDP, which call the model in their "
+    "own way. Write `accelerate_config: cpu`, or `deterministic: false`.",
+)
+def equal_bits_of_a_sharded_model(v: Values) -> object:
+    return v.deterministic and sharding(v)
+
+
+RULES: tuple[Rule, ...] = (
+    Dependency(
+        "deterministic",
+        (False,),
+        {
+            "use_cpu": (True,),
+            "logprob_policy": ("sampling",),
+            "disable_dropout": (True,),
+            **STEP_NORMALIZATION,
+        },
+    ),
+    parts_that_are_not_deterministic,
+    equal_bits_in_mixed_precision,
+    equal_bits_of_another_attention,
+    equal_bits_of_a_sharded_model,
+)

@@ -1,0 +1,65 @@
+"""Checks of `deterministic: true`: before a run, and of the log-probs of each step."""
+
+from collections.abc import Mapping
+
+from grpo_ext.samplers.base import Sampler
+from grpo_ext.scoring.layout import attention_of, has_rotary_positions
+from grpo_ext.trainer.port import Trainer
+from grpo_ext.vllm import EngineFailure
+
+
+def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool) -> None:
+    """Refuse what `deterministic: true` cannot make equal.
+
+    Args:
+        trainer: the trainer, with its model.
+        sampler: the sampler that the user passed, if any.
+        by_trl: whether TRL generates.
+
+    Raises:
+        ValueError: if something else than our `generate` samples, or if the model has another
+            attention than torch's, or positions that count padding.
+    """
+    if not trainer.args.deterministic:
+        return
+    if sampler is not None or trainer.rollout_func is not None:
+        raise ValueError(
+            "`deterministic: true` does not work with the arguments sampler and rollout_func, "
+            "which may compute log-probs in any way. Remove them, or write `deterministic: false`."
+        )
+    if by_trl:
+        raise ValueError(
+            "`deterministic: true` does not work with a multimodal processor, or with tools that "
+            "TRL calls, because TRL itself generates then. Write `deterministic: false`."
+        )
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    attention = attention_of(model)
+    if attention != "sdpa":
+        raise ValueError(
+            f"`deterministic: true` replaces torch's attention, and this model uses {attention}. "
+            "Load it with `attn_implementation: sdpa`, or write `deterministic: false`."
+        )
+    if not has_rotary_positions(model):
+        raise ValueError(
+            "`deterministic: true` needs a model with rotary positions; those of this model count "
+            "padding, which sampler and trainer do not have at the same places. Write "
+            "`deterministic: false`."
+        )
+
+
+def refuse_unequal(trainer: Trainer, figures: Mapping[str, float]) -> None:
+    """Raise `EngineFailure` on all ranks if log-probs of sampler and trainer differ in a step.
+
+    Args:
+        trainer: the trainer, with `deterministic: true`; otherwise nothing is checked.
+        figures: the metrics of the step, merged over ranks.
+    """
+    if not trainer.args.deterministic:
+        return
+    difference = figures.get("sampling/logp_difference/max", 0.0)
+    if difference != 0:
+        raise EngineFailure(
+            "Log-probs of sampler and trainer differ, which `deterministic: true` does not allow: "
+            f"by {difference:.2g} at most in this step. An operation of this model, or of this "
+            "processor, depends on the other tokens of its batch. Write `deterministic: false`."
+        )
