@@ -104,14 +104,6 @@ def process_without_whole_weights(v: Values) -> object:
 
 
 @refuses(
-    "sampler",
-    "`sampler: process` does not support environment yet. Remove one of them.",
-)
-def process_that_plays_an_environment(v: Values) -> object:
-    return v.sampler == "process" and v.environment is not None
-
-
-@refuses(
     "overlap",
     "`overlap: one_step` needs separate devices for sampling and training, but "
     "`vllm_mode: colocate` shares one. Write `vllm_mode: server`.",
@@ -245,7 +237,6 @@ RULES: tuple[Rule, ...] = (
     process_and_vllm,
     process_and_continuous_batching,
     process_without_whole_weights,
-    process_that_plays_an_environment,
     overlap_on_one_device,
     older_weights_without_a_correction,
     overlap_without_its_sampler,

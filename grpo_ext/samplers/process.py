@@ -19,8 +19,10 @@ from accelerate.utils import gather_object
 from transformers import GenerationConfig
 
 from grpo_ext.common.processes import start_beside
+from grpo_ext.decoding.checks import base_model
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.samplers.base import PROBE_ROWS, PROBE_TOKENS, Request, Sampler, SamplerAbilities
+from grpo_ext.samplers.lockstep_episodes import Turn, play_by_turns
 from grpo_ext.samplers.process_messages import Completions, Failure, Job, Start
 from grpo_ext.samplers.shared_weights import mapped, new_memory, packed, places_of, tensors_of
 from grpo_ext.step.records import Generation
@@ -44,7 +46,10 @@ class ProcessSampler(Sampler):
 
     name = "another process"
     abilities = SamplerAbilities(
-        separate_engine=True, returns_kept_tokens=True, reports_weights=True
+        separate_engine=True,
+        returns_kept_tokens=True,
+        plays_episodes=True,
+        reports_weights=True,
     )
 
     def __init__(
@@ -100,6 +105,9 @@ class ProcessSampler(Sampler):
         return str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
     def submit(self, request: Request) -> None:
+        if request.episodes:
+            super().submit(request)  # `sample` starts a job for each round of turns
+            return
         # drawn from the rank's random state, which checkpoints contain
         self._start_job(request, seed=int(torch.randint(2**62, ())))
 
@@ -129,6 +137,30 @@ class ProcessSampler(Sampler):
         All ranks must call it. A process that died or hung is restarted up to `RESTARTS` times,
         with the same weights and request.
         """
+        if request.episodes:
+            vocab_size = None
+            if self.params.truncated:
+                vocab_size = base_model(self.model).config.get_text_config().vocab_size
+            generation = play_by_turns(request, self._turns, vocab_size)
+            self.seconds = 0.0  # each job has set its own, without the time of the environment
+            return generation
+        return self._generation(request)
+
+    def _turns(self, contexts: list[list[int]], max_tokens: int) -> list[Turn]:
+        """Complete one turn of each episode."""
+        request = Request([], contexts, 1, policy_step=0, max_new_tokens=max_tokens)
+        self._start_job(request, seed=int(torch.randint(2**62, ())))
+        generation = self._generation(request)
+        assert generation.sampling_logps is not None
+        turns = []
+        for row, ids in enumerate(generation.completion_ids):
+            logps = generation.sampling_logps[row].tolist()
+            kept = generation.kept[row] if generation.kept else None
+            turns.append(Turn(ids, logps, kept))
+        return turns
+
+    def _generation(self, request: Request) -> Generation:
+        """Wait for the answer to a job; raise `EngineFailure` as `sample` does."""
         answer = self._answer()
         for failure in gather_object([answer if isinstance(answer, Failure) else None]):
             if failure is not None:

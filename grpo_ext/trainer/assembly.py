@@ -181,9 +181,9 @@ class Parts:
 def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Generations) -> None:
     """Raise `ValueError` if options of a separate sampler conflict with how the run generates.
 
-    The options are `overlap`, `sampler` and `behaviour_policy`. They do not work with environments,
-    tools, a multimodal processor, `loss_normalization: micro_batch` or a `rollout_func`. The option
-    `sampler` also conflicts with the argument `sampler`.
+    The options are `overlap`, `sampler` and `behaviour_policy`. They do not work with a multimodal
+    processor, `loss_normalization: micro_batch` or a `rollout_func`, and except for `sampler` not
+    with environments and tools. The option `sampler` also conflicts with the argument `sampler`.
     """
     args = trainer.args
     if sampler is not None and args.sampler is not None:
@@ -198,17 +198,18 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
     ]
     if not keys:
         return
+    beside_episodes = [key for key in keys if key != "sampler"]
     reasons = {
-        "an environment or tools": generations.begin,
+        "an environment or tools": generations.begin and beside_episodes,
         "a multimodal processor or tools that TRL calls": generations.by_trl,
         "`loss_normalization: micro_batch`": trainer.as_trl,
         "rollout_func": trainer.rollout_func,
     }
     for other, is_used in reasons.items():
         if is_used:
+            key = (beside_episodes or keys)[0]
             raise ValueError(
-                f"`{keys[0]}: {getattr(args, keys[0])}` does not work with {other}. Remove "
-                f"{keys[0]}."
+                f"`{key}: {getattr(args, key)}` does not work with {other}. Remove {key}."
             )
 
 

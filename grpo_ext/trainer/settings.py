@@ -195,8 +195,8 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
     if not sampler.abilities.plays_episodes:
         raise ValueError(
             f"The sampler ({sampler.name}) cannot play the episodes of an environment or of tools. "
-            "Remove the argument sampler or rollout_func, or `sampler: process`, so that "
-            "transformers or vLLM samples; or remove the environment and tools."
+            "Remove the argument sampler or rollout_func, so that transformers or vLLM samples; or "
+            "remove the environment and tools."
         )
     turn_ends = sorted(TURN_ENDS & {*(args.generation_kwargs or {})})
     if turn_ends:

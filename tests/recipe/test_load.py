@@ -647,9 +647,10 @@ def test_generation_kwargs_as_text_are_read_as_a_mapping(tmp_path, key, values):
         load_recipe(path, values)
 
 
-def test_a_sampler_process_plays_no_environment_and_needs_our_loss():
+def test_a_sampler_process_plays_an_environment_without_overlap_and_needs_our_loss():
     given = {**MODEL, "sampler": "process"}
-    with pytest.raises(RecipeError, match="`sampler: process` does not support environment yet"):
-        load_recipe(None, {**given, "environment": "guess"})
+    load_recipe(None, {**given, "environment": "guess"})
+    with pytest.raises(RecipeError, match="`overlap: one_step` does not support environment yet"):
+        load_recipe(None, {**given, "environment": "guess", "overlap": "one_step"})
     with pytest.raises(RecipeError, match="`sampler: process` needs `loss_normalization: step`"):
         load_recipe(None, {**given, "loss_normalization": "micro_batch"})

@@ -110,11 +110,19 @@ def test_the_gradient_is_that_of_the_tokens_the_model_wrote(
     assert max(off.values()) < 1e-5, off
 
 
-@pytest.mark.parametrize("world", [LATER, {**WORLD, "threads": 3}], ids=["async", "threads"])
-def test_answers_in_the_background_leave_log_probs_and_gradient_exact(tiny_folder, tmp_path, world):
-    """A generation is then several calls of `generate`, whose records are put together."""
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"environment": LATER},
+        {"environment": {**WORLD, "threads": 3}},
+        {"environment": WORLD, "sampler": "process"},
+    ],
+    ids=["async", "threads", "process"],
+)
+def test_episodes_of_several_calls_of_generate_are_exact(tiny_folder, tmp_path, more):
+    """Their records are put together, with the answers in between."""
     noted = Gradients()
-    settings = {"max_steps": 1, "loss_type": "dapo", "environment": world, **TRUNCATED}
+    settings = {"max_steps": 1, "loss_type": "dapo", **more, **TRUNCATED}
     trainer = make(tiny_folder, tmp_path, [noted], Noting, **settings)
     trainer.train()
     logged = trainer.state.log_history[0]
@@ -161,8 +169,9 @@ def test_both_ways_of_generating_train_alike(tiny_folder, tmp_path):
         {"group_filter": "refill", "max_staleness": 2, **TRUNCATED},
         {"eval_temperature": 1},
         {"environment": LATER},
+        {"environment": LATER, "sampler": "process", **TRUNCATED},
     ],
-    ids=["half-used generations", "refill", "evaluation", "async"],
+    ids=["half-used generations", "refill", "evaluation", "async", "process"],
 )
 def test_a_run_goes_on_bit_for_bit(tiny_folder, tmp_path, settings):
     settings |= {"save_strategy": "steps", "save_steps": 1, "max_steps": 5}
