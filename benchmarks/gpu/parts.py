@@ -67,6 +67,7 @@ PARTS: dict[str, Part] = {
     "vllm": Part("the safety tests with real vLLM", "checks:vllm", 270, vllm=True),
     "numerics": Part("the sampler against the trainer, by number type", "numerics:run", 150),
     "numerics-vllm": Part("the same with vLLM", "numerics:run_vllm", 180, vllm=True),
+    "kept-vllm": Part("truncation over vLLM's own kept tokens", "kept:run", 240, vllm=True),
     "kill": Part("SIGKILL after a checkpoint, and resume", "checks:kill", 90),
     "train-0.5B": Part("training, 0.5B", "training:run/0.5B", 120),
     "train-1.5B": Part("training, 1.5B", "training:run/1.5B", 150),

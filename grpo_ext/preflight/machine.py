@@ -14,6 +14,7 @@ from grpo_ext.common.files import data_yaml
 from grpo_ext.common.suggestions import unknown
 from grpo_ext.common.untrusted import first_line
 from grpo_ext.recipe.folder import accelerate_config, accelerate_settings
+from grpo_ext.recipe.overlap_options import needs_kept
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values
 from grpo_ext.vllm.http import VllmLine, who_answers
@@ -154,14 +155,16 @@ def check_reporting(v: Values, findings: Findings) -> None:
 
 
 def check_server(v: Values, findings: Findings) -> None:
-    """Check that the recipe's vLLM server answers, if it uses one."""
+    """Check that the recipe's vLLM server answers, and returns the kept tokens that it needs."""
     if not v["use_vllm"] or v["vllm_mode"] != "server":
         return
     base = server_url(v)
+    key = "vllm_server_base_url" if v["vllm_server_base_url"] else "vllm_server_port"
+    line = VllmLine(SERVER_PATIENCE)
     try:
-        server = who_answers(VllmLine(SERVER_PATIENCE), base)
+        server = who_answers(line, base)
+        lacks_kept = needs_kept(v) and not returns_kept(line, base)
     except ConnectionError as error:
-        key = "vllm_server_base_url" if v["vllm_server_base_url"] else "vllm_server_port"
         findings.problem(
             f"no vLLM server answers at {base} ({error}). Start one with `grpo-ext serve` or "
             "`grpo-ext train --serve`, or correct its address in vllm_server_base_url or in "
@@ -170,6 +173,26 @@ def check_server(v: Values, findings: Findings) -> None:
         )
         return
     findings.figures["server"] = f"{base} answers: vLLM {server}"
+    if lacks_kept:
+        findings.problem(
+            f"the vLLM server at {base} does not return the tokens that top_k, top_p and min_p "
+            "keep, which this run needs. Start it with `grpo-ext serve`, with vLLM 0.28 or later "
+            "on a GPU; or remove these keys.",
+            key,
+        )
+
+
+def returns_kept(line: VllmLine, base: str) -> bool:
+    """Return whether the vLLM server at `base` returns the tokens that truncation kept.
+
+    Raises:
+        ConnectionError: if it does not answer, or not in vLLM's format.
+    """
+    address = f"{base}/server_info?config_format=json"
+    answer = line.ask("GET", address, None, SERVER_PATIENCE)
+    answer.raise_for_status()
+    model_config = answer.json()["vllm_config"]["model_config"]
+    return bool(model_config.get("return_sampling_mask"))
 
 
 def check_disk(v: Values, findings: Findings) -> None:

@@ -128,6 +128,18 @@ def sampling_of(v: Values) -> dict[str, Any]:
     return sampling | (v.generation_kwargs or {})
 
 
+def needs_kept(v: Values) -> bool:
+    """Return whether the run needs the tokens that the sampler's truncation kept."""
+    older_policy = any(v[key] != off for key, off in KEPT_TOKENS_NEEDED.items())
+    return older_policy and truncates(v)
+
+
+def truncates(v: Values) -> bool:
+    """Return whether top_k, top_p or min_p may remove tokens."""
+    sampling = sampling_of(v)
+    return bool(sampling["top_k"] or sampling["top_p"] not in (None, 1) or sampling["min_p"])
+
+
 def vllm_may_return_kept(v: Values) -> bool:
     """Return whether vLLM can return the tokens that truncation kept, if its version can.
 
@@ -140,9 +152,7 @@ def vllm_may_return_kept(v: Values) -> bool:
 
 def vllm_hides_kept(v: Values) -> bool:
     """Return whether vLLM samples with truncation, and cannot return the tokens that it kept."""
-    sampling = sampling_of(v)
-    truncated = sampling["top_k"] or sampling["top_p"] not in (None, 1) or sampling["min_p"]
-    return bool(v.use_vllm and truncated and not vllm_may_return_kept(v))
+    return bool(v.use_vllm and truncates(v) and not vllm_may_return_kept(v))
 
 
 def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Problem]:

@@ -35,6 +35,26 @@ def test_a_server_that_answers_is_said_so(by_url):
     assert findings.sound and findings.figures["server"] == f"{base} answers: vLLM 0.31.0 with m"
 
 
+@pytest.mark.parametrize("returns", [True, False, None])
+def test_a_server_must_return_the_kept_tokens_that_the_run_needs(returns):
+    """With Qwen3's own settings, a KL and a generation under way."""
+    model_config = {"dtype": "x", "logprobs_mode": "processed_logprobs", "max_model_len": 1}
+    if returns is not None:
+        model_config["return_sampling_mask"] = returns
+    config = {"model_config": model_config, "weight_transfer_config": None, "lora_config": None}
+    with serving(routes({**VLLM, "/server_info": {"vllm_config": config}})) as base:
+        place = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": base}
+        sampling = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "beta": 0.04}
+        findings = Findings()
+        machine.check_server(flat(**place, **sampling, overlap="one_step"), findings)
+        in_turn = Findings()
+        machine.check_server(flat(**place, **sampling), in_turn)
+    assert in_turn.sound and "answers" in findings.figures["server"]
+    assert [found.key for found in findings.problems] == (
+        [] if returns else ["vllm_server_base_url"]
+    )
+
+
 def test_what_is_not_vllm_is_a_problem():
     for answer, words in (
         (says(reply(b"<html>")), "not have vLLM's format"),
