@@ -10,6 +10,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
+from grpo_ext.common.projection import Projection
 from grpo_ext.objective.sampling import SamplingParams
 
 # A CPU multiplies fast if there are many rows, and reads fast if the data fits into its cache.
@@ -35,34 +36,30 @@ def logit_blocks(
 ) -> Iterator[tuple[slice, Tensor, list[tuple[slice, Tensor]]]]:
     """Yield each block's positions, its logits (n, V), and its tiles as (positions, logits) pairs.
 
-    Logits are rounded to `dtype`, as the sampler rounds them, and then converted to float32.
+    Logits are float32, and not rounded to `dtype`.
 
     Args:
         hidden: (N, H), the last hidden states.
         weight: (V, H), the weight of the language model head.
         bias: (V,) or `None`.
-        dtype: the dtype in which the model computes logits.
+        dtype: the dtype in which the model multiplies; hidden states and weight are rounded to it.
         params: the sampling parameters; truncation makes each block a single tile.
         out: (N, V), float32, receives the logits of all positions. `None`: each block may overwrite
             the previous one.
     """
     block_rows, tile_rows = _sizes(hidden, weight, params)
-    on_cpu = hidden.device.type == "cpu"
-    reuses_memory = out is None and on_cpu and dtype == weight.dtype == torch.float32
+    projection = Projection(weight, bias, dtype)
+    reuses_memory = out is None and hidden.device.type == "cpu"
     memory = out
     if reuses_memory:
         most_rows = min(block_rows, len(hidden))
         memory = memory_for(most_rows, weight.size(0))
     for block in _slices(0, len(hidden), block_rows):
-        x = hidden[block].to(dtype)  # (n, H)
-        if memory is None:
-            typed_bias = None if bias is None else bias.to(dtype)
-            logits = torch.nn.functional.linear(x, weight.to(dtype), typed_bias)
-            logits = logits.float()  # (n, V)
-        else:
-            logits = memory[: len(x)] if reuses_memory else memory[block]
-            added = logits if bias is None else bias  # not read with beta = 0
-            torch.addmm(added, x, weight.t(), beta=int(bias is not None), out=logits)
+        x = hidden[block]  # (n, H)
+        place = None  # (n, V)
+        if memory is not None:
+            place = memory[: len(x)] if reuses_memory else memory[block]
+        logits = projection(x, place)  # (n, V)
         tile_positions = _slices(block.start, block.stop, tile_rows)
         tiles = list(zip(tile_positions, logits.split(tile_rows), strict=True))
         yield block, logits, tiles

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from grpo_ext.common.projection import computing_dtype
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.logit_blocks import add_product, give_back, logit_blocks, memory_for
 from grpo_ext.objective.sampling import SamplingParams
@@ -108,9 +109,7 @@ class _LogProb(torch.autograd.Function):
         num_positions = hidden.size(0)  # N
         vocab_size = weight.size(0)  # V
         device = hidden.device.type
-        dtype = hidden.dtype
-        if torch.is_autocast_enabled(device):
-            dtype = torch.get_autocast_dtype(device)
+        dtype = computing_dtype(hidden)
         finds_kept = params.truncated and kept is None
         kept_parts: list[KeptSet] = []
         if finds_kept:  # `KeptSet.cat` needs one part even if there are no positions

@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import torch
 import trl.trainer.utils as trl_utils
 from accelerate import Accelerator
 from torch import Tensor, nn
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import use_adapter
 
+from grpo_ext.common.projection import computing_dtype
 from grpo_ext.determinism.mode import InvariantOperations
 from grpo_ext.objective.logprob import LogitTransform
 from grpo_ext.scoring.head import Head, positions_of
@@ -39,7 +41,10 @@ class _StandIn:
         outputs: tuple[str, ...] = (),
     ) -> Any:
         params = self.head.params
-        by_head = params.restricted or (hidden.device.type == "cpu" and self.head.compact)
+        on_cpu = hidden.device.type == "cpu"
+        # on a CPU, TRL's function rounds logits to a half type
+        rounds = computing_dtype(hidden) != torch.float32
+        by_head = params.restricted or (on_cpu and (self.head.compact or rounds))
         if self.original and not by_head:
             return self.original.apply(
                 hidden,

@@ -73,30 +73,46 @@ def test_no_position_is_allowed():
     assert hidden.grad.shape == (0, 5)
 
 
-def test_half_precision_rounds_logits_as_the_model_does():
-    hidden = torch.randn(6, 8).bfloat16()
-    weight = torch.randn(9, 8).bfloat16()
-    targets = torch.arange(6)
-    logps, _, _ = sampling_log_probs(hidden, weight, None, targets, SamplingParams())
-    assert torch.allclose(
-        logps, (hidden @ weight.t()).float().log_softmax(-1)[torch.arange(6), targets], atol=1e-6
-    )
+HALF_TYPES = [torch.bfloat16, torch.float16]
+HALF_PARAMS = [SamplingParams(), SamplingParams(0.7, top_k=20)]
 
 
-@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(0.7, top_k=20)])
-def test_autocast_rounds_the_logits_and_nothing_else(params):
+def half_oracle(hidden, weight, bias, targets, params, kept):
+    """Log-probs and entropies in float64, of numbers in a half type."""
+    z = linear(hidden.double(), weight.double(), bias.double()) / params.temperature
+    removed = torch.zeros_like(z, dtype=torch.bool) if kept is None else ~kept.mask()
+    log_p = z.masked_fill(removed, -torch.inf).log_softmax(-1)
+    p = log_p.exp()
+    entropy = -(p * log_p.masked_fill(removed, 0.0)).sum(-1)
+    return log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1), entropy
+
+
+@pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
+@pytest.mark.parametrize("params", HALF_PARAMS, ids=["plain", "top_k"])
+@pytest.mark.parametrize("autocast", [False, True], ids=["weights", "autocast"])
+def test_logits_of_a_half_type_are_not_rounded(dtype, params, autocast):
+    """Only the numbers that are multiplied are in the half type; the gradient is rounded to it."""
     g = torch.Generator().manual_seed(0)
-    hidden = torch.randn(40, 32, generator=g)
-    weight = 0.5 * torch.randn(500, 32, generator=g)
+    shapes = ((40, 32), (500, 32), (500,))
+    given = [3 * torch.randn(*shape, generator=g) for shape in shapes]
+    if not autocast:
+        given = [tensor.to(dtype) for tensor in given]
+    given = [tensor.requires_grad_() for tensor in given]
     targets = torch.randint(500, (40,), generator=g)
-    with torch.autocast("cpu", torch.bfloat16):
-        logps, entropy, kept = sampling_log_probs(hidden, weight, None, targets, params)
-    z = linear(hidden.bfloat16(), weight.bfloat16()).double() / params.temperature
-    p = z.softmax(-1) if kept is None else z.masked_fill(~kept.mask(), -torch.inf).softmax(-1)
-    torch.testing.assert_close(entropy.double(), -torch.xlogy(p, p).sum(-1), rtol=0, atol=1e-5)
-    torch.testing.assert_close(
-        logps.double(), p.gather(-1, targets.unsqueeze(-1)).squeeze(-1).log(), rtol=0, atol=1e-5
-    )
+    up = torch.randn(40, generator=g)
+    with torch.autocast("cpu", dtype, enabled=autocast):
+        logps, entropy, kept = sampling_log_probs(*given, targets, params)
+    found = torch.autograd.grad((logps * up).sum(), given)
+
+    exact = [tensor.detach().to(dtype).double().requires_grad_() for tensor in given]
+    wanted_logps, wanted_entropy = half_oracle(*exact, targets, params, kept)
+    wanted = torch.autograd.grad((wanted_logps * up).sum(), exact)
+    assert wanted_logps.abs().max() > 30  # where bfloat16 rounds by up to 0.06
+    torch.testing.assert_close(logps.double(), wanted_logps, rtol=1e-6, atol=5e-5)
+    torch.testing.assert_close(entropy.double(), wanted_entropy, rtol=1e-5, atol=5e-5)
+    rounding = 2 * torch.finfo(dtype).eps
+    for a, b in zip(found, wanted, strict=True):
+        assert (a.double() - b).norm() < rounding * b.norm()
 
 
 def test_a_suppressed_target_keeps_its_score():

@@ -1,0 +1,84 @@
+"""Logits in float32 from weights and hidden states in a half type.
+
+A product of two bfloat16 matrices is usually rounded to bfloat16, which has 8 bits: a logit near 12
+is rounded by up to 0.03, and so is its log-prob. `Projection` multiplies the same numbers, but its
+results stay in float32.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor
+
+
+class Projection:
+    """Multiplies hidden states by the weight of a head.
+
+    Hidden states, weight and bias are rounded to `dtype`; products are summed in float32, and
+    their sums are not rounded.
+
+    Args:
+        weight: (V, H), the weight of the language model head.
+        bias: (V,) or `None`.
+        dtype: the dtype in which the model multiplies.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype):
+        self.dtype = dtype
+        # only CUDA multiplies half types without rounding the result
+        self._on_cuda = weight.is_cuda and dtype != torch.float32
+        weight = weight.detach().to(dtype)
+        self._weight = weight if self._on_cuda else weight.float()  # (V, H)
+        self._bias = None if bias is None else bias.detach().to(dtype).float()  # (V,)
+
+    def __call__(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the logits (n, V), float32, without gradient.
+
+        Args:
+            hidden: (n, H), the hidden states.
+            out: (n, V), float32, receives the logits; `None`: new memory.
+        """
+        device = self._weight.device
+        hidden = hidden.detach().to(self.dtype)
+        with torch.autocast(device.type, enabled=False):
+            if self._on_cuda:
+                logits = torch.mm(hidden, self._weight.t(), out_dtype=torch.float32)
+            else:
+                with self._units():
+                    logits = torch.mm(hidden.float(), self._weight.t(), out=out)
+            if self._bias is not None:
+                logits.add_(self._bias)
+        if out is not None and logits is not out:
+            out.copy_(logits)
+            return out
+        return logits
+
+    def _units(self) -> AbstractContextManager[None]:
+        if self.dtype == torch.bfloat16 and self._weight.device.type == "cpu":
+            return bfloat16_units()
+        return nullcontext()
+
+
+@contextmanager
+def bfloat16_units() -> Iterator[None]:
+    """Let a CPU use its bfloat16 instructions for float32 products within the context.
+
+    Numbers that are already in bfloat16 lose nothing, sums are in float32, and products take a
+    third of the time.
+    """
+    setting = torch.backends.mkldnn.matmul
+    before = setting.fp32_precision
+    setting.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        setting.fp32_precision = before
+
+
+def computing_dtype(hidden: Tensor) -> torch.dtype:
+    """Return the dtype in which linear layers multiply hidden states, with or without autocast."""
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return hidden.dtype
