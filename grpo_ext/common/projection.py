@@ -7,6 +7,7 @@ results stay in float32.
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,7 +68,8 @@ def bfloat16_units() -> Iterator[None]:
     Numbers that are already in bfloat16 lose nothing, sums are in float32, and products take a
     third of the time.
     """
-    setting = torch.backends.mkldnn.matmul
+    backend: Any = torch.backends.mkldnn  # the stubs lack `matmul`
+    setting = backend.matmul
     before = setting.fp32_precision
     setting.fp32_precision = "bf16"
     try:

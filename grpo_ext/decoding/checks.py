@@ -127,13 +127,16 @@ def check_model(model: PreTrainedModel) -> None:
     if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
         raise NotSupported("the model is on several devices; load it on one, without device_map")
     is_alone = not distributed.is_initialized() or distributed.get_world_size() == 1
-    if is_alone:
-        return
-    if is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model):
+    if is_sharded(model) and not is_alone:
         raise NotSupported(
             "the model is sharded, so all ranks must take the same number of steps; ZeRO-2 and DDP "
             "keep it whole"
         )
+
+
+def is_sharded(model: torch.nn.Module) -> bool:
+    """Return whether ranks share the weights of the model (ZeRO-3 or FSDP)."""
+    return bool(is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model))
 
 
 def check_config(config: GenerationConfig) -> None:

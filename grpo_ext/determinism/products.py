@@ -33,8 +33,24 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return product.unflatten(0, x.shape[:-1])
 
 
-def mm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Return `torch.mm`, computed tile by tile, without gradient; arguments as for `addmm`."""
+def mm(
+    x: Tensor,
+    weight: Tensor,
+    out_dtype: torch.dtype | None = None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Return `torch.mm`, computed tile by tile, without gradient.
+
+    Args:
+        x: (N, K), the inputs.
+        weight: (K, M).
+        out_dtype: the dtype of the result and of the computation; `None`: that of the inputs.
+        out: (N, M), receives the result; `None`: a new tensor.
+    """
+    if out_dtype is not None:
+        x = x.to(out_dtype)
+        weight = weight.to(out_dtype)
     return addmm(x, x, weight, beta=0, out=out)
 
 

@@ -14,13 +14,13 @@ from grpo_ext.objective.sampling import (
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.overlap_options import separate, vllm_may_return_kept
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.rule_kinds import Rule, refuses
+from grpo_ext.recipe.rule_kinds import STEP_NORMALIZATION, Dependency, Rule, refuses
 from grpo_ext.recipe.typed_values import Values
 
 
 @dataclass
 class ScoringOptions:
-    """The recipe key for scoring; a base of `GRPOExtConfig`.
+    """The recipe keys for scoring; a base of `GRPOExtConfig`.
 
     Args:
         logprob_policy (`str`, defaults to `"sampling"`): the policy under which completions are
@@ -29,9 +29,14 @@ class ScoringOptions:
             of them, as in the papers' formulas; the run warns once, and logs the difference from
             the sampling policy as `sampling/logp_difference` and `sampling/ratio`. `"trl"`: with
             the temperature only.
+        residual_in_fp32 (`bool`, *optional*): whether a model whose weights are in a half type adds
+            up the results of its layers in float32, in transformers' sampling and in scoring, which
+            halves the distance between the two. Products remain in the half type. `None`: on a CPU,
+            where it was measured. Megatron-LM calls it `fp32_residual_connection`.
     """
 
     logprob_policy: Literal["sampling", "model", "trl"] = "sampling"
+    residual_in_fp32: bool | None = None
 
 
 def corrected(v: Values) -> bool:
@@ -88,6 +93,7 @@ def sampling_that_cannot_be_scored(v: Values, num_processes: int) -> Iterator[Pr
 
 
 RULES: tuple[Rule, ...] = (
+    Dependency("residual_in_fp32", (None, False), STEP_NORMALIZATION),
     noise_on_scored_embeddings,
     truncation_that_trl_does_not_score,
     sampling_that_cannot_be_scored,

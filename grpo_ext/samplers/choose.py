@@ -29,6 +29,7 @@ from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.rollout_function import FunctionSampler
 from grpo_ext.samplers.vllm import VLLMSampler
 from grpo_ext.samplers.vllm_generation import OurVLLM
+from grpo_ext.seams.precision import MIXED, Precision, choose_precision
 from grpo_ext.seams.vllm import generates_with
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ def make_sampler(trainer: SampledTrainer, watched: bool) -> tuple[Sampler, Sampl
         return process_sampler(trainer, params), params
     abilities = replace(HFSampler.abilities, returns_kept_tokens=watched)
     params = scoring_params(trainer, abilities)
-    return HFSampler(trainer, abilities, params), params
+    return HFSampler(trainer, abilities, params, precision_of(trainer)), params
 
 
 def process_sampler(trainer: SampledTrainer, params: SamplingParams) -> ProcessSampler:
@@ -96,6 +97,22 @@ def process_sampler(trainer: SampledTrainer, params: SamplingParams) -> ProcessS
         args.sampler_device or free_device(trainer),
         limit=args.vllm_server_request_timeout,
         fast=args.fast_generate,
+        precision=precision_of(trainer),
+    )
+
+
+def precision_of(trainer: SampledTrainer) -> Precision:
+    """Return the number types that the trainer's sampler and scorer compute in.
+
+    Raises:
+        ValueError: if `residual_in_fp32` is true, but the model cannot.
+    """
+    args = trainer.args
+    return choose_precision(
+        trainer.accelerator.unwrap_model(trainer.model),
+        MIXED.get(trainer.accelerator.mixed_precision),
+        args.cast_lm_head_to_fp32,
+        args.residual_in_fp32,
     )
 
 

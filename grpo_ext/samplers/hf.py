@@ -3,7 +3,7 @@
 The sampling steps are recorded, so that any truncation can be scored exactly.
 """
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from transformers import GenerationConfig
@@ -19,6 +19,7 @@ from grpo_ext.samplers.lockstep_episodes import Turn, play_by_turns
 from grpo_ext.samplers.port import SampledTrainer
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.generate import check_fast_generation, watching
+from grpo_ext.seams.precision import Precision, sampling_in
 from grpo_ext.step.records import Generation
 
 
@@ -30,17 +31,23 @@ class HFSampler(Sampler):
         abilities: the sampler's abilities; kept tokens and log-probs are recorded only with
             `returns_kept_tokens`.
         params: the sampling parameters, which determine the tokens that truncation keeps.
+        precision: the number types that completions are scored in.
     """
 
     name = "transformers"
     abilities = SamplerAbilities(plays_episodes=True, returns_kept_tokens=True)
 
     def __init__(
-        self, trainer: SampledTrainer, abilities: SamplerAbilities, params: SamplingParams
+        self,
+        trainer: SampledTrainer,
+        abilities: SamplerAbilities,
+        params: SamplingParams,
+        precision: Precision,
     ):
         self.trainer = trainer
         self.abilities = abilities
         self.params = params
+        self.precision = precision
         # whether the model has its own `generate`, which does not run our processors
         self._own_generate = False
 
@@ -116,7 +123,7 @@ class HFSampler(Sampler):
         trainer = self.trainer
         model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
         operations = InvariantOperations() if trainer.args.deterministic else nullcontext()
-        with watching(model, recorder, player), operations:
+        with self._as_scored(model), watching(model, recorder, player), operations:
             return seam.complete(trainer, contexts, request.num_generations)
 
     def _refuse_own_generate(self) -> None:
@@ -134,10 +141,19 @@ class HFSampler(Sampler):
             model, self.trainer.generation_config, self.trainer.args.fast_generate
         )
 
+    def _as_scored(self, model: torch.nn.Module) -> AbstractContextManager[None]:
+        """Return a context within which the model computes in the scorer's number types."""
+        if self.trainer.use_transformers_continuous_batching:  # generates in another thread
+            return nullcontext()
+        return sampling_in(self.precision, model)
+
     def _turns(self, contexts: list[list[int]], max_tokens: int) -> list[Turn]:
         """Complete one turn of each episode with the model's own `generate`, without log-probs."""
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model_wrapped)
         turns = []
-        for completion_ids in seam.complete(self.trainer, contexts, 1):
+        with self._as_scored(model):
+            completions = seam.complete(self.trainer, contexts, 1)
+        for completion_ids in completions:
             ids = completion_ids[:max_tokens]
             turns.append(Turn(ids, [None] * len(ids)))
         return turns

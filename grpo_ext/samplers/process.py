@@ -25,6 +25,7 @@ from grpo_ext.samplers.base import PROBE_ROWS, PROBE_TOKENS, Request, Sampler, S
 from grpo_ext.samplers.lockstep_episodes import Turn, play_by_turns
 from grpo_ext.samplers.process_messages import Completions, Failure, Job, Start
 from grpo_ext.samplers.shared_weights import mapped, new_memory, packed, places_of, tensors_of
+from grpo_ext.seams.precision import Precision
 from grpo_ext.step.records import Generation
 from grpo_ext.vllm import EngineFailure
 
@@ -42,6 +43,7 @@ class ProcessSampler(Sampler):
         device: the device that the process samples on, such as `"cuda:1"` or `"cpu"`.
         limit: seconds without an answer after which the process counts as hung.
         fast: whether rows that have ended leave the batch (`fast_generate`).
+        precision: the number types that completions are scored in.
     """
 
     name = "another process"
@@ -60,6 +62,7 @@ class ProcessSampler(Sampler):
         device: str,
         limit: float,
         fast: bool,
+        precision: Precision,
     ):
         self.model = model
         self.config = config
@@ -77,6 +80,7 @@ class ProcessSampler(Sampler):
             device,
             torch.get_num_threads(),
             fast,
+            precision,
         )
         self._process: subprocess.Popen | None = None
         self._connection: Connection | None = None

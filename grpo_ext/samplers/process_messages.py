@@ -12,6 +12,7 @@ from transformers import GenerationConfig
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.samplers.shared_weights import Place
+from grpo_ext.seams.precision import Precision
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Start:
     device: str
     threads: int
     fast: bool  # whether rows that have ended leave the batch
+    precision: Precision  # the number types that completions are scored in
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ with without_collector():
     from grpo_ext.samplers.process_messages import Completions, Failure, Job, Start
     from grpo_ext.samplers.shared_weights import mapped, tensors_of, unpacked
     from grpo_ext.seams.generate import fast_generation, generate_batch, watching
+    from grpo_ext.seams.precision import Precision, sampling_in
 gc.freeze()  # what is imported is never garbage
 
 
@@ -47,7 +48,7 @@ def serve(connection: Connection) -> None:
             elif start.device != "cpu":
                 for tensor, shared in zip(tensors_of(model), shared_weights, strict=True):
                     tensor.copy_(shared)
-            answer = complete(model, job, start.fast)
+            answer = complete(model, job, start.fast, start.precision)
         except Exception as error:
             answer = Failure(f"{type(error).__name__}: {error}")
         connection.send_bytes(pickle.dumps(answer))
@@ -65,13 +66,14 @@ def loaded_model(start: Start, shared_weights: list[Tensor]) -> PreTrainedModel:
 
 
 @torch.no_grad()
-def complete(model: PreTrainedModel, job: Job, fast: bool) -> Completions:
+def complete(model: PreTrainedModel, job: Job, fast: bool, precision: Precision) -> Completions:
     """Complete the prompts of a job.
 
     Args:
         model: a model in evaluation mode, with or without adapters.
         job: the request.
         fast: whether rows that have ended leave the batch.
+        precision: the number types that completions are scored in.
     """
     start = time.monotonic()
     torch.manual_seed(job.seed)
@@ -80,7 +82,7 @@ def complete(model: PreTrainedModel, job: Job, fast: bool) -> Completions:
     base_model(model).generation_config = job.config
     recorder = Recorder(job.params)
     decoding = fast_generation(model) if fast else nullcontext()
-    with decoding, watching(model, recorder):
+    with decoding, sampling_in(precision, model), watching(model, recorder):
         ids = generate_batch(model, job.config, job.prompt_ids)
     kept_sets, logps = recorder.rows(ids)
     return Completions(

@@ -17,6 +17,7 @@ from grpo_ext.objective.logprob import LogitTransform
 from grpo_ext.scoring.head import Head, positions_of
 from grpo_ext.seams.generate import replaced
 from grpo_ext.seams.port import TRLTrainer
+from grpo_ext.seams.precision import Precision, computing_in
 from grpo_ext.seams.trl import checkpointing_options
 from grpo_ext.step.records import Scored, Scores
 
@@ -80,26 +81,37 @@ def scoring_with(head: Head) -> Iterator[None]:
 
 
 def run_model(
-    accelerator: Accelerator, model: nn.Module, head: Head, labels: Tensor, **inputs: Any
+    accelerator: Accelerator,
+    precision: Precision,
+    model: nn.Module,
+    head: Head,
+    labels: Tensor,
+    **inputs: Any,
 ) -> Scores:
     """Run a model with `head` in place of its fused head, and return the scores.
 
-    With `accelerator` bound, this function is a `RunModel`.
+    With the first two arguments bound, this function is a `RunModel`.
 
     Args:
-        accelerator: the accelerator, which sets the precision of the pass.
+        accelerator: the accelerator, which sets the autocast of mixed precision.
+        precision: the number types, which the sampler also computes in.
         model: the policy or the reference.
         head: the head that scores the hidden states.
         labels: (B, L), the tokens to score, and -100 elsewhere.
         **inputs: all other inputs of the model.
     """
-    with accelerator.autocast(), scoring_with(head):
+    with accelerator.autocast(), computing_in(precision, model), scoring_with(head):
         output = model(**inputs, labels=labels, fused_lm_head=True)
     return Scores(output.log_probs, output.entropy, output.aux_loss)
 
 
 def run_invariantly(
-    accelerator: Accelerator, model: nn.Module, head: Head, labels: Tensor, **inputs: Any
+    accelerator: Accelerator,
+    precision: Precision,
+    model: nn.Module,
+    head: Head,
+    labels: Tensor,
+    **inputs: Any,
 ) -> Scores:
     """Like `run_model`, but the bits of a log-prob depend only on the tokens before it.
 
@@ -108,7 +120,7 @@ def run_invariantly(
     if "position_ids" not in inputs:
         inputs["position_ids"] = positions_of(inputs["attention_mask"])
     with InvariantOperations():
-        return run_model(accelerator, model, head, labels, **inputs)
+        return run_model(accelerator, precision, model, head, labels, **inputs)
 
 
 def score_images(

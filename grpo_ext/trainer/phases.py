@@ -32,6 +32,7 @@ from transformers import (
 from grpo_ext.batching.cuts import equal_prompts
 from grpo_ext.common.matrix_rate import matrix_rate_of, wait_for
 from grpo_ext.common.run_time import BESIDE
+from grpo_ext.seams.precision import MIXED
 from grpo_ext.step.records import Scored
 from grpo_ext.trainer.port import Trainer
 
@@ -50,9 +51,7 @@ class Phases(TrainerCallback):
     def __init__(self, trainer: Trainer):
         self.state = trainer.state
         self.device = trainer.accelerator.device
-        mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(
-            trainer.accelerator.mixed_precision
-        )
+        mixed = MIXED.get(trainer.accelerator.mixed_precision)
         model = trainer.accelerator.unwrap_model(trainer.model)
         self.matrix_rate = matrix_rate_of(model, self.device.type, mixed or trainer.model.dtype)
         self.costs = costs(model)

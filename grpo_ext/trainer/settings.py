@@ -24,6 +24,7 @@ from grpo_ext.recipe.schema import CHECKPOINTING_KEYS, GRPOExtConfig
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.samplers.base import Sampler
+from grpo_ext.samplers.choose import precision_of
 from grpo_ext.samplers.port import CheckedArguments
 from grpo_ext.scoring.layout import Layout, choose_layout, refuse_packing
 from grpo_ext.scoring.probe import Probe
@@ -347,12 +348,10 @@ def probe_of(trainer: Trainer) -> Probe:
     """Return the probe that tests layouts on a trainer's model."""
     config: Any = trainer.model.config
     accelerator = trainer.accelerator
-    run = partial(run_model, accelerator)
-    if trainer.args.deterministic:
-        run = partial(run_invariantly, accelerator)
+    run_pass = run_invariantly if trainer.args.deterministic else run_model
     exact = trainer.model.dtype == torch.float32 and accelerator.mixed_precision == "no"
     return Probe(
-        run=run,
+        run=partial(run_pass, accelerator, precision_of(trainer)),
         vocab_size=config.get_text_config().vocab_size,
         device=accelerator.device,
         limit=1e-4 if exact else 0.1,

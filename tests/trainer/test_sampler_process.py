@@ -14,6 +14,7 @@ from torch import nn
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.shared_weights import packed, places_of, tensors_of, unpacked
+from grpo_ext.seams.precision import Precision
 from grpo_ext.trainer.manifest import what_is_wrong
 from grpo_ext.vllm import EngineFailure
 from tests.support import overlap_run
@@ -35,7 +36,10 @@ class Own(nn.Module):
 
 def sampler_of(model):
     """One whose process is not started yet, and the model that its process would have."""
-    sampler = ProcessSampler(model, None, SamplingParams(), "cpu", limit=1.0, fast=True)
+    params = SamplingParams()
+    sampler = ProcessSampler(
+        model, None, params, "cpu", limit=1.0, fast=True, precision=Precision()
+    )
     return sampler, unpacked(sampler._start.model, sampler._places, sampler._shared)
 
 
@@ -110,7 +114,7 @@ def test_a_model_that_computes_something_else_there_is_noticed(tiny_folder, tmp_
     trainer.model.model.norm.register_forward_hook(lambda module, given, states: states / 2)
     sampler = trainer.parts.sampler
     changed = ProcessSampler(
-        trainer.model, sampler.config, sampler.params, "cpu", sampler.limit, True
+        trainer.model, sampler.config, sampler.params, "cpu", sampler.limit, True, Precision()
     )
     generations = trainer.parts.generations
     generations.sampler = generations.ahead.sampler = generations.sync_check.sampler = changed

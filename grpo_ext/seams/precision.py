@@ -1,0 +1,185 @@
+"""Compute in the same number types in sampling and in scoring.
+
+A half type has 8 bits (bfloat16) or 11 (float16), and the passes of sampler and scorer are rounded
+differently: one reads a token at a time, the other whole rows. What costs little is therefore kept
+in float32, in both: the logits and, with `residual_in_fp32`, the sum of the layers' results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedModel
+
+from grpo_ext.common.projection import Projection
+from grpo_ext.decoding.checks import base_model, is_sharded
+
+# the half types of mixed precision, by accelerate's names
+MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The number types of a pass, which sampler and scorer share."""
+
+    # of products, under autocast; `None`: that of the weights, without autocast
+    mixed: torch.dtype | None = None
+    # of the embeddings, to which the layers add their results; `None`: that of the weights
+    residual: torch.dtype | None = None
+    whole_head: bool = False  # the head multiplies in float32 (`cast_lm_head_to_fp32`)
+
+
+def choose_precision(
+    model: PreTrainedModel,
+    mixed: torch.dtype | None,
+    whole_head: bool,
+    residual_in_fp32: bool | None,
+) -> Precision:
+    """Choose the number types of a model's passes.
+
+    Args:
+        model: the model, with or without PEFT adapters.
+        mixed: the half type of mixed precision; `None` without it.
+        whole_head: `cast_lm_head_to_fp32`.
+        residual_in_fp32: the option; `None`: on a CPU.
+
+    Raises:
+        ValueError: if `residual_in_fp32` is true, but the model cannot.
+    """
+    dtype = dtype_of_layers(model)
+    if dtype == torch.float32:
+        return Precision(mixed, None, whole_head)
+    if residual_in_fp32 is None:
+        residual_in_fp32 = model.device.type == "cpu" and why_not_float32(model) is None
+    if not residual_in_fp32:
+        # TRL's `cast_lm_head_to_fp32` also changes tied embeddings
+        return Precision(mixed, dtype if whole_head else None, whole_head)
+    reason = why_not_float32(model)
+    if reason is not None:
+        raise ValueError(
+            f"`residual_in_fp32: true` cannot be used with this model: {reason}. Remove "
+            "residual_in_fp32."
+        )
+    return Precision(mixed or dtype, torch.float32, whole_head)
+
+
+def dtype_of_layers(model: nn.Module) -> torch.dtype:
+    """Return the dtype of the first matrix of the model's layers; float32 if there is none."""
+    inner: Any = base_model(model)
+    ends = [inner.get_input_embeddings(), inner.get_output_embeddings()]
+    other = {id(parameter) for end in ends if end is not None for parameter in end.parameters()}
+    for parameter in inner.parameters():
+        if parameter.dim() >= 2 and id(parameter) not in other:
+            return parameter.dtype
+    return torch.float32
+
+
+def why_not_float32(model: PreTrainedModel) -> str | None:
+    """Return why a model cannot add up its layers' results in float32; `None` if it can.
+
+    It can if autocast converts the input of each of its matrices, and its norms keep the dtype of
+    their input.
+    """
+    inner = base_model(model)
+    if inner.config.get_text_config() is not inner.config:
+        return "it has several parts, such as one for images"
+    if is_sharded(inner):
+        return "its weights are sharded"
+    for module in inner.modules():
+        name = type(module).__name__
+        has_weights = any(True for _ in module.parameters(recurse=False))
+        is_known = isinstance(module, nn.Linear | nn.Embedding) or name.endswith("RMSNorm")
+        if has_weights and not is_known:
+            return f"it has weights in a {name}"
+    return None
+
+
+@contextmanager
+def computing_in(precision: Precision, model: nn.Module) -> Iterator[None]:
+    """Make a model compute in these number types within the context.
+
+    Args:
+        precision: the number types.
+        model: a transformers model, with or without PEFT adapters and wrappers.
+    """
+    inner: Any = base_model(getattr(model, "module", model))  # of data parallel training
+    mixed = precision.mixed
+    hooks: list[RemovableHandle] = []
+    if precision.residual is not None:
+        hooks.append(
+            inner.get_input_embeddings().register_forward_hook(returns(precision.residual))
+        )
+    if precision.residual == torch.float32 and mixed is not None:
+        for name, module in inner.named_modules():
+            if name.rpartition(".")[2] == "rotary_emb":  # else keys would be cached in float32
+                hooks.append(module.register_forward_hook(returns(mixed)))
+    try:
+        with torch.autocast(inner.device.type, dtype=mixed, enabled=mixed is not None):
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def returns(dtype: torch.dtype) -> Any:
+    """Return a forward hook that converts the output of a module, a tensor or a tuple of them."""
+
+    def convert(_: nn.Module, inputs: object, output: Tensor | tuple[Tensor, ...]) -> object:
+        if isinstance(output, Tensor):
+            return output.to(dtype)
+        return tuple(tensor.to(dtype) for tensor in output)
+
+    return convert
+
+
+@contextmanager
+def sampling_in(precision: Precision, model: nn.Module) -> Iterator[None]:
+    """Make a model's `generate` compute in these number types, and its logits in float32.
+
+    A head that is sharded, quantized or adapted computes its logits itself, in the model's dtype.
+
+    Args:
+        precision: the number types.
+        model: a transformers model, with or without PEFT adapters.
+    """
+    inner: Any = base_model(model)
+    head = inner.get_output_embeddings()
+    with computing_in(precision, model):
+        if type(head) is not nn.Linear or is_sharded(inner):
+            yield
+            return
+        dtype = torch.float32 if precision.whole_head else precision.mixed or head.weight.dtype
+        if dtype == torch.float32 and not precision.whole_head:
+            yield
+            return
+        inner.set_output_embeddings(UnroundedHead(head, dtype))
+        try:
+            yield
+        finally:
+            inner.set_output_embeddings(head)
+
+
+class UnroundedHead(nn.Module):
+    """Replaces the head of a model in sampling; computes logits as the scorer does.
+
+    Args:
+        head: the head.
+        dtype: the dtype in which it multiplies.
+    """
+
+    def __init__(self, head: nn.Linear, dtype: torch.dtype):
+        super().__init__()
+        self.weight = head.weight
+        self.bias = head.bias
+        self.projection = Projection(head.weight, head.bias, dtype)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the logits (..., V), float32, of hidden states (..., H)."""
+        rows = hidden.flatten(0, -2)  # (n, H)
+        return self.projection(rows).unflatten(0, hidden.shape[:-1])
