@@ -30,7 +30,7 @@ def question_of_pairs(rows: list[Row]) -> str:
 
     Raises:
         ValueError: if the pairs are texts, in which the question cannot be separated from the
-        answer.
+            answer.
     """
     if all(has_answer(row.get("chosen")) for row in rows):
         return "chosen"

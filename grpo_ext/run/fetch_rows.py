@@ -95,10 +95,10 @@ def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) ->
             one.
 
     Raises:
-        FileExistsError: if a file exists with other content. ConnectionError: if the data set is
-        not on this machine and the hub does not answer. FileNotFoundError: if there is no such data
-        set. ValueError: if there is no such split, if two splits would have the same file, or if a
-        row
+        FileExistsError: if a file exists with other content.
+        ConnectionError: if the data set is not on this machine and the hub does not answer.
+        FileNotFoundError: if there is no such data set.
+        ValueError: if there is no such split, if two splits would have the same file, or if a row
             has values that JSON cannot hold.
     """
     try:

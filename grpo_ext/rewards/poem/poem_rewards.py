@@ -189,7 +189,7 @@ def poem_yun(
 def judge_completions(
     completions: list[str], lines: list, tones: Tones, rhyme_book: RhymeBook, strict: bool
 ) -> list[Verdict | None]:
-    """Return a verdict for each completion; None for rows without 3 or 7 given lines."""
+    """Return a verdict for each completion; None for rows that do not have 3 or 7 given lines."""
     verdicts: list[Verdict | None] = []
     for completion, row in zip(completions, lines, strict=True):
         if isinstance(row, list | tuple):
@@ -206,9 +206,10 @@ def judge_completions(
 
 @lru_cache(maxsize=4096)
 def given_lines(row: str | tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the given lines in a row's column `lines`: a tuple of lines, or one text.
+    """Return the given lines of a row, from its cell `row` in the column `lines`.
 
-    Return `None` if there are not 3 or 7 lines, and warn the first time that the cell is read.
+    The cell is a tuple of lines, or one text with all of them. If it does not have 3 or 7 lines,
+    return `None`, and warn the first time that the cell is read.
     """
     lines = tuple(verse_lines(row))
     if len(lines) + 1 in COUNTS:
