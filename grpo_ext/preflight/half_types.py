@@ -1,4 +1,4 @@
-"""Note half types in a recipe, with which sampler and trainer differ by rounding."""
+"""Add a note if a recipe uses bfloat16 or float16, whose rounding differs between two engines."""
 
 from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.recipe.problems import Findings
@@ -8,7 +8,7 @@ HALF = ("bfloat16", "float16", "half", "bf16", "fp16")
 
 
 def half_type_key(v: Values, on_gpu: bool) -> str | None:
-    """Return the key by which a run computes in bfloat16 or float16; `None` if it does not.
+    """Return the key that makes a run compute in bfloat16 or float16; `None` if it does not.
 
     Args:
         v: the values of the recipe.
@@ -23,7 +23,7 @@ def half_type_key(v: Values, on_gpu: bool) -> str | None:
 
 
 def note_half_types(v: Values, findings: Findings) -> None:
-    """Note that a run with half types should be measured, with the command that does it."""
+    """If a run uses bfloat16 or float16, add a note on the command that measures its rounding."""
     key = half_type_key(v, gpu_is_there() and not v["use_cpu"])
     if key is None:
         return

@@ -32,9 +32,9 @@ class GRPOExtConfig(TrainerOptions, GRPOConfig):
 
     Every argument of `GRPOConfig` has its usual meaning. A run of `GRPOExtTrainer` equals one of
     `GRPOTrainer` bit for bit with `loss_normalization="micro_batch"`, `logprob_policy="trl"`,
-    `fast_generate=False`, `disable_dropout=False`, with evaluations also
-    `per_device_eval_batch_size=8`, with vLLM also `vllm_importance_sampling_mode="sequence_mask"`,
-    and the other added options at their defaults.
+    `fast_generate=False`, `disable_dropout=False`, and the other added options at their defaults.
+    A run with evaluations also needs `per_device_eval_batch_size=8`, and a run with vLLM needs
+    `vllm_importance_sampling_mode="sequence_mask"`.
 
     Raises:
         ValueError: if any argument has a wrong type, choice or range; the message names all of

@@ -194,7 +194,7 @@ def _refuse_unknown_kept_tokens(
 ) -> None:
     """Refuse options under which a pass of the trainer could not find the tokens that were kept.
 
-    The trainer's weights are newer than the sampler's, or there is no pass.
+    With such options, the trainer's weights are newer than the sampler's, or no pass is run.
 
     Raises:
         ValueError: if sampling is truncated, and the sampler does not return what it kept.

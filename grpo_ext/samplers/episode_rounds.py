@@ -1,9 +1,9 @@
 """Play episodes with transformers' `generate`, in rounds of one call each.
 
 In a call, a row whose environment answers in the background leaves the batch at the end of its
-turn, while the others are decoded on. When all rows have ended or wait, the answers are collected
-and the next call continues, with the tokens so far as its prompts. Which rows a call has, and hence
-the draws, depends on the texts alone and never on how long an answer takes.
+turn, while decoding goes on for the others. When all rows have ended or wait, the answers are
+collected and the next call continues, with the tokens so far as its prompts. Which rows a call has,
+and so what is drawn, depends on the texts alone and never on how long an answer takes.
 """
 
 from collections.abc import Iterator, Sequence

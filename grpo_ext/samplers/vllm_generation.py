@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 class OurVLLM(VLLMGeneration):
     """TRL's `VLLMGeneration` with retries; `syncs` counts how often weights were sent.
 
-    If vLLM can, it also returns the tokens that truncation kept (`returns_kept`).
+    If `returns_kept`, the engine also returns the tokens that truncation kept.
     """
 
     options: GRPOExtConfig  # the trainer's arguments
@@ -129,7 +129,7 @@ class OurVLLM(VLLMGeneration):
     def _settings(self) -> dict[str, Any]:
         """Return arguments for `vllm.LLM` beyond TRL's.
 
-        On a CPU, they are those of `cpu_settings`, and else those for kept tokens.
+        On a CPU, they are those of `cpu_settings`; otherwise, those that return kept tokens.
         """
         if self.accelerator.device.type != "cpu":
             return engine_settings(vars(self.options))

@@ -429,7 +429,7 @@ class Generations:
 
 
 def with_fields(rows: list[Row], extra_fields: dict[str, Any]) -> list[Row]:
-    """Return rows with additional columns: lists have one entry per row, other values go to all."""
+    """Return rows with more columns, which are lists with one entry per row, or constants."""
     complete_rows = []
     for i, row in enumerate(rows):
         complete_row = dict(row)
