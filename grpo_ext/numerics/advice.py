@@ -63,7 +63,9 @@ def sampler_advice(found: Measurement, v: Values) -> str:
 
 def type_advice(found: Measurement, v: Values) -> str:
     """Return which types to set to round less, the cheapest first."""
-    if not v.cast_lm_head_to_fp32:
+    if adds_up_in_half(found, v):
+        return "write `residual_in_fp32: true`, which adds up the layers' results in float32."
+    if found.can_cast_head and not v.cast_lm_head_to_fp32:
         return "write `cast_lm_head_to_fp32: true`, which computes the logits in float32."
     if found.device.startswith("cuda") and not v.fp16:
         return (
@@ -71,6 +73,15 @@ def type_advice(found: Measurement, v: Values) -> str:
             "of precision than bfloat16."
         )
     return "write `dtype: float32`, `bf16: false` and `fp16: false`."
+
+
+def adds_up_in_half(found: Measurement, v: Values) -> bool:
+    """Return whether the model adds up the results of its layers in a half type."""
+    if found.weights == "float32":
+        return False
+    option = v["residual_in_fp32"]
+    by_default = found.device == "cpu"
+    return not (by_default if option is None else option)
 
 
 def edge_advice(found: Measurement) -> str:

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
+from peft import PeftModel
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils.logging import disable_progress_bar
@@ -93,6 +94,8 @@ class Measurement:
     sampler: str = ""
     separate_engine: bool = False
     returns_kept_tokens: bool = False
+    # whether TRL can cast the head to float32: not with an adapter and tied embeddings
+    can_cast_head: bool = True
     completions: int = 0
     tokens: int = 0
     comparisons: list[Comparison] = field(default_factory=list)
@@ -210,6 +213,8 @@ class AtStart:
         found.sampler = trainer.sampler.describe()
         found.separate_engine = trainer.sampler.abilities.separate_engine
         found.returns_kept_tokens = self.table.kept is not None
+        is_tied = trainer.model.config.get_text_config().tie_word_embeddings
+        found.can_cast_head = not (isinstance(trainer.model, PeftModel) and is_tied)
         found.completions = len(self.table)
         found.tokens = int(self.table.loss_mask.sum())
 

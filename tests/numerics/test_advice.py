@@ -17,6 +17,7 @@ CLOSE = Distance(100, 1e-9, 1e-10, 1e-5, 1e-4, 0.0, 0)
 ROUNDED = replace(CLOSE, kl=0.002, mean=0.05, share_far=0.07)
 WRONG = replace(CLOSE, kl=0.2, mean=0.4, share_far=0.8)
 HALF = Measurement(weights="bfloat16", autocast="no", device="cpu", sampler="transformers")
+CAST = {"residual_in_fp32": True, "cast_lm_head_to_fp32": True}
 
 
 def lines(found, **settings):
@@ -43,15 +44,23 @@ def test_what_is_within_its_limits_needs_nothing():
     "settings, device, named",
     [
         ({}, "cpu", "cast_lm_head_to_fp32: true"),
-        ({"cast_lm_head_to_fp32": True}, "cpu", "dtype: float32"),
-        ({"cast_lm_head_to_fp32": True}, "cuda:0", "fp16: true"),
-        ({"cast_lm_head_to_fp32": True, "fp16": True, "bf16": False}, "cuda:0", "dtype: float32"),
+        ({}, "cuda:0", "residual_in_fp32: true"),
+        ({"residual_in_fp32": False}, "cpu", "residual_in_fp32: true"),
+        ({"residual_in_fp32": True}, "cuda:0", "cast_lm_head_to_fp32: true"),
+        (CAST, "cpu", "dtype: float32"),
+        (CAST, "cuda:0", "fp16: true"),
+        ({**CAST, "fp16": True, "bf16": False}, "cuda:0", "dtype: float32"),
     ],
 )
 def test_rounding_is_answered_with_the_cheapest_type_that_is_left(settings, device, named):
     for part in ("sampler", "trainer", "float32"):
         [line] = lines(compared(part, ROUNDED, device=device), **settings)
         assert f"`{named}`" in line
+
+
+def test_a_head_that_cannot_be_cast_is_not_named():
+    [line] = lines(compared("sampler", ROUNDED, can_cast_head=False))
+    assert "cast_lm_head_to_fp32" not in line and "`dtype: float32`" in line
 
 
 def test_parts_with_the_same_remedy_share_a_line():
