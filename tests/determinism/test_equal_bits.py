@@ -16,6 +16,7 @@ from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.scoring.layout import Layout
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams.generate import cut_after_end, fast_generation, watching
+from grpo_ext.seams.precision import choose_precision, sampling_in
 from grpo_ext.seams.scoring import run_invariantly
 from grpo_ext.step.records import Generation, table_of
 from tests.support.tiny_models import ENDS, decoding, make_batch, make_model
@@ -35,6 +36,10 @@ LAYOUTS = {
 }
 
 
+def precision_of(model):
+    return choose_precision(model, None, False, None)
+
+
 def sampled(model, truncation, fast=True):
     """Completions of nine prompts of different lengths, with the sampler's log-probs."""
     batch = make_batch([5, 3, 9, 1, 12, 2, 7, 4, 20], group=2, seed=3)
@@ -43,7 +48,8 @@ def sampled(model, truncation, fast=True):
     config = decoding(16, do_sample=True, temperature=0.8, **{"top_k": 0, **truncation})
     loop = fast_generation(model) if fast else nullcontext()
     torch.manual_seed(0)
-    with torch.no_grad(), loop, watching(model, recorder), InvariantOperations():
+    computing = sampling_in(precision_of(model), model)
+    with torch.no_grad(), loop, computing, watching(model, recorder), InvariantOperations():
         ids = model.generate(**batch, generation_config=config)
     width = batch["input_ids"].size(1)
     completions = [cut_after_end(row, set(ENDS)) for row in ids[:, width:].tolist()]
@@ -57,7 +63,7 @@ def sampled(model, truncation, fast=True):
 
 
 def assert_equal(model, table, params, layout, block):
-    run = partial(run_invariantly, Accelerator(cpu=True))
+    run = partial(run_invariantly, Accelerator(cpu=True), precision_of(model))
     scores = Scorer(run, params, layout, images=None).score(model, table, block)
     mask = table.completion_mask.bool()
     assert torch.equal(scores.logps[mask], table.sampling_per_token_logps[mask])

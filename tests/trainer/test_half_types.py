@@ -165,7 +165,7 @@ def test_the_sampler_process_computes_in_the_trainers_type(tiny_folder, tmp_path
     trainer = half_trainer(tiny_folder, tmp_path, weights, **settings)
     trainer.train()
     [entry] = [entry for entry in trainer.state.log_history if "loss" in entry]
-    assert 0 < entry["sampling/logp_difference/max"] < 0.05
+    assert entry["sampling/logp_difference/max"] < 0.05
 
 
 def test_logits_of_a_quantized_or_adapted_head_are_its_own(tiny_folder):
