@@ -3,7 +3,7 @@
 When a turn of the model ends, its environment answers. The tokens of the answer are forced on the
 row, one per step, while other rows are sampled. Every token goes through the model only once. While
 all rows are reading answers, the model is not called; afterwards it reads those tokens in a single
-pass. A row ends with its episode.
+pass. A row ends with its episode, or when its environment answers in the background.
 """
 
 from __future__ import annotations
