@@ -74,16 +74,6 @@ def parts_that_are_not_deterministic(v: Values, _: int) -> Iterator[Problem]:
 
 
 @refuses(
-    "deterministic",
-    "`deterministic: true` does not work with mixed precision, in which sampler and trainer round "
-    "at different places. Write `bf16: false` and remove fp16; `dtype: bfloat16` gives weights of "
-    "that type.",
-)
-def equal_bits_in_mixed_precision(v: Values) -> object:
-    return v.deterministic and (v.bf16 is not False or v.fp16)
-
-
-@refuses(
     "attn_implementation",
     "`deterministic: true` replaces the attention of torch, and {attn_implementation} is another. "
     "Write `attn_implementation: sdpa`, or `deterministic: false`.",
@@ -113,7 +103,6 @@ RULES: tuple[Rule, ...] = (
         },
     ),
     parts_that_are_not_deterministic,
-    equal_bits_in_mixed_precision,
     equal_bits_of_another_attention,
     equal_bits_of_a_sharded_model,
 )

@@ -8,7 +8,7 @@ from grpo_ext.recipe.deterministic_options import NOT_DETERMINISTIC, RULES
 from grpo_ext.recipe.rules import check_values, flat_values
 from grpo_ext.recipe.schema import GRPO_CLASSES
 
-SOUND = {"deterministic": True, "use_cpu": True, "bf16": False}
+SOUND = {"deterministic": True, "use_cpu": True}
 REFUSED = {
     "vllm": ({"use_vllm": True}, "use_vllm", "VLLM_BATCH_INVARIANT does not change that"),
     "paged": (
@@ -26,9 +26,6 @@ REFUSED = {
     "liger": ({"use_liger_kernel": True}, "use_liger_kernel", "Remove use_liger_kernel"),
     "four_bits": ({"load_in_4bit": True}, "load_in_4bit", "Remove load_in_4bit"),
     "eight_bits": ({"load_in_8bit": True}, "load_in_8bit", "Remove load_in_8bit"),
-    "bf16": ({"bf16": True}, "deterministic", "`dtype: bfloat16` gives weights"),
-    "default_bf16": ({"bf16": None}, "deterministic", "Write `bf16: false`"),
-    "fp16": ({"fp16": True}, "deterministic", "remove fp16"),
     "eager": (
         {"attn_implementation": "eager"},
         "attn_implementation",
@@ -67,6 +64,7 @@ def test_each_refused_key_has_its_case():
     "values",
     [
         {},
+        {"bf16": True},
         {"gradient_checkpointing": False, "attn_implementation": "sdpa", "dtype": "bfloat16"},
         {"layout": "packed", "fast_generate": False, "beta": 0.1, "num_iterations": 2},
         {"use_peft": True, "group_filter": "refill", "accelerate_config": "cpu"},

@@ -38,9 +38,11 @@ def test_a_run(tiny_folder, tmp_path):
     [
         {"num_iterations": 2, "beta": 0.1, "gradient_accumulation_steps": 2, "layout": "packed"},
         {"dtype": torch.bfloat16, "min_p": 0.1, "layout": "padded"},
+        {"bf16": True, "top_p": 0.9},
+        {"dtype": torch.bfloat16, "residual_in_fp32": False, "cast_lm_head_to_fp32": True},
         {"group_filter": "refill", "max_tokens_per_micro_batch": 60, "fast_generate": False},
     ],
-    ids=["several_updates", "bfloat16", "refill"],
+    ids=["several_updates", "bfloat16", "mixed_precision", "whole_head", "refill"],
 )
 def test_other_runs(tiny_folder, tmp_path, settings):
     trainer = make(tiny_folder, tmp_path, **settings)
