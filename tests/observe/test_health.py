@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -198,6 +199,23 @@ def test_a_wrong_rule_is_told_with_its_line(tmp_path, wrong, told):
 
 def parrot(completions, **kwargs):
     return [float(len(c[0]["content"]) % 2) for c in completions]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7], ids=["as sampled", "another temperature"])
+def test_a_run_that_scores_another_policy_than_it_samples_is_noticed(
+    tiny_folder, tmp_path, temperature
+):
+    args = tiny_arguments(tmp_path, max_steps=4, sampler_check_share=1.0)
+    rows = Dataset.from_list(
+        [{"prompt": [{"role": "user", "content": f"Use {i}."}]} for i in range(40)]
+    )
+    trainer = tiny_trainer(tiny_folder, [parrot], args, rows)
+    scorer = trainer.parts.scorer
+    scorer.params = replace(scorer.params, temperature=temperature)
+    trainer.train()
+    raised = {row["alarm"] for row in json_rows(tmp_path / "metrics.jsonl") if "alarm" in row}
+    expected = set() if temperature == 1.0 else {"logp_difference", "sampler_kl"}
+    assert raised & {"logp_difference", "sampler_kl"} == expected
 
 
 def test_an_alarm_is_written_down_and_does_what_it_is_told(tiny_folder, tmp_path):
