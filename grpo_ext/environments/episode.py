@@ -7,17 +7,21 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import groupby, pairwise
 from numbers import Real
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.guarded import GuardedEnvironment, protected
 from grpo_ext.environments.transcript import as_read
 from grpo_ext.environments.turn_tokens import Message, TurnTokens
+from grpo_ext.rewards.guard import checksum
 from grpo_ext.rewards.scores import clipped
 from grpo_ext.step.records import Generation
 
 MAX_FAILURES = 3  # failures of an environment after which its episode ends
+# Why an episode ended: its environment said so, it has its most turns, its environment failed too
+# often, or there was no room for more tokens. Empty while the episode goes on.
+End = Literal["", "environment", "turns", "failures", "room"]
 
 
 class Episode:
@@ -61,15 +65,12 @@ class Episode:
         self.messages: list[Message] = []  #: turns and answers so far
         self.turn_texts: list[str] = []  #: text of each turn
         self.pending: deque[int] = deque()  #: tokens of an answer that the model has not read yet
-        self.ended = False
-        self.truncated = False  #: ended because there was no room
+        #: why the episode ended; empty while it goes on
+        self.end: End = ""
         self.asking = False  #: whether the environment has a turn to answer
         self._first = 0  # index of the current turn's first token
         self._stopped = True  # whether the last turn has its end token
-        self.seed = row.get("seed")  #: the only source of randomness for the environment
-        if self.seed is None:
-            columns = repr(sorted(row.items()))
-            self.seed = zlib.crc32(columns.encode())
+        self.seed = seed_of(row)  #: the only source of randomness for the environment
         with protected(rules.name, self.seed, "make"):
             self.environment = environment or rules.make()
         #: guards the environment, and counts failures and calls
@@ -105,7 +106,17 @@ class Episode:
         self.room = max(room, 0)
         if room <= 0:
             self.messages = [{"role": "assistant", "content": ""}]
-            self.ended = self.truncated = True
+            self.end = "room"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the episode is over."""
+        return bool(self.end)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the episode ended because there was no room."""
+        return self.end == "room"
 
     @property
     def turns(self) -> int:
@@ -160,7 +171,7 @@ class Episode:
         else:  # the model will not read the last answers
             while self.messages and self.messages[-1]["role"] != "assistant":
                 self.messages.pop()
-            self.ended = self.truncated = True
+            self.end = "room"
 
     def take_turn(
         self,
@@ -184,11 +195,13 @@ class Episode:
         self.turn_texts.append(text)
         self._stopped = stopped
         self.asking = True
-        self.truncated = not stopped and len(self.ids) == self.room
         is_last = self.turns == self.rules.turns
         has_calls = broken or bool(message.get("tool_calls"))
-        self.ended = self.truncated or (is_last and has_calls)
-        if not self.ended:
+        if not stopped and len(self.ids) == self.room:
+            self.end = "room"
+        elif is_last and has_calls:
+            self.end = "turns"
+        else:
             self.world.ask(message, broken)
 
     @property
@@ -211,8 +224,13 @@ class Episode:
             return
         answer, over = self.world.answer()
         self.states.append(self._numbers())
-        if over or self.turns == self.rules.turns or self.world.failures >= MAX_FAILURES:
-            self.ended = True
+        if over:
+            self.end = "environment"
+        elif self.world.failures >= MAX_FAILURES:
+            self.end = "failures"
+        elif self.turns == self.rules.turns:
+            self.end = "turns"
+        if self.ended:
             return
         try:
             tokens = self.tokens.answer(answer, self._stopped)
@@ -221,7 +239,7 @@ class Episode:
             answer = [{**answer[0], "content": content}]
             tokens = self.tokens.answer(answer, self._stopped)
         if len(self.ids) + len(tokens) >= self.room:
-            self.ended = self.truncated = True
+            self.end = "room"
             return
         self.messages += answer
         self.pending.extend(tokens)
@@ -261,20 +279,21 @@ class Episode:
         weights: Mapping[str, float] | None = None,
         counts: bool = True,
     ) -> dict[str, Any]:
-        """Return `prompt`, `seed` and `messages` as they are written to `samples.jsonl`.
+        """Return the fields of the episode in a line of `samples.jsonl`.
 
-        Each turn of the model also has `counted_tokens`, the number of its tokens in the loss, and
-        `earned`, its value from `gains`.
+        These are `prompt`, `seed`, `messages` and `ids_checksum`, a checksum of all tokens with
+        those of the prompt. Each turn of the model also has `counted_tokens`, the number of its
+        tokens in the loss; `earned`, its value from `gains`; and the fields of
+        `TurnTokens.as_written`, with which it can be played again.
 
         Args:
             weights: see `gains`; `None` leaves out `earned`.
             counts: whether the episode counts in the loss; if not, `counted_tokens` is 0.
         """
         turns: deque[dict[str, Any]] = deque()
-        for is_turn, tokens in groupby(self.mask):
-            if is_turn:
-                num_tokens = len(list(tokens)) if counts else 0
-                turns.append({"counted_tokens": num_tokens})
+        for ids in self.turn_ids():
+            counted_tokens = len(ids) if counts else 0
+            turns.append({"counted_tokens": counted_tokens, **self.tokens.as_written(ids)})
         if weights is not None:
             for turn, gain in zip(turns, self.gains(weights), strict=True):
                 turn["earned"] = round(gain, 6)
@@ -284,7 +303,27 @@ class Episode:
             if message["role"] == "assistant" and turns:
                 entry.update(turns.popleft())
             messages.append(entry)
-        return {"prompt": self.prompt, "seed": self.seed, "messages": messages}
+        return {
+            "prompt": self.prompt,
+            "seed": self.seed,
+            "messages": messages,
+            "ids_checksum": self.ids_checksum(),
+        }
+
+    def turn_ids(self) -> list[list[int]]:
+        """Return the tokens of each turn of the model."""
+        turns = []
+        last = 0
+        for is_turn, group in groupby(self.mask):
+            first = last
+            last += len(list(group))
+            if is_turn:
+                turns.append(self.ids[first:last])
+        return turns
+
+    def ids_checksum(self) -> int:
+        """Return a checksum of the tokens of the prompt, the turns and the answers."""
+        return checksum((self.prompt_ids, self.ids))
 
     def columns(self) -> dict[str, Any]:
         """Return the columns that rewards may read in addition to those of the row.
@@ -297,6 +336,15 @@ class Episode:
         if "turns" in self.rules.columns:
             columns["turns"] = self.turn_texts
         return columns
+
+
+def seed_of(row: Row) -> object:
+    """Return the seed of a row's episodes: its column `seed`, or else a number for its columns."""
+    seed = row.get("seed")
+    if seed is None:
+        columns = repr(sorted(row.items()))
+        return zlib.crc32(columns.encode())
+    return seed
 
 
 def instances(episodes: Sequence[Episode]) -> list[Any]:

@@ -105,9 +105,9 @@ class TurnTokens:
         """
         if opening and self._spells_special_token(messages[-1]["content"], len(opening)):
             before, middle, after = self._around_opening(messages, opening)
-            ids = self._tokens(before)
+            ids = self.tokens_of(before)
             ids += self._plain_tokens(middle)
-            ids += self._tokens(after)
+            ids += self.tokens_of(after)
             return ids
         encoded: Any = self.tokenizer.apply_chat_template(
             messages,
@@ -139,8 +139,22 @@ class TurnTokens:
             ids += after
         return ids
 
-    def _tokens(self, text: str) -> list[int]:
-        """Return the tokens of a text that the template wrote, special tokens included."""
+    def as_written(self, ids: list[int]) -> dict[str, Any]:
+        """Return a turn as it was sampled, for a log.
+
+        `raw` is its text with special tokens and the markup of calls. `raw_ids` are its tokens,
+        only if `raw` would be tokenized otherwise.
+        """
+        text = str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+        if self.tokens_of(text) == ids:
+            return {"raw": text}
+        return {"raw": text, "raw_ids": ids}
+
+    def tokens_of(self, text: str) -> list[int]:
+        """Return the tokens of a text that the template or the model wrote.
+
+        Special tokens are included.
+        """
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _plain_tokens(self, text: str) -> list[int]:
@@ -238,7 +252,7 @@ class TurnTokens:
         turn = {"role": "assistant", "content": TURN}
         conversation = self._written([question, turn, question])
         _, _, after = conversation.partition(TURN)
-        tokens = self._tokens(after)
+        tokens = self.tokens_of(after)
         if tokens and tokens[0] in self.ends:
             return tokens[0]
         if not tokens or tokens[0] not in self.tokenizer.added_tokens_decoder:
@@ -279,7 +293,7 @@ class TurnTokens:
                     "the model would not read them as they are. Use a model with another chat "
                     "template."
                 )
-            self._around[shape] = [self._tokens(part) for part in (*parts, after)]
+            self._around[shape] = [self.tokens_of(part) for part in (*parts, after)]
         return self._around[shape]
 
     def _after_a_turn(self, shape: Shape) -> str:

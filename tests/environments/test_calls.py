@@ -316,7 +316,7 @@ def test_ten_faulty_tools_are_answered_within_their_time(tokenizer):
 )
 def test_any_text_is_a_turn(text):
     one = test_any_text_is_a_turn.episode
-    one.ended = False
+    one.end = ""
     before = one.turns
     message, broken = one.tokens.message(text, one.tokens.tokenizer(text)["input_ids"], [])
     one.take_turn(message, text, broken=broken)

@@ -54,6 +54,17 @@ def test_special_tokens_in_an_answer_are_text(tokenizer):
     )
 
 
+def test_a_turn_is_logged_with_what_gives_back_its_tokens(tokenizer):
+    """A model may also sample tokens that the tokenizer would join."""
+    turns = TurnTokens(tokenizer, [tokenizer.eos_token_id])
+    usual = [*tokenizer("3 + 4 = 7")["input_ids"], tokenizer.eos_token_id]
+    assert turns.as_written(usual) == {"raw": "3 + 4 = 7<|im_end|>"}
+    assert turns.tokens_of("3 + 4 = 7<|im_end|>") == usual
+    letters = [token for letter in "number" for token in tokenizer(letter)["input_ids"]]
+    assert tokenizer("number")["input_ids"] != letters
+    assert turns.as_written(letters) == {"raw": "number", "raw_ids": letters}
+
+
 @pytest.mark.parametrize(
     "template, words",
     [
