@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 from grpo_ext.environments.base import Environment
 from tests.support.worlds import Counting
@@ -137,32 +136,8 @@ class Held(Counting):
         return answer, over
 
 
-class Waiting(Environment):
-    """Calls a service once in an episode, in its first turn, and waits for it."""
-
-    def __init__(self, seconds: float = 2.0, reset_seconds: float = 0.0):
-        self.seconds, self.reset_seconds, self.turns, self.score = seconds, reset_seconds, 0, 0.0
+class Uneven(Later):
+    """Async, with as many turns as the row says."""
 
     def reset(self, row):
-        time.sleep(self.reset_seconds)
-
-    def step(self, text):
-        self.turns += 1
-        self.score = len(text) % 3 / 2
-        if self.turns == 1:
-            time.sleep(self.seconds)
-        return "go on", self.turns == 3
-
-
-class WaitingAsync(Waiting):
-    """Like `Waiting`, async."""
-
-    async def reset(self, row):
-        await asyncio.sleep(self.reset_seconds)
-
-    async def step(self, text):
-        self.turns += 1
-        self.score = len(text) % 3 / 2
-        if self.turns == 1:
-            await asyncio.sleep(self.seconds)
-        return "go on", self.turns == 3
+        self.most = row["turns"]
