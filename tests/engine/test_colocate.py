@@ -124,6 +124,7 @@ def test_refilled_groups_are_scored_under_the_weights_that_sampled_them(
         "group_filter": "refill",
         "max_staleness": 2,
         "per_device_train_batch_size": 16,
+        "max_steps": 2 * STEPS,  # so that some have a surplus
         **sampling,
     }
     trainer = make_trainer(engine_folder, tmp_path, reward=fifth, **options)
