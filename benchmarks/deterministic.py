@@ -6,8 +6,8 @@
 Samples completions under four truncations, with and without the key, scores them in micro-batches
 of 16 with the backward pass, and compares the log-probs of all tokens. The model is an untrained
 one of 0.5 million parameters unless `--model` names another. Prints tokens whose log-probs differ,
-the mean and the largest difference, and seconds of a step: generation, and scoring with its
-backward pass. `--check` exits with 1 if a bit differs with the key.
+the mean and the largest difference, and a step's seconds of processor time: generation, and scoring
+with its backward pass. `--check` exits with 1 if a bit differs with the key.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def make_trainer(args: argparse.Namespace, folder: Path, **settings: Any) -> GRP
 
 
 def measure(trainer: GRPOExtTrainer, completions: int) -> dict[str, float]:
-    """Return the differences of all tokens, and the mean seconds of a step of each kind of work."""
+    """Return the differences of all tokens, and the processor time of each kind of work a step."""
     trainer.model.train()
     step = trainer.args.per_device_train_batch_size
     dataset: Any = trainer.train_dataset
@@ -87,10 +87,10 @@ def measure(trainer: GRPOExtTrainer, completions: int) -> dict[str, float]:
     num_steps = -(-completions // step)
     for _ in range(num_steps):
         rows = [dict(dataset[i // GROUP]) for i in range(step)]
-        start = time.perf_counter()
+        start = time.process_time()
         with fast_generation(trainer.model):
             table = trainer.parts.rollout(rows)
-        generated = time.perf_counter()
+        generated = time.process_time()
         for part_rows in torch.arange(step).split(MICRO_BATCH):
             part = table.take(part_rows)
             logps = trainer.parts.scorer.score(trainer.model, part).logps
@@ -100,7 +100,7 @@ def measure(trainer: GRPOExtTrainer, completions: int) -> dict[str, float]:
             differences.append((logps.detach() - part.sampling_per_token_logps)[mask].abs())
         trainer.model.zero_grad()
         generation += generated - start
-        training += time.perf_counter() - generated
+        training += time.process_time() - generated
     found = torch.cat(differences)
     return {
         "tokens": found.numel(),
