@@ -70,10 +70,10 @@ class Service(Environment):
 class AsyncService(Service):
     """Like `Service`, async."""
 
-    async def reset(self, row: dict[str, Any]) -> None:  # type: ignore[override]
+    async def reset(self, row: dict[str, Any]) -> None:  # type: ignore[override]  # of Service
         await asyncio.sleep(self.reset_seconds)
 
-    async def step(self, text: str) -> tuple[str, bool]:  # type: ignore[override]
+    async def step(self, text: str) -> tuple[str, bool]:  # type: ignore[override]  # of Service
         self.turns += 1
         self.score = len(text) % 3 / 2
         if self.turns == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from grpo_ext.common.modules import load_class
@@ -36,8 +36,8 @@ class Environment:
         """
         return ()
 
-    def reset(self, row: Row) -> str | None:
-        """Begin an episode with a row of the data set.
+    def reset(self, row: Row) -> str | Awaitable[str | None] | None:
+        """Begin an episode with a row of the data set. It may be async.
 
         `row["seed"]` is the row's column of that name, otherwise an int computed from its columns,
         so it is the same for all completions of a prompt. Derive all randomness from it, so that
@@ -47,8 +47,8 @@ class Environment:
             Text to append to the last message of the prompt; `None`, the default, appends none.
         """
 
-    def step(self, text: str) -> tuple[str, bool]:
-        """Answer a turn of the model.
+    def step(self, text: str) -> tuple[str, bool] | Awaitable[tuple[str, bool]]:
+        """Answer a turn of the model. It may be async.
 
         By default, an environment with tools ends the episode.
 

@@ -1,7 +1,7 @@
 """Functions that a model calls: TRL's `tools`, and the public methods of its environments."""
 
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from grpo_ext.environments.background import result_of
@@ -29,7 +29,7 @@ class ToolEnvironment(Environment):
     def tools(self) -> Sequence[Tool]:
         return [*self._functions, *public_methods(self.instance)]
 
-    def reset(self, row: Row) -> str | None:
+    def reset(self, row: Row) -> str | Awaitable[str | None] | None:
         if self.instance is None:
             return None
         arguments = dict(row)
@@ -39,7 +39,7 @@ class ToolEnvironment(Environment):
             arguments.pop("seed", None)
         opening = self.instance.reset(**arguments)
         if inspect.iscoroutine(opening):
-            return text_of_async(opening)  # type: ignore[return-value]  # awaited like a `reset`
+            return text_of_async(opening)
         return text_of(opening)
 
     def step(self, text: str) -> tuple[str, bool]:
