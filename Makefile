@@ -160,15 +160,15 @@ newest:
 	bin=$$PWD/$(NEWEST)/bin; \
 	export PIP_CONSTRAINT=/dev/null; \
 	$$bin/python -m pip install -q build; \
-	$$bin/python -m build -o $$work/dist . >$$work/log || { cat $$work/log; exit 1; }; \
+	$$bin/python -m build -o $$work/dist . >$$work/log 2>&1 || { cat $$work/log; exit 1; }; \
 	$$bin/python -m pip install -q --upgrade --upgrade-strategy eager "$$work"/dist/*.whl pytest pytest-xdist hypothesis; \
 	$$bin/python -m pip install -q --no-deps --force-reinstall "$$work"/dist/*.whl; \
 	echo "== set-up: $$(( $$(date +%s) - start )) s"; \
-	cp -r tests recipes pyproject.toml $$work; cd $$work; \
+	cp -r tests benchmarks recipes pyproject.toml $$work; cd $$work; \
 	$$bin/grpo-ext --version; \
 	OMP_NUM_THREADS=1 $$bin/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder -p no:cacheprovider \
 	  -p tests.support.our_deprecations $(CORE); \
-	OMP_NUM_THREADS=1 $$bin/grpo-ext demo --max_steps 3 >$$work/log || { cat $$work/log; exit 1; }; \
+	OMP_NUM_THREADS=1 $$bin/grpo-ext demo --max_steps 3 >$$work/log 2>&1 || { cat $$work/log; exit 1; }; \
 	grep "(fast_generate)" $$work/log || { cat $$work/log; echo "== newest: fast_generate is off"; exit 1; }; \
 	echo "== newest: $$(( $$(date +%s) - start )) s"
 
