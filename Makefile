@@ -169,7 +169,7 @@ newest:
 	OMP_NUM_THREADS=1 $$bin/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder -p no:cacheprovider \
 	  -p tests.support.our_deprecations $(CORE); \
 	OMP_NUM_THREADS=1 $$bin/grpo-ext demo --max_steps 3 >$$work/log 2>&1 || { cat $$work/log; exit 1; }; \
-	grep "(fast_generate)" $$work/log || { cat $$work/log; echo "== newest: fast_generate is off"; exit 1; }; \
+	grep "^generation: .*(fast_generate)" $$work/log || { cat $$work/log; echo "== newest: fast_generate is off"; exit 1; }; \
 	echo "== newest: $$(( $$(date +%s) - start )) s"
 
 lint: $(READY)

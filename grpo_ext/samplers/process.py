@@ -22,6 +22,7 @@ from grpo_ext.common.processes import start_beside
 from grpo_ext.decoding.checks import base_model
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.samplers.base import PROBE_ROWS, PROBE_TOKENS, Request, Sampler, SamplerAbilities
+from grpo_ext.samplers.hf import how_it_generates
 from grpo_ext.samplers.lockstep_episodes import Turn, play_by_turns
 from grpo_ext.samplers.process_messages import Completions, Failure, Job, Start
 from grpo_ext.samplers.shared_weights import mapped, new_memory, packed, places_of, tensors_of
@@ -107,6 +108,11 @@ class ProcessSampler(Sampler):
 
     def dtype(self) -> str:
         return str(next(self.model.parameters()).dtype).removeprefix("torch.")
+
+    def describe(self) -> str:
+        model = copy.copy(base_model(self.model))
+        model.generation_config = self.config  # as in the process
+        return f"{self.name}: {how_it_generates(model, self.config, self._start.fast)}"
 
     def submit(self, request: Request) -> None:
         if request.episodes:

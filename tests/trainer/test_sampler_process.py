@@ -16,6 +16,7 @@ from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.shared_weights import packed, places_of, tensors_of, unpacked
 from grpo_ext.seams.precision import Precision
 from grpo_ext.trainer.manifest import what_is_wrong
+from grpo_ext.trainer.run_output import describe
 from grpo_ext.vllm import EngineFailure
 from tests.support import overlap_run
 from tests.support.forked import on_ranks
@@ -41,6 +42,15 @@ def sampler_of(model):
         model, None, params, "cpu", limit=1.0, fast=True, precision=Precision()
     )
     return sampler, unpacked(sampler._start.model, sampler._places, sampler._shared)
+
+
+def test_a_run_says_how_its_process_decodes(tiny_folder, tmp_path):
+    trainer = overlap_run.make(tiny_folder, tmp_path)
+    fast = "another process: each prompt read once, rows that have ended leave the batch"
+    trainer.model.generation_config.repetition_penalty = 1.3  # the process has no such option
+    assert describe(trainer)[0] == f"{fast} (fast_generate)"
+    trainer.parts.sampler.config.use_cache = False
+    assert "another process: transformers' generate, since use_cache is off" in describe(trainer)[0]
 
 
 def test_tied_weights_buffers_and_number_types_are_those_of_the_trainer():
