@@ -8,7 +8,8 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from grpo_ext.common.quiet import quiet
-from grpo_ext.environments.episode import Episode
+from grpo_ext.common.run_time import duration
+from grpo_ext.environments.episode import Episode, seconds_alone
 from grpo_ext.environments.episode_rules import episode_rules
 from grpo_ext.environments.start_episodes import Begin, beginning
 from grpo_ext.environments.tools import ToolEnvironment
@@ -25,6 +26,7 @@ from grpo_ext.rewards.scores import in_full
 
 MAX_EPISODES = 32  # maximum number of environments that are reset to see their prompts
 MAX_TURNS = 3  # maximum number of turns tried per episode
+SLOW = 0.2  # seconds of a turn from which on it matters that episodes wait one after another
 BUDGET = 4.0  # seconds after which no other episode or turn is started
 LOGGER = "grpo_ext.environments.failures"  # its warnings become findings
 KEY = "environment"
@@ -115,7 +117,7 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
     """Play one episode per text, with the text as each of the model's turns.
 
     A method that failed on all its calls, including those from `first_episodes`, is a problem; one
-    that failed on some is a note.
+    that failed on some is a note, and so is slow code for which episodes wait one after another.
 
     Args:
         begin: the function that starts the episodes.
@@ -127,11 +129,20 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
         Whether no method failed on all its calls.
     """
     until = time.monotonic() + BUDGET
+    seconds: list[float] = []
     with quiet(LOGGER):
         for text in texts:
             [episode] = begin([row])
-            play(episode, text, until)
+            seconds += play(episode, text, until)
             episode.columns()
+    # the fastest, since the first call may import something
+    if seconds and min(seconds) >= SLOW and not episode.world.in_background:
+        findings.note(
+            f"environment: a turn takes {duration(min(seconds))}, and the episodes of a generation "
+            "wait one after another. Make `step` and tools async, or write `threads: 16` in "
+            "`environment` if its instances share no state.",
+            KEY,
+        )
     is_sound = True
     for method, calls in episode.rules.failures.methods.items():
         reason = calls.last_error.rpartition("\n")[2]
@@ -149,16 +160,24 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
     return is_sound
 
 
-def play(episode: Episode, text: str, until: float) -> None:
+def play(episode: Episode, text: str, until: float) -> list[float]:
     """Play at most `MAX_TURNS` turns, until the episode is over, has failed, or the time is up.
 
     Args:
         episode: an episode that has begun.
         text: the text of each of the model's turns.
         until: when to stop, by `time.monotonic`.
+
+    Returns:
+        The seconds that the environment took for each turn, except one that failed.
     """
+    seconds: list[float] = []
     for _ in range(MAX_TURNS):
         if episode.ended or episode.world.failures or time.monotonic() > until:
-            return
+            break
+        seconds_alone([episode])
         episode.take_turn({"role": "assistant", "content": text}, text)
         episode.hear()
+        if not episode.world.failures:
+            seconds.append(seconds_alone([episode]))
+    return seconds

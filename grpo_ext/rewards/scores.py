@@ -8,6 +8,7 @@ import math
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ MAX_SHOWN = 500  # characters of a value that a message shows
 # training computes with them.
 LARGEST = 1e12
 PACKAGE = Path(__file__).parents[1]
-# Files of this package that call a user's code; their frames are not the place of an error.
+# Files that call a user's code; their frames are not the place of an error.
 MACHINERY = {
     str(PACKAGE / name)
     for name in (
@@ -30,11 +31,12 @@ MACHINERY = {
         "rewards/reward.py",
         "rewards/worker.py",
         "rewards/deadline.py",
+        "environments/background.py",
         "environments/guarded.py",
         "environments/tools.py",
         "environments/episode_rules.py",
     )
-}
+} | {inspect.getfile(Future)}
 STANDARD_LIBRARY = str(Path(traceback.__file__).parent)
 
 

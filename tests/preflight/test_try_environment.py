@@ -12,6 +12,7 @@ import pytest
 import trl
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from grpo_ext.common import stopwatch
 from grpo_ext.environments.base import environment_class
 from grpo_ext.preflight.check_recipe import check_recipe
 from grpo_ext.preflight.forecast import prompt_tokens
@@ -119,7 +120,18 @@ def values(folder, tiny_folder, world, **changes):
 def test_a_broken_environment_is_named_with_file_and_line(name, tiny_folder, tmp_path):
     methods, words = BROKEN[name]
     file = write(tmp_path, methods)
-    recipe = values(tmp_path, tiny_folder, f"{file}:World")
+    check_named(tmp_path, tiny_folder, file, words, name)
+
+
+@pytest.mark.parametrize("name", ["raises", "another signature", "async", "reset", "a text"])
+def test_so_is_one_whose_code_runs_in_threads(name, tiny_folder, tmp_path):
+    methods, words = BROKEN[name]
+    file = write(tmp_path, methods)
+    check_named(tmp_path, tiny_folder, file, words, name, threads=2)
+
+
+def check_named(tmp_path, tiny_folder, file, words, name, **rules):
+    recipe = values(tmp_path, tiny_folder, {"name": f"{file}:World", **rules})
     findings = check_recipe(None, recipe)
     told = [problem for problem in (*findings.problems, *findings.notes) if words in str(problem)]
     assert told, (findings.problems, findings.notes)
@@ -152,6 +164,50 @@ def test_a_failure_on_some_completions_is_a_note(tiny_folder, tmp_path):
     assert findings.sound and "some calls of step fail (1 of 3 that were tried)" in note.message
     assert f"({file}:9, in step)" in note.message and "IndexError" in note.message
     assert findings.figures["rewards"]["scores"]["environment"] == [0.0, 0.0, 0.0]
+
+
+class Clock:
+    """A clock that only an environment moves."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+    def move(self, seconds):
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("step", "seconds", "threads", "noted"),
+    [
+        ("def step", 2.0, None, True),
+        ("def step", 0.1, None, False),
+        ("def step", 2.0, 4, False),
+        ("async def step", 2.0, None, False),
+    ],
+    ids=["slow", "fast", "threads", "async"],
+)
+def test_slow_code_for_which_episodes_wait_is_noted(
+    step, seconds, threads, noted, tiny_folder, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(stopwatch, "time", Clock())
+    file = write(
+        tmp_path,
+        f"    {step}(self, text):\n"
+        "        from grpo_ext.common import stopwatch\n"
+        f"        stopwatch.time.move({seconds})\n"
+        "        return 'go on', False",
+    )
+    world = {"name": f"{file}:World", "threads": threads}
+    if threads is None:
+        del world["threads"]
+    findings = check_recipe(None, values(tmp_path, tiny_folder, world))
+    assert findings.sound, findings.problems
+    told = [n.message for n in findings.notes if "wait one after another" in n.message]
+    assert len(told) == noted
+    assert not told or "a turn takes 2 s" in told[0]
 
 
 def test_a_class_of_another_kind_is_told_that_its_step_is_a_tool(tool_model, tmp_path):
