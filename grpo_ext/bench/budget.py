@@ -62,9 +62,13 @@ class Budget:
 def interruptible(budget: Budget) -> Iterator[None]:
     """Let Ctrl-C end a budget and raise `KeyboardInterrupt`, even while a trainer runs.
 
-    Otherwise, a trainer would install its own handler, which saves a checkpoint. It installs none
-    if the program has one. Outside the main thread, this context does nothing.
+    SIGTERM raises `SystemExit`. Otherwise, a trainer would install its own handlers, which save a
+    checkpoint at the end of a step. It installs none if the program has one. Outside the main
+    thread, this context does nothing.
     """
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         budget.interrupt()
@@ -74,7 +78,9 @@ def interruptible(budget: Budget) -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGINT, interrupt)
+    before_terminate = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, before_terminate)

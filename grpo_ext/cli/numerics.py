@@ -12,7 +12,7 @@ or min_p it also compares the kept tokens. Nothing is trained or judged, and a s
 measures. Each figure has a limit; if a figure is above it, a line says which key to set.
 
 exit codes: 0 all figures are within their limits; 1 some are above; 2 the recipe cannot be used;
-130 interrupted by Ctrl-C
+130 interrupted by Ctrl-C; 143 ended by SIGTERM
 """
 
 from __future__ import annotations

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -118,6 +121,23 @@ def test_a_recipe_with_a_layout_of_its_own_is_measured(tiny_folder, capsys, layo
     code, found = numerics(capsys, tiny_folder, layout=layout, gradient_checkpointing="true")
     assert code == 0
     assert any("without gradient checkpointing" in name for name in by_name(found))
+
+
+def test_a_signal_ends_the_command_at_once(tiny_folder, monkeypatch, capsys):
+    command = ["numerics", "--config", "countdown/tiny", *words(tiny_folder)]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        kill = partial(os.kill, os.getpid(), number)
+        with monkeypatch.context() as patch:
+            altered(patch, lambda trainer, kill=kill: kill())
+            if number == signal.SIGINT:
+                assert main(command) == 130
+            else:
+                with pytest.raises(SystemExit) as stop:
+                    main(command)
+                assert stop.value.code == 143
+        printed = capsys.readouterr()
+        assert "save a checkpoint" not in printed.err and printed.out == ""
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_a_sampler_without_log_probs_is_refused(tiny_folder, capsys):
