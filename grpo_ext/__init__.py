@@ -17,12 +17,14 @@ _HOME = {
     "build": "grpo_ext.rewards",
     "list_rewards": "grpo_ext.rewards",
     "Environment": "grpo_ext.environments.base",
+    "play": "grpo_ext.environments.play",
 }
 
 __all__ = [*_HOME]
 
 if TYPE_CHECKING:  # under their own names, so that type checkers take them as public
     from grpo_ext.environments.base import Environment as Environment
+    from grpo_ext.environments.play import play as play
     from grpo_ext.recipe.load import load_recipe as load_recipe
     from grpo_ext.recipe.problems import RecipeError as RecipeError
     from grpo_ext.recipe.schema import GRPOExtConfig as GRPOExtConfig

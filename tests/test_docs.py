@@ -215,6 +215,12 @@ def test_an_environment_counts_down_as_the_page_says():
     assert game.step("1") == ("wrong", True)
 
 
+def test_an_environment_is_played_as_the_page_says():
+    exec(block("several-turns.md", "python", "class Doubling"), found := {})
+    exec(block("several-turns.md", "python", "played = play("), found)
+    assert found["played"].counts.turns == 3
+
+
 def test_a_file_of_completions_is_scored_as_the_page_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     right = "<think>\nx\n</think>\n<answer>\n1\n</answer>"

@@ -31,6 +31,7 @@ SUBCOMMANDS = (
     "data",
     "check",
     "plan",
+    "play",
     "bench",
     "numerics",
     "train",

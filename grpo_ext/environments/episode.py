@@ -158,6 +158,25 @@ class Episode:
         stopped = turn[-1] in self.tokens.ends
         self.take_turn(message, text, stopped, broken)
 
+    def play_turn(self, ids: Sequence[int]) -> int:
+        """Read the environment's answer, write a turn, and wait for the next answer.
+
+        Tokens after the end of the turn, or after its limit, are dropped. Without an end the
+        episode is cut off.
+
+        Returns:
+            The number of tokens that belong to the turn.
+        """
+        while self.pending:
+            self.read()
+        for count, token in enumerate(ids, 1):
+            if self.write(token):
+                self.ask()
+                self.hear()
+                return count
+        self.cut_off()
+        return len(ids)
+
     def cut_off(self) -> None:
         """End the episode with the tokens that it has so far.
 
@@ -165,10 +184,11 @@ class Episode:
         the model will not read them to the end.
         """
         self.room = len(self.ids)
-        if len(self.ids) > self._first:
+        if len(self.ids) > self._first and not self.pending:
             self.ask()
             self.hear()
         else:  # the model will not read the last answers
+            self.pending.clear()
             while self.messages and self.messages[-1]["role"] != "assistant":
                 self.messages.pop()
             self.end = "room"

@@ -2,6 +2,7 @@
 
 import inspect
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
@@ -41,11 +42,15 @@ class GuardedEnvironment:
         self.failures = 0
         self.calls = 0  # calls of tools
         self.failed_calls = 0  # calls of tools that failed for any reason
+        self.calls_by_tool: Counter[str] = Counter()  # those that named a tool
+        self.seconds = 0.0  # time until `reset` and the answers were there
+        self._asked_at = 0.0
+        self._done_at: list[float] = []  # when each of `_results` was there
         self._entries = 0  # how often the environment's code has been called
-        self._tools: list[Tool] = []
+        self.tools: list[Tool] = []
 
         def list_tools() -> None:
-            self._tools.extend(environment.tools())
+            self.tools.extend(environment.tools())
 
         self._answer_of("tools", None, list_tools)
         self._requests: list[Message] = []
@@ -68,7 +73,7 @@ class GuardedEnvironment:
         The text is empty if the environment has none.
         """
         with self.rules.stopwatch:
-            wait(self._results)
+            self._wait()
             text, _ = self._answer_of("reset", self._row, self._results[0].result)
         return text
 
@@ -89,7 +94,7 @@ class GuardedEnvironment:
         works: list[Work] = []
         for request in self._requests:
             function = copy_containers(request.get("function") or {})
-            works.append(partial(call, self._tools, function))
+            works.append(partial(call, self.tools, function))
         if not self._requests and not broken:
             works.append(partial(self.environment.step, self._turn))
         self._start(works)
@@ -105,8 +110,17 @@ class GuardedEnvironment:
         parsed, the episode is not over.
         """
         with self.rules.stopwatch:
-            wait(self._results)
+            self._wait()
             return self._answer()
+
+    def _wait(self) -> None:
+        """Wait for the user's code, and add the time since it was started to `seconds`."""
+        wait(self._results)
+        done_at = list(self._done_at)
+        if len(done_at) < len(self._results):  # a result wakes its waiter before its callbacks
+            done_at.append(time.monotonic())
+        if done_at:
+            self.seconds += max(done_at) - self._asked_at
 
     def _answer(self) -> tuple[list[Message], bool]:
         if self._is_broken:
@@ -138,14 +152,19 @@ class GuardedEnvironment:
     def _start(self, works: Sequence[Work]) -> None:
         """Start user code, which has `step_timeout` seconds for all of `works` together."""
         self.in_background = False
+        self._asked_at = time.monotonic()
         pool = self.rules.thread_pool
         if pool is not None and works:
             self._results = pool.start(works, self.rules.step_timeout)
             self.in_background = True
-            return
-        end = time.monotonic() + self.rules.step_timeout
-        with self.rules.stopwatch:
-            self._results = [self._started(work, end) for work in works]
+        else:
+            end = self._asked_at + self.rules.step_timeout
+            with self.rules.stopwatch:
+                self._results = [self._started(work, end) for work in works]
+        done_at: list[float] = []
+        for result in self._results:
+            result.add_done_callback(lambda _: done_at.append(time.monotonic()))
+        self._done_at = done_at
 
     def _started(self, work: Work, end: float) -> Future[Any]:
         """Run user code, and return a future with its result or its error.
@@ -194,10 +213,12 @@ class GuardedEnvironment:
         )
         self.calls += 1
         self.failed_calls += not worked
+        if name in [tool.__name__ for tool in self.tools]:
+            self.calls_by_tool[name] += 1
         return self._tool_message(name, answer)
 
     def _tool_message(self, name: str, content: str) -> Message:
-        names = [tool.__name__ for tool in self._tools] or ["unknown"]
+        names = [tool.__name__ for tool in self.tools] or ["unknown"]
         if name not in names:
             name = names[0]
         return {"role": "tool", "name": name, "content": content}

@@ -245,8 +245,13 @@ def _completion(
     episode: Episode | None,
 ) -> Completion:
     if episode is not None:
-        reason = "length" if episode.truncated else "stop"
-        return Completion(as_text(episode.messages), episode.ids, reason, episode)
+        return completion_of(episode)
     text = str(tokenizer.decode(ids, skip_special_tokens=True))
     reason = "stop" if ids and ids[-1] in config.eos_token_id else "length"
     return Completion(text, ids, reason)
+
+
+def completion_of(episode: Episode) -> Completion:
+    """Return the completion that an episode, which has been played, is."""
+    reason = "length" if episode.truncated else "stop"
+    return Completion(as_text(episode.messages), episode.ids, reason, episode)

@@ -1,0 +1,157 @@
+"""`grpo-ext play`: play one episode of a recipe's environment.
+
+examples:
+  grpo-ext play --config guess/tiny                       type the turns
+  grpo-ext play --config mine.yaml --turns turns.txt      a turn on each line, or a JSON list
+  grpo-ext play --config mine.yaml --by-model --row 3
+  grpo-ext play --config runs/mine/recipe.yaml --replay runs/mine/samples.jsonl --line 12
+
+The episode has the run's chat template, limits, tools and guard. Without --turns, --by-model and
+--replay, each line that you type is a turn, or with --blank_line what you type until a blank line;
+an end of file (Ctrl-D) ends the episode. Special tokens and the markup of calls are typed as the
+model writes them; the end token is added. --replay plays a line of samples.jsonl again, token by
+token, and says whether tokens, answers and rewards are the same.
+Any key of the recipe can be set as --key value, such as --model_name_or_path runs/mine.
+
+exit codes: 0 played; 1 a replayed line is not the same; 2 the recipe or a file cannot be used
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_ext.cli.command import add_recipe_command, at_least
+from grpo_ext.common.modules import without_collector
+from grpo_ext.common.untrusted import printable
+
+if TYPE_CHECKING:
+    from grpo_ext.environments.episode import Episode
+    from grpo_ext.preflight.play_recipe import Game
+
+ENDS = {
+    "environment": "the environment ended the episode",
+    "turns": "the episode has its most turns",
+    "failures": "the environment failed too often",
+    "room": "cut off: no room or no turns were left",
+}
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    parser = add_recipe_command(subparsers, __doc__, run)
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--turns", type=Path, metavar="FILE", help="play the turns in this file")
+    ways.add_argument("--by-model", action="store_true", help="let the recipe's model play")
+    ways.add_argument(
+        "--replay", type=Path, metavar="SAMPLES", help="play a line of a samples.jsonl again"
+    )
+    parser.add_argument(
+        "--line", type=at_least(1), default=1, metavar="N", help="line for --replay (default 1)"
+    )
+    parser.add_argument(
+        "--row", type=at_least(1), default=1, metavar="N", help="training row (default 1)"
+    )
+    parser.add_argument(
+        "--blank_line", action="store_true", help="a typed turn ends with a blank line"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from grpo_ext.recipe.load import load_recipe
+
+    recipe = load_recipe(args.config, args.overrides)
+    with without_collector():
+        from grpo_ext.preflight import play_recipe, replay
+
+    sample = replay.read_sample(args.replay, args.line) if args.replay else None
+    turns = play_recipe.read_turns(args.turns) if args.turns else None
+    game = play_recipe.begin_game(recipe, args.row, sample)
+    episode = game.episode
+    show("prompt", str(episode.tokens.tokenizer.decode(episode.prompt_ids)))
+    if sample is not None:
+        replay.play_again(episode, sample)
+    elif turns is not None:
+        play_recipe.played_turns(game, turns)
+    elif args.by_model:
+        episode = game.play_by_model()
+    else:
+        play_typed(game, args.blank_line)
+    show_messages(episode)
+    scores = game.scores(episode)
+    show_end(episode, scores)
+    if sample is None:
+        return 0
+    found = replay.differences(episode, scores, sample)
+    for difference in found:
+        print(f"differs  {printable(difference)}")
+    if not found:
+        print(f"the same as line {args.line} of {args.replay}: tokens, answers and rewards")
+    return 1 if found else 0
+
+
+def play_typed(game: "Game", until_blank: bool) -> None:
+    """Play the turns that a person types, and show each answer."""
+    episode = game.episode
+    for text in typed_turns(until_blank):
+        count = len(episode.messages)
+        game.play_text(text)
+        for message in episode.messages[count + 1 :]:
+            show("answer", message["content"])
+        if episode.ended:
+            break
+        print(f"         {len(episode.ids)} of {episode.room} tokens used")
+    if not episode.ended:
+        episode.cut_off()
+
+
+def typed_turns(until_blank: bool) -> Iterator[str]:
+    """Yield turns from the terminal until the end of file: lines, or what precedes a blank line."""
+    lines: list[str] = []
+    print("turn     ", end="", flush=True)
+    for line in sys.stdin:
+        lines.append(line.rstrip("\n"))
+        if until_blank and lines[-1]:
+            continue
+        if until_blank:
+            lines.pop()
+        yield "\n".join(lines)
+        lines = []
+        print("turn     ", end="", flush=True)
+    print()
+    if lines:
+        yield "\n".join(lines)
+
+
+def show_messages(episode: "Episode") -> None:
+    """Print the turns as they were written, with their tokens, and the answers."""
+    turns = iter(episode.turn_ids())
+    for message in episode.messages:
+        if message["role"] == "assistant":
+            ids = next(turns, [])
+            show(f"turn of {len(ids)} tokens", episode.tokens.as_written(ids)["raw"])
+        else:
+            show("answer", message["content"])
+
+
+def show_end(episode: "Episode", scores: dict[str, Any]) -> None:
+    """Print why the episode ended, the tokens that it used, failures, and its rewards."""
+    by_model = sum(episode.mask)
+    print(f"end      {ENDS[episode.end]}, after {episode.turns} turns")
+    print(
+        f"tokens   {len(episode.ids)} of {episode.room} used: {by_model} by the model, "
+        f"{len(episode.ids) - by_model} by the environment; {len(episode.prompt_ids)} in the prompt"
+    )
+    for count in episode.rules.failures.methods.values():
+        if count.failed:
+            title = f"{count.failed} of {count.calls} calls failed"
+            show(title, f"{count.name}: {count.last_error}")
+    for name, score in scores.items():
+        print(f"reward   {printable(name)} {'-' if score is None else f'{score:.4g}'}")
+
+
+def show(title: str, text: str) -> None:
+    """Print a text of a model or an environment under a title, with control characters escaped."""
+    print(title)
+    for line in printable(text).split("\n"):
+        print(f"         | {line}")

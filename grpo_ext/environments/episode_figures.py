@@ -1,0 +1,65 @@
+"""Figures of episodes: turns, limits, failures, calls, tokens and time."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from grpo_ext.environments.episode import Episode
+
+
+@dataclass(frozen=True)
+class EpisodeCounts:
+    """What is counted in one episode."""
+
+    turns: int
+    at_turn_limit: bool  #: ended because it had its most turns
+    failures: int  #: turns in which the environment failed
+    tokens: int  #: tokens that the model wrote
+    seconds: float  #: time until `reset` and the answers of the environment were there
+    calls: int  #: calls of tools, with those that could not be read
+    failed_calls: int
+    calls_by_tool: dict[str, int]  #: for each tool of the environment; empty if it has none
+
+    @classmethod
+    def of(cls, episode: Episode) -> Self:
+        """Return the counts of an episode."""
+        world = episode.world
+        names = [tool.__name__ for tool in world.tools]
+        return cls(
+            turns=episode.turns,
+            at_turn_limit=episode.end == "turns",
+            failures=world.failures,
+            tokens=sum(episode.mask),
+            seconds=world.seconds,
+            calls=world.calls,
+            failed_calls=world.failed_calls,
+            calls_by_tool={name: world.calls_by_tool[name] for name in names},
+        )
+
+
+def episode_figures(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
+    """Return means per episode; if there are tools, also those of calls, named as in TRL.
+
+    There must be at least one episode.
+    """
+    number = len(counts)
+    turns = sum(count.turns for count in counts)
+    figures = {
+        "episodes/turns": turns / number,
+        "episodes/at_turn_limit": sum(count.at_turn_limit for count in counts) / number,
+        "episodes/failures": sum(count.failures for count in counts) / number,
+        "episodes/tokens_per_turn": sum(count.tokens for count in counts) / max(turns, 1),
+        "episodes/environment_time": sum(count.seconds for count in counts) / number,
+    }
+    by_tool: Counter[str] = Counter()
+    for count in counts:
+        by_tool.update(count.calls_by_tool)
+    if by_tool:
+        calls = sum(count.calls for count in counts)
+        failed_calls = sum(count.failed_calls for count in counts)
+        figures["tools/call_frequency"] = calls / number
+        figures["tools/failure_frequency"] = failed_calls / max(calls, 1)
+        for name in sorted(by_tool):
+            figures[f"tools/{name}/call_frequency"] = by_tool[name] / number
+    return figures

@@ -1,0 +1,113 @@
+"""Play an episode of an environment with given turns: `play`, for tests without a model."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_ext.environments.base import Environment, Row
+from grpo_ext.environments.episode import End, Episode
+from grpo_ext.environments.episode_figures import EpisodeCounts
+from grpo_ext.environments.episode_rules import EpisodeRules, check_answers, episode_rules
+from grpo_ext.environments.tools import ToolEnvironment
+from grpo_ext.environments.turn_tokens import Message, TurnTokens
+
+Turn = str | Mapping[str, Any]  # a text, or a call: {"name": ..., "arguments": {...}}
+
+
+@dataclass(frozen=True)
+class PlayedEpisode:
+    """An episode that has been played."""
+
+    prompt: list[Message]  #: the prompt, with the text of `reset`
+    messages: list[Message]  #: turns and answers
+    #: why it ended: `"environment"`, `"turns"`, `"failures"`; empty if the turns ran out before
+    end: End
+    state: dict[str, Any]  #: the environment's state, as rewards read it
+    counts: EpisodeCounts  #: turns, calls, failures, seconds
+    errors: list[str]  #: the last traceback of each method of the environment that failed
+
+
+class NoTokens(TurnTokens):
+    """Stands in for a chat template where nobody counts tokens."""
+
+    def __init__(self) -> None:
+        self.ends = frozenset()
+        self.tools = []
+
+    def answer(self, messages: list[Message], ended: bool) -> list[int]:
+        """Return no tokens."""
+        return []
+
+
+def play(
+    environment: str | Mapping[str, Any] | object,
+    turns: Sequence[Turn],
+    row: Row | None = None,
+) -> PlayedEpisode:
+    """Play an episode with given turns, guarded as in a run, but without a model and its tokens.
+
+    Args:
+        environment: the `environment` of a recipe, with its limits; or an instance of a class,
+            which has no limit of turns.
+        turns: the turns of the model: texts, and calls of tools of the form
+            `{"name": "check", "arguments": {"expression": "3 + 4"}}`. Turns after the end of the
+            episode are not played.
+        row: the row of the data set that `reset` gets; by default, an empty one.
+
+    Raises:
+        ValueError: if `environment` is not one, or a turn is neither a text nor a call.
+    """
+    rules = rules_of(environment)
+    episode = Episode(rules, NoTokens(), sys.maxsize, row or {}, rules.make())
+    for turn in turns:
+        if episode.ended:
+            break
+        message = message_of(turn)
+        episode.take_turn(message, message["content"])
+        episode.hear()
+    state = episode.world.state()
+    errors = [count.last_error for count in rules.failures.methods.values() if count.failed]
+    return PlayedEpisode(
+        prompt=episode.prompt,
+        messages=episode.messages,
+        end=episode.end,
+        state=state,
+        counts=EpisodeCounts.of(episode),
+        errors=errors,
+    )
+
+
+def rules_of(environment: object) -> EpisodeRules:
+    """Return the rules of an episode, from the `environment` of a recipe or from an instance.
+
+    Raises:
+        ValueError: if it is neither, or for the reasons of `episode_rules`.
+    """
+    if isinstance(environment, str | Mapping):
+        return episode_rules(environment)
+    if isinstance(environment, type) or not hasattr(environment, "reset"):
+        raise ValueError(
+            f"{environment!r} is not an environment: pass an instance of a class, or the "
+            "`environment` of a recipe, such as {'name': 'guess', 'high': 31}."
+        )
+    instance = environment
+    if not isinstance(instance, Environment):
+        instance = ToolEnvironment(instance=environment)
+    name = type(environment).__name__
+    check_answers(name, instance)
+    return EpisodeRules(lambda: instance, turns=sys.maxsize, name=name)
+
+
+def message_of(turn: Turn) -> Message:
+    """Return a turn as a chat message; raise `ValueError` if it is neither a text nor a call."""
+    if isinstance(turn, str):
+        return {"role": "assistant", "content": turn}
+    if isinstance(turn, Mapping) and "name" in turn:
+        function = {"name": turn["name"], "arguments": turn.get("arguments", {})}
+        call = {"type": "function", "function": function}
+        return {"role": "assistant", "content": "", "tool_calls": [call]}
+    raise ValueError(
+        f"a turn must be a text or a call such as {{'name': 'check', 'arguments': {{}}}}; got "
+        f"{turn!r:.200}"
+    )

@@ -1,0 +1,155 @@
+"""Play an episode of a recipe's environment with given turns, or let the model play it."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+
+from grpo_ext.common.foreign_files import read_text
+from grpo_ext.environments.episode import Episode
+from grpo_ext.environments.start_episodes import Begin, beginning
+from grpo_ext.evaluation.completions import completion_of, end_tokens, generate_completions
+from grpo_ext.evaluation.evaluate_recipe import load_tokenizer
+from grpo_ext.evaluation.score import score_completions
+from grpo_ext.observe.jsonl import row_of
+from grpo_ext.preflight.first_rows import Row
+from grpo_ext.preflight.replay import row_of_sample
+from grpo_ext.preflight.sample_completions import EXTRAS, load_model, training_decoding
+from grpo_ext.preflight.tokenized_prompts import local_options
+from grpo_ext.recipe.load import Recipe
+from grpo_ext.rewards.run_defaults import set_prompts
+from grpo_ext.run.from_recipe import Rows, eval_rows, guarded_rewards, train_rows
+
+MOST_BYTES = 2**20  # maximum size of a file of turns
+
+
+@dataclass(frozen=True)
+class Game:
+    """An episode of a recipe that has begun, with what is needed to play and score it."""
+
+    recipe: Recipe
+    tokenizer: PreTrainedTokenizerBase
+    begin: Begin
+    row: Row
+    rewards: dict[str, Any]  # by name
+    episode: Episode
+
+    def play_text(self, text: str) -> int:
+        """Play a turn with a text, and return the number of its tokens that were used.
+
+        Special tokens in the text are read as such. An end token is added if it has none.
+        """
+        tokens = self.episode.tokens
+        ids = tokens.tokens_of(text)
+        if not tokens.ends & {*ids}:
+            ids.append(tokens.end)
+        return self.episode.play_turn(ids)
+
+    def play_by_model(self) -> Episode:
+        """Let the model play an episode of the row, sampled by transformers as in training.
+
+        Raises:
+            OSError: if the model is not on this machine.
+            ValueError: if the model has its own `generate`.
+        """
+        template_options: Any = self.recipe.training.chat_template_kwargs  # parsed as a mapping
+        [[completion]] = generate_completions(
+            load_model(self.recipe),
+            self.tokenizer,
+            [self.row],
+            training_decoding(self.recipe.flat),
+            fast=self.recipe.flat.fast_generate,
+            chat_template_kwargs=template_options,
+            begin=self.begin,
+        )
+        assert completion.episode is not None
+        return completion.episode
+
+    def scores(self, episode: Episode) -> dict[str, float | None]:
+        """Return the score of each reward for an episode that has been played."""
+        completions = [[completion_of(episode)]]
+        [sample] = score_completions([self.row], completions, self.rewards, EXTRAS)
+        return sample.rewards
+
+
+def begin_game(recipe: Recipe, number: int = 1, sample: Row | None = None) -> Game:
+    """Begin an episode with a row of the recipe, as training does.
+
+    Args:
+        recipe: a recipe with `environment`.
+        number: the number of the training row, counted from 1.
+        sample: a line of `samples.jsonl`, whose row is played instead.
+
+    Raises:
+        ValueError: if the recipe has no environment, or there is no such row.
+    """
+    if not recipe.flat.environment:
+        raise ValueError(
+            "play needs a recipe with `environment`, but this one has none: a completion is one "
+            "turn. `grpo-ext check --sample 8` shows completions of the model."
+        )
+    rows = rows_of(recipe, sample)
+    row = nth_row(rows, number) if sample is None else row_of_sample(rows, sample)
+    rewards, _ = guarded_rewards(recipe, [*row])
+    set_prompts(rewards, rows)
+    functions = {reward.__name__: reward for reward in rewards if callable(reward)}
+    tokenizer = load_tokenizer(recipe, str(recipe.model.model_name_or_path))
+    ends = end_tokens(tokenizer, generation_config(recipe))
+    begin = beginning(recipe.flat.environment, tokenizer, ends, recipe.training)
+    [episode] = begin([row])
+    return Game(recipe, tokenizer, begin, row, functions, episode)
+
+
+def generation_config(recipe: Recipe) -> GenerationConfig:
+    """Return the generation config of the recipe's model; an empty one if it has none."""
+    v = recipe.flat
+    with suppress(OSError):
+        return GenerationConfig.from_pretrained(v["model_name_or_path"], **local_options(v))
+    return GenerationConfig()
+
+
+def rows_of(recipe: Recipe, sample: Row | None) -> Rows:
+    """Return the training rows, or the held-out ones if `sample` is of an evaluation."""
+    if sample is not None and sample["mode"] == "eval":
+        return eval_rows(recipe)
+    return train_rows(recipe)
+
+
+def nth_row(rows: Rows, number: int) -> Row:
+    """Return a row by its number, counted from 1; raise `ValueError` if there are fewer."""
+    count = 0
+    for row in rows:
+        count += 1
+        if count == number:
+            return row
+    raise ValueError(f"there is no row {number}: the recipe has {count} training rows.")
+
+
+def read_turns(path: Path) -> list[str]:
+    """Return the turns in a file: a JSON list of texts, or one on each line.
+
+    Raises:
+        ValueError: if there is no turn, or a list has something other than texts.
+        OSError: if the file cannot be read.
+    """
+    content = read_text(path, MOST_BYTES)
+    turns: list[Any] = content.splitlines()
+    if content.lstrip().startswith("["):
+        turns = row_of(f'{{"turns": {content}}}')["turns"]
+    if not turns or not all(isinstance(turn, str) for turn in turns):
+        raise ValueError(f"{path} must have a turn on each line, or be a JSON list of texts.")
+    return turns
+
+
+def played_turns(game: Game, turns: Sequence[str]) -> Episode:
+    """Play texts until the episode ends, and return it; if they run out before, it is cut off."""
+    for text in turns:
+        if game.episode.ended:
+            break
+        game.play_text(text)
+    if not game.episode.ended:
+        game.episode.cut_off()
+    return game.episode

@@ -1,0 +1,159 @@
+"""Play an episode of `samples.jsonl` again, and compare it with its line, which is untrusted."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grpo_ext.common.foreign_files import lines_of, open_plain
+from grpo_ext.environments.episode import Episode, seed_of
+from grpo_ext.environments.episode_rules import COLUMNS
+from grpo_ext.observe.jsonl import FieldType, encoded, row_of
+from grpo_ext.observe.log_files import SAMPLE
+from grpo_ext.observe.read_run import mappings
+from grpo_ext.preflight.first_rows import Row
+from grpo_ext.run.from_recipe import Rows
+
+MOST_CHARACTERS = 2**20  # maximum length of a turn
+# further fields of a line with an episode
+EPISODE: dict[str, FieldType] = {"seed": object, "messages": list, "ids_checksum": int}
+
+
+def row_of_sample(rows: Rows, sample: Row) -> Row:
+    """Return the row that a line of `samples.jsonl` belongs to, by its seed, columns and prompt.
+
+    Raises:
+        ValueError: if no row fits.
+    """
+    for row in rows:
+        if logged_value(seed_of(row)) == sample["seed"] and fits(row, sample):
+            return row
+    raise ValueError(
+        "No row of the recipe has the seed, the columns and the prompt of this line, so it cannot "
+        "be played again. Use the recipe of its run (recipe.yaml in its folder) and the same data."
+    )
+
+
+def fits(row: Row, sample: Row) -> bool:
+    """Return whether a row has the columns of a sample, and begins its prompt."""
+    columns = sample.get("columns")
+    if isinstance(columns, dict):
+        for name, value in columns.items():
+            if name in COLUMNS:  # of the episode
+                continue
+            if name not in row or logged_value(row[name]) != value:
+                return False
+    prompt = logged_value(row.get("prompt"))
+    if not isinstance(prompt, list):
+        return True
+    logged_prompt = mappings(sample["prompt"])
+    if len(prompt) != len(logged_prompt) or prompt[:-1] != logged_prompt[:-1]:
+        return False
+    return str(logged_prompt[-1].get("content")).startswith(str(prompt[-1]["content"]))
+
+
+def logged_value(value: object) -> Any:
+    """Return a value as it is read back from a log."""
+    return row_of(encoded({"value": value}))["value"]
+
+
+def read_sample(path: Path, number: int) -> Row:
+    """Return a line of `samples.jsonl` that holds an episode.
+
+    Args:
+        path: the file, which is untrusted.
+        number: the number of the line, counted from 1.
+
+    Raises:
+        ValueError: if there is no such line, or it holds no episode that can be played again.
+        OSError: if the file cannot be read.
+    """
+    try:
+        return row_of(nth_line(path, number), {**SAMPLE, **EPISODE})
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"Line {number} of {path} cannot be played again, because it holds no episode: "
+            f"{error}. Lines of earlier versions lack `ids_checksum`."
+        ) from error
+
+
+def nth_line(path: Path, number: int) -> bytes:
+    """Return a line of a file by its number, counted from 1; raise `ValueError` without it."""
+    count = 0
+    with open_plain(path) as file:
+        for line in lines_of(file, path):
+            count += 1
+            if count == number:
+                return line
+    raise ValueError(f"the file has {count} lines")
+
+
+def play_again(episode: Episode, sample: Row) -> None:
+    """Play the turns of a logged episode, token by token.
+
+    Args:
+        episode: an episode that has begun with the row of the sample.
+        sample: a line of `samples.jsonl`.
+
+    Raises:
+        ValueError: if a turn of the line cannot be read.
+    """
+    turns = []
+    for message in mappings(sample["messages"]):
+        if message.get("role") == "assistant" and "raw" in message:
+            turns.append(ids_of_turn(episode, message))
+    if not turns:  # its prompt left no room
+        episode.limit(0)
+    for ids in turns:
+        if episode.ended:
+            return
+        episode.play_turn(ids)
+    if not episode.ended:  # the engine had less room
+        episode.cut_off()
+
+
+def ids_of_turn(episode: Episode, message: Row) -> list[int]:
+    """Return the tokens of a logged turn; raise `ValueError` if they cannot be read."""
+    raw = message["raw"]
+    ids = message.get("raw_ids")
+    if not isinstance(raw, str) or len(raw) > MOST_CHARACTERS:
+        raise ValueError(
+            f"The turn has a `raw` that is no text of at most {MOST_CHARACTERS:,} characters."
+        )
+    if ids is None:
+        return episode.tokens.tokens_of(raw)
+    size = len(episode.tokens.tokenizer)
+    if isinstance(ids, list) and all(isinstance(token, int) and 0 <= token < size for token in ids):
+        return ids
+    raise ValueError(
+        f"The turn {raw[:80]!r} has `raw_ids` that are no token ids of this model: use the "
+        "tokenizer of the run."
+    )
+
+
+def differences(episode: Episode, scores: dict[str, float | None], sample: Row) -> list[str]:
+    """Return what differs between an episode that was played again and its logged line.
+
+    Scores are compared in float32, as training computes them.
+    """
+    found = []
+    if episode.ids_checksum() != sample["ids_checksum"]:
+        found.append("tokens: their checksum is another one")
+    contents = [message.get("content") for message in mappings(sample["messages"])]
+    for number, message in enumerate(mappings(logged_value(episode.logged()["messages"]))):
+        before = contents[number] if number < len(contents) else None
+        if message["content"] != before:
+            found.append(f"message {number + 1}: {message['content']!r:.200}, not {before!r:.200}")
+            break
+    reason = "length" if episode.truncated else "stop"
+    if reason != sample["finish_reason"]:
+        found.append(f"finish_reason: {reason}, not {sample['finish_reason']:.80}")
+    for name, score in scores.items():
+        logged_score = sample["rewards"].get(name)
+        if in_float32(score) != in_float32(logged_score):
+            found.append(f"reward {name}: {score}, not {logged_score}")
+    return found
+
+
+def in_float32(score: float | None) -> float | None:
+    return None if score is None else float(np.float32(score))

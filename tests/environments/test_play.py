@@ -1,0 +1,50 @@
+"""Episodes with given turns, without a model."""
+
+import pytest
+
+from grpo_ext import play
+from tests.support.worlds import Counting, Faulty
+
+ROW = {"nums": [3, 5, 8], "target": 10}
+
+
+def test_texts_are_answered_until_the_environment_ends_the_episode():
+    played = play(Counting(most=2), ["a", "bb", "not played"], {"seed": 3})
+    assert played.prompt == [{"role": "user", "content": "seed 3"}]
+    assert played.messages == [
+        {"role": "assistant", "content": "a"},
+        {"role": "user", "content": "1 of 2"},
+        {"role": "assistant", "content": "bb"},
+    ]
+    assert played.end == "environment" and played.counts.turns == 2 and played.errors == []
+    assert played.state == {"score": 0.5, "most": 2, "turns": 2, "even": 1}
+
+
+def test_an_episode_goes_on_where_the_turns_run_out_and_ends_at_a_limit_of_the_recipe():
+    assert play(Counting(), ["a"]).end == ""
+    name = f"{Counting.__module__}:Counting"
+    played = play({"name": name, "turns": 2, "most": 3}, ["a", "b", "c"])
+    assert played.end == "turns" and played.counts.at_turn_limit and played.counts.turns == 2
+
+
+def test_tools_are_called():
+    call = {"name": "check", "arguments": {"expression": "8 + 5 - 3"}}
+    played = play("check", [call, {"name": "chek"}, "<answer>8 + 5 - 3</answer>"], ROW)
+    answers = [message["content"] for message in played.messages if message["role"] == "tool"]
+    assert answers == ["yes", "error: there is no tool 'chek'; the tools are check"]
+    counts = played.counts
+    assert (counts.calls, counts.failed_calls, counts.calls_by_tool) == (2, 1, {"check": 1})
+
+
+def test_failures_are_named_with_file_and_line():
+    played = play(Faulty("raise none raise"), ["a", "b", "c", "d"])
+    assert played.end == "failures" and played.counts.failures == played.counts.turns == 3
+    [error] = played.errors
+    assert "RuntimeError: no idea" in error and "worlds.py" in error
+
+
+def test_what_is_no_environment_or_turn_is_refused():
+    with pytest.raises(ValueError, match="pass an instance of a class"):
+        play(Counting, ["a"])
+    with pytest.raises(ValueError, match="a text or a call"):
+        play(Counting(), [7])
