@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_ext.common.columns import TASK
+from grpo_ext.environments.episode_figures import episode_figures
 from grpo_ext.evaluation.compare import compare
 from grpo_ext.evaluation.completions import Row
 from grpo_ext.evaluation.score import (
@@ -26,6 +27,8 @@ def figures_of(
     k: int,
 ) -> Figures:
     """Return means with standard errors, pass@k and the number of different problems.
+
+    If the samples are episodes, `episode_figures` are added.
 
     If the rows have a column "task", the metrics of each task are added under `tasks/NAME/`,
     without rewards that scored none of its samples.
@@ -114,6 +117,9 @@ def _figures(
     if outcomes:
         judged = with_outcome(samples, outcomes)
         figures |= outcome_figures(judged, OUTCOME, k)
+    counts = [sample.counts for sample in samples if sample.counts]
+    if counts:
+        figures |= episode_figures(counts)
     return figures
 
 

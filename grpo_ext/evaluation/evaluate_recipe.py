@@ -2,7 +2,7 @@
 
 import json
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -142,7 +142,8 @@ def save_evaluation(path: Path, results: dict[str, Any]) -> list[Path]:
 
     `path` receives the metrics as JSON: with one model its summary, with several a mapping of
     `models` and `comparisons`. `<stem>_completions.jsonl` in the same folder receives every
-    completion with its row, its rewards and its `part`, `greedy` or `sampled`.
+    completion with its row, its rewards, the messages of an episode, and its `part`, `greedy` or
+    `sampled`.
     """
     summaries = results["summaries"]
     several_models = len(summaries) > 1
@@ -152,7 +153,7 @@ def save_evaluation(path: Path, results: dict[str, Any]) -> list[Path]:
         for part, samples in parts.items():
             for sample in samples:
                 row = results["rows"][sample.row]
-                fields = without_ids(sample)
+                fields = logged_fields(sample)
                 line = {**model, **row, "part": part, **fields}
                 lines.append(json.dumps(line, ensure_ascii=False))
     completions = completions_path(path)
@@ -165,10 +166,13 @@ def save_evaluation(path: Path, results: dict[str, Any]) -> list[Path]:
     return [path, completions]
 
 
-def without_ids(sample: Sample) -> dict[str, Any]:
-    """Return the fields of a sample that are not `None`, without its token ids."""
-    fields = asdict(sample)
-    del fields["ids"]
+def logged_fields(sample: Sample) -> dict[str, Any]:
+    """Return the fields of a sample that are not `None`, without its token ids and counts.
+
+    Those of an episode, such as its messages, are named as in `samples.jsonl`.
+    """
+    fields = asdict(replace(sample, ids=None, counts=None))
+    fields |= fields.pop("episode") or {}
     return {name: field for name, field in fields.items() if field is not None}
 
 

@@ -3,13 +3,15 @@
 import asyncio
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
 from grpo_ext.common.estimates import Estimate, mean_of
+from grpo_ext.environments.episode import Episode
+from grpo_ext.environments.episode_figures import EpisodeCounts
 from grpo_ext.evaluation.completions import Completion, Row
 from grpo_ext.evaluation.problem import problem_of
 
@@ -24,8 +26,9 @@ class Sample:
     """One completion of one row: the score of each reward, its length, and why it ended.
 
     The score of a reward that did not score the completion is `None`, and the length is in tokens.
-    `episode` is the record of an episode, as in `samples.jsonl`. Rows with the same `problem` are
-    not independent (see `problem_of`); `None` means that no other row poses the same problem.
+    `episode` is the record of an episode, as in `samples.jsonl`, and `counts` its counts. Rows with
+    the same `problem` are not independent (see `problem_of`); `None` means that no other row poses
+    the same problem.
     """
 
     row: int
@@ -34,6 +37,7 @@ class Sample:
     length: int
     finish_reason: str = "stop"
     episode: Row | None = None
+    counts: EpisodeCounts | None = None
     ids: list[int] | None = None  # token ids, if known
     problem: str | None = None
 
@@ -94,8 +98,23 @@ def score_completions(
             ids=completion.ids,
             problem=problem_of(rows[row], completion, rewards.values()),
         )
+        if completion.episode:
+            sample = with_episode(sample, completion.episode)
         samples.append(sample)
     return samples
+
+
+def with_episode(
+    sample: Sample, episode: Episode, turn_weights: Mapping[str, float] | None = None
+) -> Sample:
+    """Return a copy of a sample with the record and the counts of its episode.
+
+    Args:
+        sample: the sample.
+        episode: its episode.
+        turn_weights: see `Episode.gains`; `None` leaves out what turns earned.
+    """
+    return replace(sample, episode=episode.logged(turn_weights), counts=EpisodeCounts.of(episode))
 
 
 def by_row(samples: list[Sample], name: str | None) -> pd.Series:

@@ -17,7 +17,7 @@ from grpo_ext.evaluation.completions import Row
 from grpo_ext.observe.changes import change_of_metric
 from grpo_ext.observe.jsonl import read
 from grpo_ext.observe.log_files import METRICS
-from grpo_ext.observe.panels import NOT_DRAWN_ENDINGS, problems_key
+from grpo_ext.observe.panels import NOT_DRAWN_ENDINGS, is_of_episodes, problems_key
 from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import RunData
 from grpo_ext.recipe.difference import as_yaml
@@ -212,7 +212,7 @@ def gained(history: list[Row], names: list[str]) -> list[Gain]:
         of_set = key.endswith("_reward") and f"{key}_std" in evaluated
         by_trl = key in ("eval_reward", "eval_length") or of_set
         measured = by_trl or problems_key(evaluated, key) or f"{key}_se" in evaluated
-        if measured and not key.endswith(NOT_DRAWN_ENDINGS):
+        if measured and not key.endswith(NOT_DRAWN_ENDINGS) and not is_of_episodes(key):
             keys.append(key)
     gains = []
     for key in keys:

@@ -1,5 +1,6 @@
 """Arrange the curves of a run in panels, for the report page and its images."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
@@ -67,6 +68,8 @@ NOT_HELD_OUT_ENDINGS = (  # endings of evaluation metrics that are not rewards
     "frac_reward_zero_std",
     "reward_std",
 )
+# an evaluation metric, which may name a data set and a task, such as `eval_tasks/a/episodes/turns`
+EPISODE_FIGURE = re.compile(r"eval_(?:[^/]*_)?(?:tasks/[^/]+/)?(?:episodes|tools)/")
 
 
 def panels(run: RunData) -> list[Panel]:
@@ -223,7 +226,7 @@ def held_out(columns: dict[str, Column]) -> list[Panel]:
     for key, column in columns.items():
         if not key.startswith("eval_") or key.endswith(NOT_HELD_OUT_ENDINGS):
             continue
-        if "completions/" in key or "clip_ratio" in key:
+        if "completions/" in key or "clip_ratio" in key or is_of_episodes(key):
             continue
         panel = of_all
         label = key.removeprefix("eval_")
@@ -235,6 +238,11 @@ def held_out(columns: dict[str, Column]) -> list[Panel]:
         curve = series(label, column, errors, problems)
         panel.series.append(curve)
     return [of_all, of_each_task]
+
+
+def is_of_episodes(key: str) -> bool:
+    """Return whether a metric of an evaluation is a figure of episodes or tools, not a reward."""
+    return EPISODE_FIGURE.match(key) is not None
 
 
 def of_tasks(columns: dict[str, Column], figure: str) -> dict[str, str]:

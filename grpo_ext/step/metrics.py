@@ -204,26 +204,6 @@ def rows_by_task(tasks: Sequence[str]) -> dict[str, list[int]]:
     return rows
 
 
-def episode_figures(counts: Sequence[Sequence[int]], tools: bool, ranks: Ranks) -> dict[str, float]:
-    """Return means per episode over all ranks; with `tools`, also those of tool calls, as in TRL.
-
-    All ranks must call it. `counts` holds, for each episode of this rank, its turns, failures, tool
-    calls and failed tool calls.
-    """
-    table = torch.tensor(counts, dtype=torch.float32, device=ranks.device)  # (B, 4)
-    number = table.new_tensor([len(counts)])
-    sums = torch.cat([table.sum(0), number])  # (5,)
-    turns, failures, calls, failed_calls, episodes = ranks.total(sums).tolist()
-    figures = {
-        "episodes/turns": turns / episodes,
-        "episodes/failures": failures / episodes,
-    }
-    if tools:
-        figures["tools/call_frequency"] = calls / episodes
-        figures["tools/failure_frequency"] = failed_calls / max(calls, 1)
-    return figures
-
-
 def sampler_stats(
     scored: Tensor,
     sampled: Tensor,

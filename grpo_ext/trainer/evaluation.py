@@ -12,7 +12,7 @@ from grpo_ext.environments.episode import instances
 from grpo_ext.evaluation.by_task import figures_of
 from grpo_ext.evaluation.completions import Completion, Decoding, generate_completions
 from grpo_ext.evaluation.problem import problem_of
-from grpo_ext.evaluation.score import Sample
+from grpo_ext.evaluation.score import Sample, with_episode
 from grpo_ext.samplers.port import CheckedArguments
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.port import Row
@@ -77,7 +77,8 @@ def evaluate_policy(
         All keys start with `{prefix}_`: each reward's mean; `length`; for the outcome reward
         `pass@1` and, with k samples per prompt, `mean@k`, `pass@k` and `mixed@k` (see
         `outcome_figures`); `NAME_constant`, the score of the best constant answer; `problems`, the
-        number of distinct problems; `runtime`, in seconds. Standard errors are under `..._se`. With
+        number of distinct problems; `runtime`, in seconds; and for episodes those of
+        `episode_figures`. Standard errors are under `..._se`. With
         rows of several tasks, the metrics of each task are under `{prefix}_tasks/NAME/`.
 
     Raises:
@@ -206,7 +207,7 @@ def _score(
             problem=problem_of(rows[number], completion, trainer.reward_funcs),
         )
         if completion.episode:
-            sample = replace(sample, episode=completion.episode.logged(turn_weights))
+            sample = with_episode(sample, completion.episode, turn_weights)
         samples.append(sample)
     return samples
 

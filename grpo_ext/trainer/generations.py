@@ -16,6 +16,7 @@ import grpo_ext.trainer.settings as settings
 from grpo_ext.common.columns import TASK
 from grpo_ext.common.hashes import prompt_id
 from grpo_ext.environments.episode import Episode, instances, seconds_alone
+from grpo_ext.environments.episode_figures import EpisodeCounts, episode_figures
 from grpo_ext.objective.advantage import has_signal
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.samplers.partial import PartialSampler
@@ -25,7 +26,6 @@ from grpo_ext.seams import trl as seam
 from grpo_ext.seams.port import Row
 from grpo_ext.step.groups import GroupShape
 from grpo_ext.step.judge import AdvantageRule, by_token, fill_unscored, group_outcomes
-from grpo_ext.step.metrics import episode_figures
 from grpo_ext.step.records import Generation, Ranks, Scored, table_of
 from grpo_ext.trainer.ahead import Ahead
 from grpo_ext.trainer.judging import Judge, Judged, outcomes_of_groups, tie_break_of
@@ -256,14 +256,10 @@ class Generations:
         )
 
     def _log_episodes(self, episodes: list[Episode]) -> None:
-        counts = []
-        for episode in episodes:
-            world = episode.world
-            counts.append((episode.turns, world.failures, world.calls, world.failed_calls))
+        counts = [EpisodeCounts.of(episode) for episode in episodes]
         if self.trainer.model.training:
-            self.on_played([episode.world.failures for episode in episodes])
-        has_tools = bool(episodes[0].tokens.tools)
-        seam.log_figures(self.trainer, episode_figures(counts, has_tools, self.ranks))
+            self.on_played([count.failures for count in counts])
+        seam.log_figures(self.trainer, episode_figures(self.ranks.gather_objects(counts)))
 
     def _shape(self, rows: list[Row]) -> GroupShape:
         """Return the sizes of the groups of all ranks' completions.

@@ -128,6 +128,7 @@ def test_episodes_of_several_calls_of_generate_are_exact(tiny_folder, tmp_path, 
     logged = trainer.state.log_history[0]
     assert 1 - 1e-4 < logged["sampling/ratio/min"] <= logged["sampling/ratio/max"] < 1 + 1e-4
     assert logged["episodes/turns"] == 3 and logged["episodes/failures"] == 0
+    assert logged["episodes/at_turn_limit"] == 0 and 0 < logged["episodes/tokens_per_turn"] <= 4
     wanted = oracle(tiny_folder, noted.weights, trainer.used, **TRUNCATED)
     largest = max(float(g.abs().max()) for g in wanted.values())
     off = {name: float((noted.found[name] - g).abs().max()) / largest for name, g in wanted.items()}
@@ -214,6 +215,9 @@ def test_samples_hold_what_each_turn_counted_and_earned(tiny_folder, tmp_path, s
     )
     trainer.train()
     trainer.evaluate(Dataset.from_list(ROWS[:3]))
+    [evaluated] = entries_with(trainer, "eval_episodes/turns")
+    assert 1 <= evaluated["eval_episodes/turns"] <= 3 and evaluated["eval_episodes/failures"] == 0
+    assert 0 < evaluated["eval_episodes/tokens_per_turn"] <= 4
     samples = json_rows(tmp_path / "samples.jsonl")
     assert {sample["mode"] for sample in samples} == {"train", "eval"}
     for sample in samples:
