@@ -6,14 +6,16 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+import trl
 from datasets import Dataset
+from transformers import AutoTokenizer
 
 from grpo_ext import GRPOExtTrainer, load_recipe
 from grpo_ext.cli.main import main
-from grpo_ext.preflight.play_recipe import begin_game
+from grpo_ext.preflight.play_recipe import begin_game, played_turns
 from grpo_ext.preflight.replay import differences, play_again, read_sample
 from grpo_ext.recipe.difference import as_yaml
-from grpo_ext.run.from_recipe import guarded_rewards, train_rows
+from grpo_ext.run.from_recipe import eval_rows, guarded_rewards, train_rows
 from tests.support.episode_run import WORLD
 from tests.support.logs import json_rows, write_json_rows
 
@@ -23,6 +25,7 @@ REWARDS = [{"name": "environment"}, {"name": "environment", "key": "even", "labe
 def values(folder: Path, model: Path) -> dict:
     prompts = [[{"role": "user", "content": f"Play game {n}."}] for n in range(8)]
     write_json_rows(folder / "rows.jsonl", [{"prompt": prompt, "game": 1} for prompt in prompts])
+    write_json_rows(folder / "held_out.jsonl", [{"prompt": prompts[0], "game": 2}] * 2)
     return {
         "model_name_or_path": str(model),
         "output_dir": str(folder / "out"),
@@ -31,6 +34,7 @@ def values(folder: Path, model: Path) -> dict:
         "report_to": "none",
         "task": "prompts",
         "dataset_name": str(folder / "rows.jsonl"),
+        "eval_dataset_name": str(folder / "held_out.jsonl"),
         "environment": WORLD,
         "reward_funcs": REWARDS,
         "per_device_train_batch_size": 8,
@@ -42,26 +46,36 @@ def values(folder: Path, model: Path) -> dict:
     }
 
 
-@pytest.fixture(scope="module")
-def run(tiny_folder, tmp_path_factory):
-    """A recipe, its file, and the log of a run of it."""
-    folder = tmp_path_factory.mktemp("play")
-    settings = values(folder, tiny_folder)
+def run_of(folder: Path, model: Path, **changes):
+    """Train and evaluate; return the recipe, its file, and the log of the run."""
     file = folder / "recipe.yaml"
-    file.write_text(as_yaml(settings))
+    file.write_text(as_yaml({**values(folder, model), **changes}))
     recipe = load_recipe(str(file))
     rows = train_rows(recipe)
     assert isinstance(rows, Dataset)
     rewards, _ = guarded_rewards(recipe, rows.column_names)
-    trainer = GRPOExtTrainer(str(tiny_folder), rewards, recipe.training, rows)
+    trainer = GRPOExtTrainer(str(model), rewards, recipe.training, rows)
     trainer.train()
+    trainer.evaluate(eval_rows(recipe))
     return recipe, file, folder / "out" / "samples.jsonl"
 
 
-def test_every_logged_episode_played_again_is_identical(run):
-    recipe, _, log = run
+@pytest.fixture(scope="module")
+def run(tiny_folder, tmp_path_factory):
+    return run_of(tmp_path_factory.mktemp("play"), tiny_folder)
+
+
+@pytest.fixture(scope="module")
+def short_run(tiny_folder, tmp_path_factory):
+    """A run whose episodes are cut off."""
+    return run_of(tmp_path_factory.mktemp("short"), tiny_folder, max_completion_length=24)
+
+
+@pytest.mark.parametrize("name, ends", [("run", {"environment"}), ("short_run", {"room"})])
+def test_every_logged_episode_played_again_is_identical(name, ends, request):
+    recipe, _, log = request.getfixturevalue(name)
     samples = json_rows(log)
-    ends = set()
+    found_ends = set()
     has_ids = 0
     for number, logged in enumerate(samples, 1):
         sample = read_sample(log, number)
@@ -69,11 +83,51 @@ def test_every_logged_episode_played_again_is_identical(run):
         game = begin_game(recipe, sample=sample)
         play_again(game.episode, sample)
         assert differences(game.episode, game.scores(game.episode), sample) == []
+        assert game.row["game"] == (2 if logged["mode"] == "eval" else 1)
         turns = game.episode.logged()["messages"]
         assert turns == logged["messages"]
-        ends.add(game.episode.end)
+        found_ends.add(game.episode.end)
         has_ids += sum("raw_ids" in turn for turn in turns)
-    assert len(samples) == 8 and "environment" in ends and has_ids
+    modes = [sample["mode"] for sample in samples]
+    assert modes == ["train"] * 8 + ["eval"] * 2 and found_ends == ends and has_ids
+
+
+def test_a_call_is_typed_as_the_model_writes_it(tiny_folder, tmp_path):
+    """Qwen2.5's template describes the tool, and a logged call is played again from its markup."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    template = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
+    tokenizer.chat_template = template.read_text()
+    tokenizer.save_pretrained(tmp_path)
+    settings = {
+        "model_name_or_path": str(tmp_path),
+        "task": "countdown",
+        "environment": "check",
+        "reward_funcs": ["countdown"],
+        "output_dir": str(tmp_path / "out"),
+        "max_completion_length": 2000,
+        "use_cpu": True,
+        "bf16": False,
+    }
+    recipe = load_recipe(None, settings)
+    game = begin_game(recipe, 2)
+    assert "expression" in str(tokenizer.decode(game.episode.prompt_ids))
+    call = '<tool_call>\n{"name": "check", "arguments": {"expression": "1 + 1"}}\n</tool_call>'
+    played_turns(game, [call, "<answer>1 + 1</answer>"])
+    episode = game.episode
+    assert episode.messages[1]["role"] == "tool" and episode.messages[1]["content"][:3] == "no,"
+    assert episode.end == "environment" and game.scores(episode)["countdown"] < 1
+    sample = {
+        **episode.logged(),
+        "mode": "train",
+        "finish_reason": "stop",
+        "rewards": game.scores(episode),
+    }
+    assert sample["messages"][0]["raw"] == f"{call}<|im_end|>"
+    again = begin_game(recipe, sample=sample)
+    assert again.row == game.row
+    play_again(again.episode, sample)
+    assert again.episode.ids == episode.ids
+    assert differences(again.episode, again.scores(again.episode), sample) == []
 
 
 def test_what_is_not_the_same_is_named(run, tmp_path, capsys):
