@@ -25,6 +25,7 @@ from grpo_ext.numerics.edges import Edges, compare_sets
 from grpo_ext.numerics.passes import CUTS, ONE_ROW, Passes
 from grpo_ext.recipe.load import Recipe, load_recipe
 from grpo_ext.seams.generate import fast_generation
+from grpo_ext.seams.precision import dtype_of_layers
 from grpo_ext.step.records import Scored
 from grpo_ext.train import make_trainer
 
@@ -88,7 +89,7 @@ class Comparison:
 class Measurement:
     """All comparisons of a recipe on this machine."""
 
-    weights: str = ""  # the type of the policy's weights
+    weights: str = ""  # the type of the weights of the policy's layers
     autocast: str = ""  # the type of mixed precision, or "no"
     device: str = ""
     sampler: str = ""
@@ -207,7 +208,8 @@ class AtStart:
     def _describe(self) -> None:
         trainer = self.trainer
         found = self.found
-        found.weights = str(trainer.model.dtype).removeprefix("torch.")
+        # the head may be in float32 (`cast_lm_head_to_fp32`)
+        found.weights = str(dtype_of_layers(trainer.model)).removeprefix("torch.")
         found.autocast = str(trainer.accelerator.mixed_precision)
         found.device = str(trainer.accelerator.device)
         found.sampler = trainer.sampler.describe()

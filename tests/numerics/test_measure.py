@@ -62,8 +62,9 @@ def test_float32_is_within_all_limits(tiny_folder, tmp_path, monkeypatch, capsys
     assert found["edges"]["beyond"] == 0.0 and found["edges"]["differ"] < 0.05
 
 
-def test_half_types_are_compared_with_a_float32_copy(tiny_folder, capsys):
-    _, found = numerics(capsys, tiny_folder, dtype="bfloat16")
+@pytest.mark.parametrize("casts", ["false", "true"])
+def test_half_types_are_compared_with_a_float32_copy(tiny_folder, capsys, casts):
+    _, found = numerics(capsys, tiny_folder, dtype="bfloat16", cast_lm_head_to_fp32=casts)
     rows = by_name(found)
     assert found["weights"] == "bfloat16"
     assert 1e-5 < rows[measuring.FLOAT32]["distance"]["mean"] < 0.1
