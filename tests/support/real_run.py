@@ -47,7 +47,13 @@ class Rewarded:
 
 
 def make(
-    model: Path, out: Path, *, lora: bool = False, reward: Any = letters, **settings: Any
+    model: Path,
+    out: Path,
+    *,
+    lora: bool = False,
+    reward: Any = letters,
+    dtype: torch.dtype = torch.float32,
+    **settings: Any,
 ) -> GRPOExtTrainer:
     """Return a trainer of two groups of four completions a step."""
     limits = {"max_steps": 2, "max_completion_length": 12, "learning_rate": 1e-5}
@@ -63,6 +69,7 @@ def make(
         rows.dataset("train"),
         eval_dataset=rows.dataset("test"),
         peft_config=adapter,
+        dtype=dtype,
     )
 
 

@@ -49,9 +49,10 @@ def tiny_trainer(
     args: GRPOExtConfig,
     train_dataset: Dataset,
     trainer_class: type[GRPOExtTrainer] = GRPOExtTrainer,
+    dtype: torch.dtype = torch.float32,
     **more: Any,
 ) -> GRPOExtTrainer:
-    """Return a trainer of the model in a folder, in float32; its tokenizer pads on the left.
+    """Return a trainer of the model in a folder; its tokenizer pads on the left.
 
     Args:
         folder: of the model and its tokenizer.
@@ -59,10 +60,11 @@ def tiny_trainer(
         args: of the run, for example `tiny_arguments`.
         train_dataset: rows with the column `prompt`.
         trainer_class: the class of the trainer.
+        dtype: of the weights.
         more: further arguments of the trainer.
     """
     return trainer_class(
-        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        AutoModelForCausalLM.from_pretrained(folder, dtype=dtype),
         reward_funcs,
         args,
         train_dataset,
