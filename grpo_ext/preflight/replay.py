@@ -101,13 +101,13 @@ def play_again(episode: Episode, sample: Row) -> None:
     turns = []
     for message in mappings(sample["messages"]):
         if message.get("role") == "assistant" and "raw" in message:
-            turns.append(ids_of_turn(episode, message))
+            turns.append(message)
     if not turns:  # its prompt left no room
         episode.limit(0)
-    for ids in turns:
+    for turn in turns:
         if episode.ended:
             return
-        episode.play_turn(ids)
+        episode.play_turn(ids_of_turn(episode, turn))
     if not episode.ended:  # the engine had less room
         episode.cut_off()
 

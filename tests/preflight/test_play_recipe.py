@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import time
 from copy import deepcopy
 from pathlib import Path
 
@@ -194,3 +196,20 @@ def test_a_recipe_without_an_environment_is_refused(run, capsys):
     _, file, _ = run
     assert main(["play", "--config", str(file), "--environment", "null"]) == 2
     assert "needs a recipe with `environment`" in capsys.readouterr().err
+
+
+def test_hostile_files_neither_block_nor_exhaust(run, tmp_path, capsys):
+    _, file, log = run
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for way in ("--replay", "--turns"):
+        assert main(["play", "--config", str(file), way, str(pipe)]) == 2
+        assert "not a plain file" in capsys.readouterr().err
+    [sample, *_] = json_rows(log)
+    turn = {"role": "assistant", "content": "x", "raw": "x" * 1000}
+    many = tmp_path / "many.jsonl"
+    write_json_rows(many, [{**sample, "messages": [turn] * 10_000}])
+    before = time.process_time()
+    assert main(["play", "--config", str(file), "--replay", str(many)]) == 1
+    assert time.process_time() - before < 20
+    assert "after 3 turns" in capsys.readouterr().out
