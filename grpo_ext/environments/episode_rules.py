@@ -13,7 +13,7 @@ from grpo_ext.common.suggestions import did_you_mean, unknown
 from grpo_ext.environments.background import ThreadPool
 from grpo_ext.environments.base import Environment, environment_class
 from grpo_ext.environments.failures import EnvironmentFailures
-from grpo_ext.environments.tools import ToolEnvironment
+from grpo_ext.environments.tools import ToolEnvironment, checked_tools
 from grpo_ext.rewards.scores import in_full
 from grpo_ext.rewards.signature import misfit
 
@@ -150,9 +150,9 @@ def check_answers(name: str, environment: Environment) -> None:
         ValueError: if its method `tools` fails, or it has neither `step` nor tools.
     """
     try:
-        tools = list(environment.tools())
+        tools = checked_tools(environment.tools())
     except Exception as error:  # raised by a user's class
-        reason = in_full(error).splitlines()[-1]
+        reason = in_full(error, environment.tools).splitlines()[-1]
         raise ValueError(f"environment {name!r}: its method `tools` failed: {reason}") from error
     if tools or answers_texts(environment) or isinstance(environment, ToolEnvironment):
         return

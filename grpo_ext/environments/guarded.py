@@ -13,7 +13,7 @@ from grpo_ext.common.user_code import TooLate, deadline, exit_if_forked, preserv
 from grpo_ext.environments.background import Work, start_coroutine
 from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.episode_rules import EpisodeRules
-from grpo_ext.environments.tools import Misuse, Tool, call
+from grpo_ext.environments.tools import Misuse, Tool, call, checked_tools
 from grpo_ext.environments.turn_tokens import Message
 from grpo_ext.rewards.batch_rows import copy_containers
 from grpo_ext.rewards.guard import checksum
@@ -50,7 +50,7 @@ class GuardedEnvironment:
         self.tools: list[Tool] = []
 
         def list_tools() -> None:
-            self.tools.extend(environment.tools())
+            self.tools.extend(checked_tools(environment.tools()))
 
         self._answer_of("tools", None, list_tools)
         self._requests: list[Message] = []
@@ -143,7 +143,7 @@ class GuardedEnvironment:
         state: dict[str, Any] = {}
 
         def update_state() -> None:
-            state.update(self.environment.state())
+            state.update(checked_state(self.environment.state()))
 
         with self.rules.stopwatch:
             self._answer_of("state", None, update_state)
@@ -247,7 +247,7 @@ class GuardedEnvironment:
                 try:
                     text = work()
                     if not isinstance(text, str | None):
-                        raise TypeError(f"it returned {type(text).__name__}, not text")
+                        raise TypeError(f"it returned {type(text).__name__}, not text (a str)")
                 except (KeyboardInterrupt, TooLate):
                     raise
                 except BaseException as error:
@@ -320,6 +320,16 @@ def checked_step(returned: object) -> tuple[str | None, bool]:
             f"false, but is {clipped(over)}"
         )
     return answer, bool(over)
+
+
+def checked_state(returned: object) -> dict[str, Any]:
+    """Return the result of `state`; raise `TypeError` if it is not a dict."""
+    if inspect.iscoroutine(returned):
+        returned.close()  # it would warn that nothing has awaited it
+        raise TypeError("state must not be async: write `def state(self)`, which returns a dict")
+    if not isinstance(returned, dict):
+        raise TypeError(f"state must return a dict; it returned {clipped(returned)}")
+    return returned
 
 
 def error_text(error: BaseException) -> str:

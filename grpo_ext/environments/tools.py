@@ -6,6 +6,7 @@ from typing import Any
 
 from grpo_ext.environments.background import result_of
 from grpo_ext.environments.base import Environment, Row, plain_attributes
+from grpo_ext.rewards.scores import clipped
 
 Tool = Callable[..., Any]
 STATE_SECONDS = 10.0  # time limit of an async `get_reward`
@@ -85,6 +86,22 @@ def public_methods(instance: object) -> list[Tool]:
         if not name.startswith("_") and name not in NOT_TOOLS:
             methods.append(getattr(instance, name))
     return methods
+
+
+def checked_tools(returned: object) -> list[Tool]:
+    """Return the result of `tools` as a list; raise `TypeError` if it is not one of functions."""
+    if inspect.iscoroutine(returned):
+        returned.close()  # it would warn that nothing has awaited it
+        raise TypeError("tools must not be async: write `def tools(self)`, which returns a list")
+    if not isinstance(returned, list | tuple):
+        raise TypeError(f"tools must return a list of functions; it returned {clipped(returned)}")
+    for tool in returned:
+        if not hasattr(tool, "__name__") or not callable(tool):
+            raise TypeError(
+                "tools must return a list of functions, such as [self.look]; it contains "
+                f"{clipped(tool)}"
+            )
+    return list(returned)
 
 
 class Misuse(ValueError):

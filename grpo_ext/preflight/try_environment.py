@@ -30,6 +30,12 @@ SLOW = 0.2  # seconds of a turn from which on it matters that episodes wait one 
 BUDGET = 4.0  # seconds after which no other episode or turn is started
 LOGGER = "grpo_ext.environments.failures"  # its warnings become findings
 KEY = "environment"
+ADVICE = {  # what to write, by method
+    "reset": "Define `reset(self, row)`, which returns text or None.",
+    "step": "Define `step(self, text)`, which returns two values: the answer as text, and whether "
+    "the episode is over.",
+    "state": "Define `state(self)`, which returns a dict.",
+}
 
 
 def begin_episodes(
@@ -149,7 +155,9 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
         if calls.failed == calls.calls:
             is_sound = False
             findings.problem(
-                f"environment: {method} fails on every call that was tried: {reason}", KEY
+                f"environment: {method} fails on every call that was tried: {reason}. "
+                f"{ADVICE.get(method, 'Correct it.')}",
+                KEY,
             )
         elif calls.failed:
             findings.note(

@@ -19,77 +19,9 @@ from grpo_ext.preflight.forecast import prompt_tokens
 from grpo_ext.preflight.loaded_recipe import check_start
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import RecipeError
+from tests.support.broken_environments import BROKEN, STEP, write
 
 TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
-HEAD = """
-import grpo_ext
-
-
-class World(grpo_ext.Environment):
-    score = 0.0
-
-"""
-STEP = "    def step(self, text):\n        "
-FINE = STEP + "return '', True\n"
-BROKEN = {  # the methods of the class, and words of the problem
-    "raises": (
-        STEP + "return text[10_000], False",
-        "step fails on every call that was tried: IndexError",
-    ),
-    "three values": (STEP + "return 'yes', 1.0, True", "it returned ('yes', 1.0, True)"),
-    "a dict": (
-        STEP + "return {'text': 'yes', 'over': True}",
-        "it returned {'text': 'yes', 'over': True}",
-    ),
-    "a text": (STEP + "return 'no'", "step must return two values"),
-    "a reward in place of the end": (STEP + "return 'yes', 0.5", "true or false, but is 0.5"),
-    "the end first": (STEP + "return True, 'yes'", "true or false, but is 'yes'"),
-    "nothing": (STEP + "pass", "it returned None"),
-    "no text": (STEP + "return 7, False", "it returned int, not text"),
-    "another signature": (
-        "    def step(self):\n        return '', True",
-        "takes 1 positional argument but 2 were given",
-    ),
-    "async": (
-        "    async def step(self, text):\n        raise KeyError('board')",
-        "that was tried: KeyError: 'board'",
-    ),
-    "from the second turn on": (
-        STEP
-        + (
-            "self.used = getattr(self, 'used', 0) + 1\n"
-            "        return 'go on' * (2 - self.used) or 1 / 0, False"
-        ),
-        "some calls of step fail (3 of 6 that were tried)",
-    ),
-    "reset": (
-        f"{FINE}    def reset(self, row):\n        raise KeyError('level')",
-        "reset fails on every call",
-    ),
-    "what reset returns": (
-        f"{FINE}    def reset(self, row):\n        return {{}}",
-        "it returned dict, not text",
-    ),
-    "reset without a row": (
-        f"{FINE}    def reset(self):\n        pass",
-        "reset fails on every call",
-    ),
-    "state": (
-        f"{FINE}    def state(self):\n        return 1 / 0",
-        "that was tried: ZeroDivisionError",
-    ),
-    "tools": (
-        f"{FINE}    def tools(self):\n        return [self.nothing]",
-        "has no attribute 'nothing'",
-    ),
-    "options": (f"{FINE}    def __init__(self):\n        self.size = len(None)", "has no len()"),
-}
-
-
-def write(folder, methods: str):
-    file = folder / "world.py"
-    file.write_text(HEAD + methods + "\n")
-    return file
 
 
 def values(folder, tiny_folder, world, **changes):
