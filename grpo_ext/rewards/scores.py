@@ -111,17 +111,20 @@ def in_full(error: BaseException, function: Callable[..., Any] | None = None) ->
 def place_of(stack: Iterable[traceback.FrameSummary], function: Callable[..., Any] | None) -> str:
     """Return an error's place in the user's code as ` (file:line, in name)`; "" if unknown.
 
-    If no frame of `stack` is outside this package's machinery, this is the place of `function`.
+    If no frame of `stack` is outside this package's machinery and the standard library, this is the
+    place of `function`.
     """
     frames = [frame for frame in stack if frame.filename not in MACHINERY]
-    user_frames = [frame for frame in frames if not in_standard_library(frame.filename)] or frames
-    if user_frames:
-        file = user_frames[0].filename
-        frame = [frame for frame in user_frames if frame.filename == file][-1]
-        return f" ({file}:{frame.lineno}, in {frame.name})"
-    if function is not None and hasattr(inspect.unwrap(function), "__code__"):
+    user_frames = [frame for frame in frames if not in_standard_library(frame.filename)]
+    has_code = function is not None and hasattr(inspect.unwrap(function), "__code__")
+    if not user_frames and function is not None and has_code:
         code = inspect.unwrap(function).__code__
         return f" ({code.co_filename}:{code.co_firstlineno}, in {code.co_name})"
+    shown_frames = user_frames or frames
+    if shown_frames:
+        file = shown_frames[0].filename
+        frame = [frame for frame in shown_frames if frame.filename == file][-1]
+        return f" ({file}:{frame.lineno}, in {frame.name})"
     return ""
 
 
