@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.guarded import GuardedEnvironment, protected
+from grpo_ext.environments.play_again import Exchange, PlayedAgain, play_again
 from grpo_ext.environments.transcript import as_read
 from grpo_ext.environments.turn_tokens import Message, TurnTokens
 from grpo_ext.rewards.guard import checksum
@@ -70,12 +71,15 @@ class Episode:
         self.asking = False  #: whether the environment has a turn to answer
         self._first = 0  # index of the current turn's first token
         self._stopped = True  # whether the last turn has its end token
+        self._exchanges: list[Exchange] = []  # turns that the environment has answered
+        self._asked: Exchange | None = None  # the turn that it answers next
         self.seed = seed_of(row)  #: the only source of randomness for the environment
         with protected(rules.name, self.seed, "make"):
             self.environment = environment or rules.make()
         #: guards the environment, and counts failures and calls
         self.world = GuardedEnvironment(self.environment, rules, self.seed)
-        self.world.begin({**row, "seed": self.seed})
+        self._row = {**row, "seed": self.seed}
+        self.world.begin(self._row)
         self.prompt = prompt
         self.opening = ""  #: text from `reset`, which ends the prompt
         #: numbers in the state, at the start and after each turn; empty unless turns get credit
@@ -86,6 +90,9 @@ class Episode:
     def open(self) -> None:
         """Wait for the text of `reset`, and append it to the prompt."""
         self.opening = self.world.opening()
+        again = self._played_again(None)
+        if again is not None:
+            self.opening = again.opening
         if self.opening:
             *earlier, last = self.prompt
             joint = self.environment.joint if last["content"] else ""
@@ -219,9 +226,12 @@ class Episode:
         has_calls = broken or bool(message.get("tool_calls"))
         if not stopped and len(self.ids) == self.room:
             self.end = "room"
+        elif self.left_out:
+            self.end = "failures"
         elif is_last and has_calls:
             self.end = "turns"
         else:
+            self._asked = Exchange(message, broken)
             self.world.ask(message, broken)
 
     @property
@@ -235,16 +245,23 @@ class Episode:
     def hear(self) -> None:
         """Wait for the environment's answer to the last turn, and continue with it or end.
 
-        The episode ends if the environment or the rules say so, after `MAX_FAILURES` failures, or
-        if there is no room for the answer and another token.
+        The episode ends if the environment or the rules say so, if it is `left_out`, after
+        `MAX_FAILURES` failures, or if there is no room for the answer and another token.
         """
         self.asking = False
         if self.ended:
             self.states.append(self.states[-1])
             return
+        assert self._asked is not None
         answer, over = self.world.answer()
+        again = self._played_again(self.opening)
+        if again is not None:
+            answer, over = again.answer, again.over
+        self._exchanges.append(replace(self._asked, answer=answer, over=over))
         self.states.append(self._numbers())
-        if over:
+        if self.left_out:
+            self.end = "failures"
+        elif over:
             self.end = "environment"
         elif self.world.failures >= MAX_FAILURES:
             self.end = "failures"
@@ -263,6 +280,33 @@ class Episode:
             return
         self.messages += answer
         self.pending.extend(tokens)
+
+    @property
+    def left_out(self) -> bool:
+        """Whether the environment failed, so that the episode is neither scored nor trained on."""
+        return self.world.broken and self.rules.on_failure != "train"
+
+    def _played_again(self, opening: str | None) -> PlayedAgain | None:
+        """With `on_failure: retry`, play the episode again if its environment has just failed.
+
+        If that works, a new environment takes the place of the old one.
+
+        Args:
+            opening: the text that `reset` returned; `None` if it is `reset` that may have failed.
+
+        Returns:
+            What the new environment answers; `None` if there is none.
+        """
+        if self.rules.on_failure != "retry" or not self.world.broken:
+            return None
+        exchanges = list(self._exchanges)
+        if opening is not None and self._asked is not None:
+            exchanges.append(self._asked)
+        again = play_again(self.rules, self._row, opening, exchanges)
+        if again is not None:
+            self.world = again.world
+            self.environment = again.world.environment
+        return again
 
     def _numbers(self) -> dict[str, float]:
         """Return the numbers in the environment's state, by name; none unless `credit: turn`.

@@ -15,6 +15,7 @@ class EpisodeCounts:
     turns: int
     at_turn_limit: bool  #: ended because it had its most turns
     failures: int  #: turns in which the environment failed
+    left_out: bool  #: neither scored nor trained on, because the environment failed
     tokens: int  #: tokens that the model wrote
     seconds: float  #: time until `reset` and the answers of the environment were there
     calls: int  #: calls of tools, with those that could not be read
@@ -30,6 +31,7 @@ class EpisodeCounts:
             turns=episode.turns,
             at_turn_limit=episode.end == "turns",
             failures=world.failures,
+            left_out=episode.left_out,
             tokens=sum(episode.mask),
             seconds=world.seconds,
             calls=world.calls,
@@ -49,6 +51,7 @@ def episode_figures(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
         "episodes/turns": turns / number,
         "episodes/at_turn_limit": sum(count.at_turn_limit for count in counts) / number,
         "episodes/failures": sum(count.failures for count in counts) / number,
+        "episodes/left_out": sum(count.left_out for count in counts) / number,
         "episodes/tokens_per_turn": sum(count.tokens for count in counts) / max(turns, 1),
         "episodes/environment_time": sum(count.seconds for count in counts) / number,
     }

@@ -32,6 +32,9 @@ class EpisodeRules:
     credit: Literal["episode", "turn"] = "episode"
     #: the run ends if more than this share of the last 256 calls of a method failed; 1: never
     max_failure_rate: Annotated[float, Field(ge=0, le=1)] = 0.5
+    #: what becomes of an episode whose environment fails: "mask", it is neither scored nor trained
+    #: on; "train", the model gets the error as answer; "retry", it is played again from its seed
+    on_failure: Literal["mask", "train", "retry"] = "mask"
     step_timeout: PositiveFloat = 10.0  #: seconds that the environment may take for an answer
     answer_characters: PositiveInt = 10_000  #: maximum length of an answer; the rest is cut off
     #: run synchronous code in this many threads; `None`: one call after another in the main thread
@@ -50,7 +53,7 @@ class EpisodeRules:
     @cached_property
     def failures(self) -> EnvironmentFailures:
         """The failure counts over all episodes of this process that have these rules."""
-        return EnvironmentFailures(self.name, self.max_failure_rate)
+        return EnvironmentFailures(self.name, self.max_failure_rate, self.on_failure)
 
     @cached_property
     def thread_pool(self) -> ThreadPool | None:

@@ -19,6 +19,12 @@ UNITS = {
     "state": "states",
     "tools": "episodes",
 }
+# What follows from a failure of such a method, by `on_failure`.
+CONSEQUENCES = {
+    "mask": "The episode ends, and is neither scored nor trained on.",
+    "train": "If the model waits for an answer, it receives the error instead.",
+    "retry": "The episode is played again from its seed.",
+}
 NEVER_WORKED = 64  # warn about a tool that has been called this often and always raised an error
 
 
@@ -48,9 +54,11 @@ class EnvironmentFailures:
         name: name of the environment in messages.
         max_failure_rate: the run ends if more than this share of the last 256 calls of a method
             failed; 1: never.
+        on_failure: what becomes of an episode whose environment fails, for the log.
     """
 
-    def __init__(self, name: str, max_failure_rate: float):
+    def __init__(self, name: str, max_failure_rate: float, on_failure: str = "train"):
+        self.on_failure = on_failure
         self.subject = f"The environment {name}".strip()
         self.max_failure_rate = max_failure_rate
         self.methods: dict[str, FailureCount] = {}
@@ -82,10 +90,11 @@ class EnvironmentFailures:
         count.last_error = error
         self._seeds[method].add(str(seed))
         if count.is_new_kind(error):
+            consequence = CONSEQUENCES[self.on_failure if method in UNITS else "train"]
             logger.warning(
-                f"{count.name} failed. If the model waits for an answer, it receives the error "
-                "instead. Further failures of this kind are counted (episodes/failures), but not "
-                f"logged. The arguments of the call: {clipped(arguments)}. The failure: {error}"
+                f"{count.name} failed. {consequence} Further failures of this kind are counted "
+                "(episodes/failures), but not logged. The arguments of the call: "
+                f"{clipped(arguments)}. The failure: {error}"
             )
 
     def tool_raised(self, tool: str, error: str, arguments: object) -> None:

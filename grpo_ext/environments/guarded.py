@@ -40,6 +40,7 @@ class GuardedEnvironment:
         self.seed = seed
         # turns in which the environment raised an error, or it or a tool took too long
         self.failures = 0
+        self.broken = False  # whether a method has failed; a tool that is late does not count
         self.calls = 0  # calls of tools
         self.failed_calls = 0  # calls of tools that failed for any reason
         self.calls_by_tool: Counter[str] = Counter()  # those that named a tool
@@ -269,6 +270,7 @@ class GuardedEnvironment:
             self.rules.failures.tool_raised(method, details, arguments)
         elif failed:
             self.failures += 1
+            self.broken = self.broken or not is_tool
             self.rules.failures.failed(method, details, arguments, self.seed)
         return self._shortened(text), False
 

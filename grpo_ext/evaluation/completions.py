@@ -104,6 +104,11 @@ class Completion:
             return sum(self.episode.mask)
         return len(self.ids)
 
+    @property
+    def left_out(self) -> bool:
+        """Whether the completion gets no scores, because its environment failed."""
+        return self.episode is not None and self.episode.left_out
+
     def for_rewards(self, row: Row) -> tuple[Any, Any, Row]:
         """Return the prompt, the completion and the columns of the row, as rewards read them.
 

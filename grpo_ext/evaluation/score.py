@@ -88,7 +88,7 @@ def score_completions(
     for number, (row, completion) in enumerate(flat):
         sample_scores = {}
         for name, of_reward in scores.items():
-            sample_scores[name] = of_reward[number]
+            sample_scores[name] = None if completion.left_out else of_reward[number]
         sample = Sample(
             row,
             completion.text,

@@ -31,9 +31,11 @@ class EpisodeOptions:
             environment has the limits `turns` per episode (8), `turn_tokens` per turn, and
             `step_timeout` (10 seconds) and `answer_characters` (10,000) per reply, and the options
             `credit` (`"episode"` or `"turn"`) and `threads` (the number of threads that run code
-            that is not async; by default it runs in the main thread). The run stops if more than
-            `max_failure_rate` (0.5) of the last 256 turns failed. `max_completion_length` limits
-            the whole episode, including the replies. `None`: a completion is a single turn.
+            that is not async; by default it runs in the main thread). An episode whose environment
+            fails is left out, trained on, or played again (`on_failure`: `"mask"`, `"train"` or
+            `"retry"`). The run stops if more than `max_failure_rate` (0.5) of the last 256 turns
+            failed. `max_completion_length` limits the whole episode, including the replies. `None`:
+            a completion is a single turn.
     """
 
     environment: dict | str | None = None

@@ -1,5 +1,6 @@
 """Evaluate during training: decode held-out prompts without affecting training."""
 
+import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -197,6 +198,8 @@ def _score(
     turn_weights = trainer.parts.generations.turn_weights
     samples = []
     for (number, completion), scores in zip(completions, own_rewards, strict=True):
+        if completion.left_out:
+            scores = [math.nan] * len(scores)
         sample = Sample(
             number,
             completion.text,

@@ -5,7 +5,7 @@ prompts ──► Sampler ──► old and reference log-probs ──► Judge 
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -139,7 +139,19 @@ class Generations:
                 ids,
                 instances(sampled.episodes),
             )
+        raw_rewards = self._without_left_out(raw_rewards, sampled.episodes)
         return self._judged(sampled, table, raw_rewards)
+
+    def _without_left_out(self, rewards: Tensor, episodes: list[Episode]) -> Tensor:
+        """Return the rewards (B of all ranks, R), with NaN for episodes that are left out.
+
+        All ranks must call it.
+        """
+        if not episodes:
+            return rewards
+        left_out = self.ranks.gather_objects([episode.left_out for episode in episodes])
+        mask = torch.tensor(left_out, device=rewards.device).unsqueeze(1)  # (B of all ranks, 1)
+        return rewards.masked_fill(mask, torch.nan)
 
     def complete(self, rows: list[Row]) -> Scored:
         """Complete rows, and return the completions with the sampler's log-probs alone.
@@ -150,7 +162,7 @@ class Generations:
             rows: the rows of the data set, one per completion of this rank, in whole groups.
         """
         sampled = self._sampled(rows, None)
-        return self._table(sampled.generation, sampled.truncated)
+        return self._table(sampled.generation, sampled.truncated, sampled.episodes)
 
     def _sampled(self, rows: list[Row], on_sampled: Callable[[], None] | None) -> Sampled:
         """Complete rows, in one turn or as episodes.
@@ -197,7 +209,7 @@ class Generations:
 
     def _scored(self, sampled: Sampled, score_policies: bool) -> Scored:
         """Return the table of this rank's completions, with log-probs but without advantages."""
-        table = self._table(sampled.generation, sampled.truncated)
+        table = self._table(sampled.generation, sampled.truncated, sampled.episodes)
         table = self.old_and_reference.with_sampler_logps(table)
         # with overlap, older weights may have sampled it
         if self.sync_check is not None and self.trainer.args.overlap == "off":
@@ -280,12 +292,17 @@ class Generations:
         tasks = self.ranks.gather_objects([row.get(TASK) for row in rows])
         return tasks if all(isinstance(task, str) for task in tasks) else []
 
-    def _table(self, generation: Generation, truncated: list[bool]) -> Scored:
+    def _table(
+        self, generation: Generation, truncated: list[bool], episodes: Sequence[Episode] = ()
+    ) -> Scored:
         """Return the table of a generation.
 
-        With `mask_truncated_completions`, truncated completions are left out of the loss.
+        Episodes whose environment failed are left out of the loss; so are truncated completions
+        with `mask_truncated_completions`.
         """
         left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
+        if episodes:
+            left_out = left_out | torch.tensor([episode.left_out for episode in episodes])
         return table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
 
     def _with_advantages(

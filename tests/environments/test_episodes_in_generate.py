@@ -156,7 +156,13 @@ def test_turns_have_a_limit(parts):
 
 def test_faults_of_an_environment_are_answers(parts):
     episodes, _, _ = play(
-        parts, room=400, make=Faulty, turns=4, step_timeout=3.0, answer_characters=30
+        parts,
+        room=400,
+        make=Faulty,
+        turns=4,
+        step_timeout=3.0,
+        answer_characters=30,
+        on_failure="train",
     )
     for episode in episodes:
         said = [m["content"] for m in episode.messages if m["role"] == "user"]
@@ -244,7 +250,7 @@ class Leaving(Counting):
 
 
 def test_an_environment_ends_no_run(parts):
-    one = episode(parts, Leaving, room=400)
+    one = episode(parts, Leaving, room=400, on_failure="train")
     for _ in range(2):
         written(one, [300, parts[1].eos_token_id], asked=40)
         while one.pending:

@@ -151,9 +151,15 @@ def test_faults_of_code_in_the_background_are_answers(parts, threads):
     environment = {"name": f"{REPO}/tests/support/worlds.py:Faulty", "threads": threads}
     if threads is None:
         del environment["threads"]
-    [one] = beginner(parts, {**environment, "kinds": "raise long none", "answer_characters": 200})(
-        ROWS[:1]
-    )
+    [one] = beginner(
+        parts,
+        {
+            **environment,
+            "kinds": "raise long none",
+            "answer_characters": 200,
+            "on_failure": "train",
+        },
+    )(ROWS[:1])
     for text in ("a", "b", "c"):
         one_turn(one, text)
         one.hear()

@@ -21,7 +21,8 @@ LOGGER = "grpo_ext.environments.failures"
 
 
 def world(**options):
-    return {"name": f"{worlds.__file__}:Failing", "turn_tokens": 4, "turns": 4, **options}
+    usual = {"name": f"{worlds.__file__}:Failing", "turn_tokens": 4, "turns": 4}
+    return {**usual, "on_failure": "train", **options}
 
 
 def run(folder, out, **settings):

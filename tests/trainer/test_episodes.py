@@ -136,6 +136,56 @@ def test_episodes_of_several_calls_of_generate_are_exact(tiny_folder, tmp_path, 
 
 
 @pytest.mark.parametrize("credit", ["episode", "turn"])
+def test_episodes_that_their_service_broke_have_no_part_in_the_gradient(
+    tiny_folder, tmp_path, credit
+):
+    """One of each group of four; the others get the advantages of a group of three."""
+    noted = Gradients()
+    world = {"name": "tests.support.failing_services:Quarter", "turn_tokens": 4, "credit": credit}
+    settings = {"environment": world, "max_steps": 1, "loss_type": "dapo", "log_samples": 1.0}
+    trainer = make(tiny_folder, tmp_path, [noted], Noting, ["environment"], **settings)
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert logged["episodes/left_out"] == logged["episodes/failures"] == 0.25
+    samples = json_rows(tmp_path / "samples.jsonl")
+    scores = [sample["rewards"]["environment"] for sample in samples]
+    num_tokens = 0
+    for first in range(0, len(samples), 4):
+        group = [score for score in scores[first : first + 4] if score is not None]
+        assert len(group) == 3
+        mean = torch.tensor(group).mean()
+        std = torch.tensor(group).std()
+        for sample, score in zip(
+            samples[first : first + 4], scores[first : first + 4], strict=True
+        ):
+            if score is None:
+                assert sample["advantage"] == 0
+                continue
+            num_tokens += sample["length"]
+            assert sample["advantage"] == pytest.approx(
+                float((score - mean) / (std + 1e-4)), abs=1e-4
+            )
+    assert trainer.used[0].counts.tokens == num_tokens
+    wanted = oracle(tiny_folder, noted.weights, trainer.used)
+    largest = max(float(g.abs().max()) for g in wanted.values())
+    assert largest > 0
+    off = {name: float((noted.found[name] - g).abs().max()) / largest for name, g in wanted.items()}
+    assert max(off.values()) < 1e-5, off
+
+
+def test_an_evaluation_does_not_score_them(tiny_folder, tmp_path):
+    world = {"name": "tests.support.failing_services:Quarter", "turn_tokens": 4}
+    settings = {"environment": world, "eval_temperature": 0.0, "log_samples": 1.0, "max_steps": 1}
+    trainer = make(tiny_folder, tmp_path, rewards=["environment"], **settings)
+    trainer.train()
+    trainer.evaluate(Dataset.from_list(ROWS))
+    samples = json_rows(tmp_path / "samples.jsonl")
+    evaluated = [sample for sample in samples if sample["mode"] == "eval"]
+    scores = [sample["rewards"]["environment"] for sample in evaluated]
+    assert len(scores) == 8 and scores.count(None) == 2
+
+
+@pytest.mark.parametrize("credit", ["episode", "turn"])
 def test_the_share_without_signal_is_that_of_the_advantages(tiny_folder, tmp_path, credit):
     """All episodes earn 1, some in their first turn.
 
