@@ -248,7 +248,7 @@ class GuardedEnvironment:
                 try:
                     text = work()
                     if not isinstance(text, str | None):
-                        raise TypeError(f"it returned {type(text).__name__}, not text (a str)")
+                        raise TypeError(f"it returned {type(text).__name__}, not text")
                 except (KeyboardInterrupt, TooLate):
                     raise
                 except BaseException as error:

@@ -282,7 +282,7 @@ class Odd(Counting):
 
 
 def test_what_an_environment_may_say_and_hold(parts):
-    one = episode(parts, Odd, room=400, credit="turn")
+    one = episode(parts, Odd, room=400, credit="turn", on_failure="train")
     assert (
         one.prompt[-1]["content"].endswith("error: KeyError: 'level'") and one.world.failures == 1
     )
