@@ -134,7 +134,7 @@ def one_turn(episode, text):
 
 def test_a_call_that_hangs_in_a_thread_gives_its_place_to_another(parts):
     Stuck.released = threading.Event()
-    environment = {**world("Stuck", threads=1, most=3), "step_timeout": 0.3}
+    environment = {**world("Stuck", threads=1, most=3, on_failure="train"), "step_timeout": 0.3}
     stuck, other = beginner(parts, environment)(ROWS[:2])
     one_turn(stuck, "stuck")
     one_turn(other, "go")
@@ -172,7 +172,7 @@ def test_faults_of_code_in_the_background_are_answers(parts, threads):
 
 
 def test_an_error_of_the_kind_of_a_time_limit_is_told_as_it_is(parts):
-    [one] = beginner(parts, world("OwnTimeout"))(ROWS[:1])
+    [one] = beginner(parts, world("OwnTimeout", on_failure="train"))(ROWS[:1])
     one_turn(one, "a")
     one.hear()
     assert one.messages[-1]["content"] == "error: TimeoutError: the service is slow"
