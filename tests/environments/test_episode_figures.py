@@ -19,6 +19,7 @@ def counts_of(**changes) -> EpisodeCounts:
         "turns": 2,
         "at_turn_limit": False,
         "failures": 0,
+        "left_out": False,
         "tokens": 10,
         "seconds": 0.5,
         "calls": 0,
@@ -29,11 +30,15 @@ def counts_of(**changes) -> EpisodeCounts:
 
 
 def test_figures_are_means_per_episode_and_tokens_per_turn():
-    counts = [counts_of(), counts_of(turns=6, at_turn_limit=True, failures=1, seconds=1.5)]
+    counts = [
+        counts_of(),
+        counts_of(turns=6, at_turn_limit=True, failures=1, left_out=True, seconds=1.5),
+    ]
     assert episode_figures(counts) == {
         "episodes/turns": 4,
         "episodes/at_turn_limit": 0.5,
         "episodes/failures": 0.5,
+        "episodes/left_out": 0.5,
         "episodes/tokens_per_turn": 2.5,
         "episodes/environment_time": 1.0,
     }
@@ -49,10 +54,11 @@ def test_calls_are_counted_by_tool():
 
 
 def test_failures_and_the_limit_of_turns_are_counted():
-    failed = play(Faulty("raise"), ["a", "b", "c"]).counts
+    failed = play(Faulty("raise"), ["a"]).counts
     limited = play({"name": f"{Counting.__module__}:Counting", "turns": 1}, ["a"]).counts
     figures = episode_figures([failed, limited])
-    assert figures["episodes/failures"] == 1.5 and figures["episodes/at_turn_limit"] == 0.5
+    assert figures["episodes/failures"] == figures["episodes/left_out"] == 0.5
+    assert figures["episodes/at_turn_limit"] == 0.5
 
 
 def test_an_evaluation_has_figures_of_episodes_and_the_messages():

@@ -38,7 +38,7 @@ def test_tools_are_called():
 
 def test_failures_are_named_with_file_and_line():
     played = play(Faulty("raise none raise"), ["a", "b", "c", "d"])
-    assert played.end == "failures" and played.counts.failures == played.counts.turns == 3
+    assert played.end == "failures" and played.counts.failures == played.counts.turns == 1
     [error] = played.errors
     assert "RuntimeError: no idea" in error and "worlds.py" in error
 
