@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     turns = play_recipe.read_turns(args.turns) if args.turns else None
     game = play_recipe.begin_game(recipe, args.row, sample)
     episode = game.episode
+    room = episode.room
     show("prompt", str(episode.tokens.tokenizer.decode(episode.prompt_ids)))
     if sample is not None:
         replay.play_again(episode, sample)
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         play_typed(game, args.blank_line)
     show_messages(episode)
     scores = game.scores(episode)
-    show_end(episode, scores)
+    show_end(episode, room, scores)
     if sample is None:
         return 0
     found = replay.differences(episode, scores, sample)
@@ -134,12 +135,18 @@ def show_messages(episode: "Episode") -> None:
             show("answer", message["content"])
 
 
-def show_end(episode: "Episode", scores: dict[str, Any]) -> None:
-    """Print why the episode ended, the tokens that it used, failures, and its rewards."""
+def show_end(episode: "Episode", room: int, scores: dict[str, Any]) -> None:
+    """Print why an episode ended, the tokens that it used, failures, and its rewards.
+
+    Args:
+        episode: the episode.
+        room: the tokens that it could have.
+        scores: the score of each reward.
+    """
     by_model = sum(episode.mask)
     print(f"end      {ENDS[episode.end]}, after {episode.turns} turns")
     print(
-        f"tokens   {len(episode.ids)} of {episode.room} used: {by_model} by the model, "
+        f"tokens   {len(episode.ids)} of {room} used: {by_model} by the model, "
         f"{len(episode.ids) - by_model} by the environment; {len(episode.prompt_ids)} in the prompt"
     )
     for count in episode.rules.failures.methods.values():

@@ -163,6 +163,11 @@ def test_turns_of_a_file_and_typed_ones_are_played_alike(run, tmp_path, capsys, 
         assert "1 of 3" in out and "Play game 1." in out and "3<|im_end|>" in out
         assert "end      the environment ended the episode, after 3 turns" in out
     assert printed[1].endswith(printed[0][printed[0].index("turn of 2 tokens") :])
+    script.write_text("3\n")  # a turn on each line
+    assert main(["play", "--config", str(file), "--turns", str(script)]) == 0
+    out = capsys.readouterr().out
+    assert "cut off: no room or no turns were left, after 1 turns" in out
+    assert "tokens   2 of 40 used: 2 by the model" in out
 
 
 def test_the_model_plays(run, capsys):
