@@ -65,6 +65,14 @@ class Environment:
             return "", True
         raise NotImplementedError
 
+    def close(self) -> None:
+        """Release what the environment holds, such as a connection or a sandbox.
+
+        It may be async. It is called once for each instance: after the scores of its episode, or at
+        the end of the run, however it ends. An instance may be closed before `reset`. By default,
+        nothing is released.
+        """
+
     def problem_key(self) -> str | int | None:
         """Return a key that is the same for all episodes of a problem, whatever their seeds.
 

@@ -33,7 +33,7 @@ class Episode:
         tokens: converts the prompt and answers to tokens.
         room: maximum number of tokens of all turns and answers together.
         row: a row of the data set, whose `prompt` is a conversation.
-        environment: the environment to play; `None`: `rules.make` creates one.
+        environment: the environment to play; `None`: `rules` create one.
         wait: whether to wait for `reset`; otherwise call `open` before anything else.
 
     Raises:
@@ -75,7 +75,7 @@ class Episode:
         self._asked: Exchange | None = None  # the turn that it answers next
         self.seed = seed_of(row)  #: the only source of randomness for the environment
         with protected(rules.name, self.seed, "make"):
-            self.environment = environment or rules.make()
+            self.environment = environment or rules.new_environment()
         #: guards the environment, and counts failures and calls
         self.world = GuardedEnvironment(self.environment, rules, self.seed)
         self._row = {**row, "seed": self.seed}

@@ -13,6 +13,7 @@ from grpo_ext.common.suggestions import did_you_mean, unknown
 from grpo_ext.environments.background import ThreadPool
 from grpo_ext.environments.base import Environment, environment_class
 from grpo_ext.environments.failures import EnvironmentFailures
+from grpo_ext.environments.open_environments import add_open
 from grpo_ext.environments.tools import ToolEnvironment, checked_tools
 from grpo_ext.rewards.scores import in_full
 from grpo_ext.rewards.signature import misfit
@@ -48,7 +49,15 @@ class EpisodeRules:
 
         It is created once, to see whether that works and which tools it has.
         """
-        return self.make()
+        probe = self.make()
+        add_open(probe, self, lasting=True)
+        return probe
+
+    def new_environment(self) -> Environment:
+        """Create an environment for an episode; `close_played` closes it."""
+        environment = self.make()
+        add_open(environment, self)
+        return environment
 
     @cached_property
     def failures(self) -> EnvironmentFailures:

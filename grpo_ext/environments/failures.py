@@ -19,11 +19,12 @@ UNITS = {
     "state": "states",
     "tools": "episodes",
 }
-# What follows from a failure of such a method, by `on_failure`.
+# What follows from a failure of such a method, by `on_failure`, and from one of `close`.
 CONSEQUENCES = {
     "mask": "The episode ends, and is neither scored nor trained on.",
     "train": "If the model waits for an answer, it receives the error instead.",
     "retry": "The episode is played again from its seed.",
+    "close": "What the environment holds may stay open.",
 }
 NEVER_WORKED = 64  # warn about a tool that has been called this often and always raised an error
 
@@ -90,7 +91,10 @@ class EnvironmentFailures:
         count.last_error = error
         self._seeds[method].add(str(seed))
         if count.is_new_kind(error):
-            consequence = CONSEQUENCES[self.on_failure if method in UNITS else "train"]
+            case = self.on_failure if method in UNITS else "train"
+            if method == "close":
+                case = method
+            consequence = CONSEQUENCES[case]
             logger.warning(
                 f"{count.name} failed. {consequence} Further failures of this kind are counted "
                 "(episodes/failures), but not logged. The arguments of the call: "

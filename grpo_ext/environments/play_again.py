@@ -54,7 +54,7 @@ def play_again(
     """
     for _ in range(ATTEMPTS):
         with protected(rules.name, row["seed"], "make"):
-            environment = rules.make()
+            environment = rules.new_environment()
         world = GuardedEnvironment(environment, rules, row["seed"])
         played = _played(world, row, opening, exchanges)
         if played is not None:

@@ -11,6 +11,7 @@ from grpo_ext.environments.base import Row
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.episode_rules import EpisodeRules, answers_texts, episode_rules
 from grpo_ext.environments.guarded import protected
+from grpo_ext.environments.open_environments import add_open, is_open
 from grpo_ext.environments.tools import Tool, ToolEnvironment
 from grpo_ext.environments.turn_tokens import TurnTokens
 
@@ -68,8 +69,8 @@ def beginning_with_tools(
     """Return a function that creates an episode for each row, with TRL's tools and environments.
 
     Each episode of a batch has its own instance of the environment. Later batches reset the
-    instances and use them again. The function raises `ValueError` for a row whose environment is
-    not in `factories`.
+    instances and use them again, until the run ends and closes them. The function raises
+    `ValueError` for a row whose environment is not in `factories`.
 
     Args:
         tools: functions that every prompt describes.
@@ -112,6 +113,8 @@ def beginning_with_tools(
         columns=(),
         name=" or ".join(sorted(classes)),
     )
+    for environments in pool.values():
+        add_open(environments[0], rules, lasting=True)
 
     def begin(rows: Sequence[Row]) -> list[Episode]:
         limit = args.max_completion_length
@@ -132,9 +135,11 @@ def beginning_with_tools(
                     f"write one of {factory_names}."
                 )
             environments = pool[name]
-            if num_used[name] == len(environments):
-                environments.append(make(name, len(environments)))
-            environment = environments[num_used[name]]
+            number = num_used[name]
+            if number == len(environments) or not is_open(environments[number]):
+                environments[number : number + 1] = [make(name, number)]
+                add_open(environments[number], rules, lasting=True)
+            environment = environments[number]
             num_used[name] += 1
             episodes.append(Episode(rules, tokens[name], limit, row, environment, wait=False))
         return opened(episodes)

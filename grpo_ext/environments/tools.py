@@ -18,7 +18,7 @@ class ToolEnvironment(Environment):
 
     An episode ends with a turn without a call. The functions need type hints and a docstring. The
     TRL environment has `reset(**row)`, and the model may call its other public methods except
-    `get_reward`, which gives the score.
+    `get_reward`, which gives the score, and a `close` without parameters, which ends its use.
     """
 
     joint = ""
@@ -46,6 +46,11 @@ class ToolEnvironment(Environment):
     def step(self, text: str) -> tuple[str, bool]:
         """End the episode, because the turn has no call."""
         return "", True
+
+    def close(self) -> None:
+        """Call `close` of the instance, if it has one without parameters; it may be async."""
+        if closes(self.instance):
+            return self.instance.close()
 
     def state(self) -> Row:
         if self.instance is None:
@@ -83,9 +88,19 @@ def public_methods(instance: object) -> list[Tool]:
         return []
     methods = []
     for name, _ in inspect.getmembers(type(instance), inspect.isfunction):
-        if not name.startswith("_") and name not in NOT_TOOLS:
+        is_hook = name in NOT_TOOLS or (name == "close" and closes(instance))
+        if not name.startswith("_") and not is_hook:
             methods.append(getattr(instance, name))
     return methods
+
+
+def closes(instance: object) -> bool:
+    """Return whether an instance has a method `close` without parameters.
+
+    With parameters, it is a tool.
+    """
+    close = getattr(type(instance), "close", None)
+    return inspect.isfunction(close) and len(inspect.signature(close).parameters) == 1
 
 
 def checked_tools(returned: object) -> list[Tool]:

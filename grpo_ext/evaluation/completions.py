@@ -125,6 +125,14 @@ class Completion:
         return prompt, [message], dict(row)
 
 
+def episodes_of(completions: Sequence[Sequence[Completion]]) -> list[Episode]:
+    """Return the episodes of the completions of each row; empty if they are single turns."""
+    episodes = []
+    for group in completions:
+        episodes += [completion.episode for completion in group if completion.episode]
+    return episodes
+
+
 @contextmanager
 def _decoding_as(
     model: PreTrainedModel,

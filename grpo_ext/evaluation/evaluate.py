@@ -1,11 +1,11 @@
 """Evaluate a model on some rows, greedily and by sampling."""
 
 from collections.abc import Callable
-from itertools import chain
 from typing import Any
 
+from grpo_ext.environments.open_environments import close_played
 from grpo_ext.evaluation.by_task import figures_of, parts_of_tasks
-from grpo_ext.evaluation.completions import Completion, Decoding, Row
+from grpo_ext.evaluation.completions import Completion, Decoding, Row, episodes_of
 from grpo_ext.evaluation.constant import (
     answer_all,
     best_constant,
@@ -66,8 +66,11 @@ def evaluate(
     samples: dict[str, list[Sample]] = {}
     for part, decoding in settings.items():
         completions = complete(rows, decoding, progress=f"evaluate, {part}")
-        check_environment(completions)
-        samples[part] = score_completions(rows, completions, rewards)
+        try:
+            check_environment(completions)
+            samples[part] = score_completions(rows, completions, rewards)
+        finally:
+            close_played(episode.rules for episode in episodes_of(completions))
         summary[part] = {}
         if part == "sampled":
             summary[part] = {"num_samples": num_samples, "temperature": temperature}
@@ -85,11 +88,9 @@ def evaluate(
 
 def check_environment(completions: list[list[Completion]]) -> None:
     """Raise `EnvironmentFailure` if the environment of these completions failed too often."""
-    for completion in chain.from_iterable(completions):
-        if completion.episode:  # all episodes share one failure count
-            failures = completion.episode.rules.failures
-            failures.refuse_many(failures.report())
-            return
+    for episode in episodes_of(completions)[:1]:  # all episodes share one failure count
+        failures = episode.rules.failures
+        failures.refuse_many(failures.report())
 
 
 def constants_by_task(

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from torch.optim import SGD
-from transformers import get_scheduler
+from transformers import PreTrainedTokenizerBase, get_scheduler
 
 from grpo_ext.curriculum.difficulty import difficulty_fault
 from grpo_ext.environments.episode_rules import COLUMNS
+from grpo_ext.environments.open_environments import close_all
 from grpo_ext.preflight.first_rows import NO_ROW, Row, are_prompts, first_rows, take
 from grpo_ext.preflight.forecast import layer_sizes
 from grpo_ext.preflight.gold_answers import judge_golds
@@ -191,6 +192,32 @@ def check_parts(
     judge_golds(checked_rows, rewards, findings)
     check_code(rewards, checked_rows, v["reward_timeout"], findings)
     check_workers(rewards, findings)
+    try:
+        check_completions(recipe, rows, tokenizer, rewards, findings, num_samples)
+    finally:
+        close_all()
+
+
+def check_completions(
+    recipe: Recipe,
+    rows: list[Row],
+    tokenizer: PreTrainedTokenizerBase | None,
+    rewards: list[Any],
+    findings: Findings,
+    num_samples: int,
+) -> None:
+    """Check the prompts, and try environment and rewards on made-up and sampled completions.
+
+    Args:
+        recipe: the recipe.
+        rows: the first training rows; at least one.
+        tokenizer: the model's tokenizer; `None` if there is none.
+        rewards: the rewards that score them.
+        findings: gets the problems, notes and figures.
+        num_samples: number of completions that the model samples to try the rewards on.
+    """
+    has_episodes = recipe.flat["environment"] is not None
+    checked_rows = rows[:CHECKED_ROWS]
     prompts = None
     begin = None
     if tokenizer:

@@ -33,6 +33,7 @@ MACHINERY = {
         "rewards/deadline.py",
         "environments/background.py",
         "environments/guarded.py",
+        "environments/open_environments.py",
         "environments/tools.py",
         "environments/episode_rules.py",
     )

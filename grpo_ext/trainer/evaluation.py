@@ -10,8 +10,14 @@ from datasets import Dataset, IterableDataset
 from torch import nn
 
 from grpo_ext.environments.episode import instances
+from grpo_ext.environments.open_environments import close_played
 from grpo_ext.evaluation.by_task import figures_of
-from grpo_ext.evaluation.completions import Completion, Decoding, generate_completions
+from grpo_ext.evaluation.completions import (
+    Completion,
+    Decoding,
+    episodes_of,
+    generate_completions,
+)
 from grpo_ext.evaluation.problem import problem_of
 from grpo_ext.evaluation.score import Sample, with_episode
 from grpo_ext.samplers.port import CheckedArguments
@@ -170,8 +176,11 @@ def _decode_and_score(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> 
     if any(isinstance(reward, nn.Module) for reward in trainer.reward_funcs):
         batch_size = trainer.args.per_device_eval_batch_size  # a model takes one batch at a time
     samples = []
-    for start in range(0, len(completions), batch_size):
-        samples += _score(trainer, rows, completions[start : start + batch_size])
+    try:
+        for start in range(0, len(completions), batch_size):
+            samples += _score(trainer, rows, completions[start : start + batch_size])
+    finally:
+        close_played(episode.rules for episode in episodes_of(groups))
     seam.drop_reward_logs(trainer)
     own_rows = max(min(share, len(rows) - first_row), 0)
     return gather_object(samples[: own_rows * decoding.num_samples])
@@ -233,10 +242,7 @@ def _decode(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> list[list[
             progress="evaluate" if shows_progress else None,
             begin=trainer.parts.generations.begin,
         )
-    episodes = []
-    for group in completions:
-        episodes += [completion.episode for completion in group if completion.episode]
-    trainer.parts.generations.check_environment(episodes)
+    trainer.parts.generations.check_environment(episodes_of(completions))
     return completions
 
 

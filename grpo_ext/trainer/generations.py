@@ -17,6 +17,7 @@ from grpo_ext.common.columns import TASK
 from grpo_ext.common.hashes import prompt_id
 from grpo_ext.environments.episode import Episode, instances, seconds_alone
 from grpo_ext.environments.episode_figures import EpisodeCounts, episode_figures
+from grpo_ext.environments.open_environments import close_played
 from grpo_ext.objective.advantage import has_signal
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.samplers.partial import PartialSampler
@@ -127,6 +128,14 @@ class Generations:
                 return judged
             return replace(judged, table=self.old_and_reference(judged.table))
         sampled = self._sampled(rows, on_sampled)
+        try:
+            return self._scored_and_judged(sampled, score_policies)
+        finally:
+            with self.phases("environment"):
+                close_played(episode.rules for episode in sampled.episodes)
+
+    def _scored_and_judged(self, sampled: Sampled, score_policies: bool) -> Judged:
+        """Score and judge this rank's completions, and compare those of all ranks."""
         ids = sampled.generation.completion_ids
         # rewards in worker processes run while the policies are scored
         self.judge.begin(sampled.rows, sampled.prompts, sampled.completions, ids)
@@ -162,7 +171,9 @@ class Generations:
             rows: the rows of the data set, one per completion of this rank, in whole groups.
         """
         sampled = self._sampled(rows, None)
-        return self._table(sampled.generation, sampled.truncated, sampled.episodes)
+        table = self._table(sampled.generation, sampled.truncated, sampled.episodes)
+        close_played(episode.rules for episode in sampled.episodes)
+        return table
 
     def _sampled(self, rows: list[Row], on_sampled: Callable[[], None] | None) -> Sampled:
         """Complete rows, in one turn or as episodes.

@@ -16,6 +16,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from grpo_ext.curriculum.sampler import PromptSampler
 from grpo_ext.determinism.mode import deterministic_algorithms
+from grpo_ext.environments.open_environments import close_all
 from grpo_ext.observe.progress import show_progress
 from grpo_ext.rewards.scores import UserCodeFailure
 from grpo_ext.samplers.base import Sampler
@@ -130,6 +131,7 @@ class GRPOExtTrainer(GRPOTrainer):
             raise
         finally:
             self.parts.generations.ahead.stop()
+            close_all()
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """Like transformers' method, but train no further if the last step was already taken.

@@ -4,7 +4,6 @@ loaded.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -19,33 +18,9 @@ from grpo_ext.preflight.forecast import prompt_tokens
 from grpo_ext.preflight.loaded_recipe import check_start
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import RecipeError
-from tests.support.broken_environments import BROKEN, STEP, write
+from tests.support.broken_environments import BROKEN, STEP, recipe_values, write
 
 TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
-
-
-def values(folder, tiny_folder, world, **changes):
-    (folder / "rows.jsonl").write_text(
-        "".join(
-            json.dumps({"prompt": [{"role": "user", "content": f"Play game {n}."}]}) + "\n"
-            for n in range(40)
-        )
-    )
-    return {
-        "model_name_or_path": str(tiny_folder),
-        "output_dir": str(folder / "out"),
-        "use_cpu": True,
-        "bf16": False,
-        "report_to": "none",
-        "task": "prompts",
-        "dataset_name": str(folder / "rows.jsonl"),
-        "environment": world,
-        "reward_funcs": ["environment"],
-        "per_device_train_batch_size": 8,
-        "num_generations": 4,
-        "max_completion_length": 64,
-        **changes,
-    }
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -63,7 +38,7 @@ def test_so_is_one_whose_code_runs_in_threads(name, tiny_folder, tmp_path):
 
 
 def check_named(tmp_path, tiny_folder, file, words, name, **rules):
-    recipe = values(tmp_path, tiny_folder, {"name": f"{file}:World", **rules})
+    recipe = recipe_values(tmp_path, tiny_folder, {"name": f"{file}:World", **rules})
     findings = check_recipe(None, recipe)
     told = [problem for problem in (*findings.problems, *findings.notes) if words in str(problem)]
     assert told, (findings.problems, findings.notes)
@@ -85,13 +60,13 @@ def check_named(tmp_path, tiny_folder, file, words, name, **rules):
 )
 def test_an_environment_that_cannot_answer_is_refused(methods, words, tiny_folder, tmp_path):
     file = write(tmp_path, methods)
-    findings = check_recipe(None, values(tmp_path, tiny_folder, f"{file}:World"))
+    findings = check_recipe(None, recipe_values(tmp_path, tiny_folder, f"{file}:World"))
     assert [words in str(problem) for problem in findings.problems] == [True]
 
 
 def test_a_failure_on_some_completions_is_a_note(tiny_folder, tmp_path):
     file = write(tmp_path, STEP + "return text[0], True")
-    findings = check_recipe(None, values(tmp_path, tiny_folder, f"{file}:World"))
+    findings = check_recipe(None, recipe_values(tmp_path, tiny_folder, f"{file}:World"))
     [note] = [note for note in findings.notes if note.key == "environment"]
     assert findings.sound and "some calls of step fail (1 of 3 that were tried)" in note.message
     assert f"({file}:9, in step)" in note.message and "IndexError" in note.message
@@ -135,7 +110,7 @@ def test_slow_code_for_which_episodes_wait_is_noted(
     world = {"name": f"{file}:World", "threads": threads}
     if threads is None:
         del world["threads"]
-    findings = check_recipe(None, values(tmp_path, tiny_folder, world))
+    findings = check_recipe(None, recipe_values(tmp_path, tiny_folder, world))
     assert findings.sound, findings.problems
     told = [n.message for n in findings.notes if "wait one after another" in n.message]
     assert len(told) == noted
@@ -151,7 +126,7 @@ def test_a_class_of_another_kind_is_told_that_its_step_is_a_tool(tool_model, tmp
         '        """Take a step.\n\n        Args:\n            text: Which.\n        """\n'
         "        return 'done'\n"
     )
-    recipe = values(tmp_path, tool_model[0], f"{file}:World", max_completion_length=500)
+    recipe = recipe_values(tmp_path, tool_model[0], f"{file}:World", max_completion_length=500)
     findings = check_recipe(None, recipe)
     assert findings.sound, findings.problems
     assert [n for n in findings.notes if "its method step is a tool" in n.message]
@@ -181,7 +156,7 @@ def test_the_prompt_is_the_one_that_the_model_reads(tool_model, tmp_path):
     folder, tokenizer = tool_model
     file = write(tmp_path, TALKING.replace("LENGTH", "2"))
     findings = check_recipe(
-        None, values(tmp_path, folder, f"{file}:World", max_completion_length=1000)
+        None, recipe_values(tmp_path, folder, f"{file}:World", max_completion_length=1000)
     )
     assert findings.sound, findings.problems
     prompts = findings.figures["prompts"]
@@ -198,7 +173,7 @@ def test_the_prompt_is_the_one_that_the_model_reads(tool_model, tmp_path):
 def test_a_prompt_that_only_reset_makes_too_long_is_a_problem(tool_model, tmp_path):
     folder, _ = tool_model
     file = write(tmp_path, TALKING.replace("LENGTH", "500"))
-    findings = check_recipe(None, values(tmp_path, folder, f"{file}:World"))
+    findings = check_recipe(None, recipe_values(tmp_path, folder, f"{file}:World"))
     [problem] = findings.problems
     assert "None of the first 32 prompts leaves room" in problem.message
     assert "fills the whole context of 2048 tokens" in problem.message
@@ -209,6 +184,6 @@ def test_a_prompt_that_only_reset_makes_too_long_is_a_problem(tool_model, tmp_pa
 def test_a_plan_counts_the_same_prompt(tool_model, tmp_path):
     folder, _ = tool_model
     file = write(tmp_path, TALKING.replace("LENGTH", "2"))
-    recipe = values(tmp_path, folder, f"{file}:World", max_completion_length=1000)
+    recipe = recipe_values(tmp_path, folder, f"{file}:World", max_completion_length=1000)
     mean = check_recipe(None, recipe).figures["prompts"]["tokens"]["mean"]
     assert prompt_tokens(load_recipe(None, recipe)) == pytest.approx(mean, rel=0.02)

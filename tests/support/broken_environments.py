@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 HEAD = """
 import grpo_ext
@@ -100,3 +102,35 @@ def write(folder: Path, methods: str) -> Path:
     file = folder / "world.py"
     file.write_text(HEAD + methods + "\n")
     return file
+
+
+def recipe_values(folder: Path, tiny_folder: Path, world: object, **changes: Any) -> dict[str, Any]:
+    """Return the values of a recipe with an environment, and write its rows.
+
+    Args:
+        folder: for the rows and the run.
+        tiny_folder: the model.
+        world: the environment, by name or as a mapping.
+        changes: values that differ.
+    """
+    (folder / "rows.jsonl").write_text(
+        "".join(
+            json.dumps({"prompt": [{"role": "user", "content": f"Play game {n}."}]}) + "\n"
+            for n in range(40)
+        )
+    )
+    return {
+        "model_name_or_path": str(tiny_folder),
+        "output_dir": str(folder / "out"),
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+        "task": "prompts",
+        "dataset_name": str(folder / "rows.jsonl"),
+        "environment": world,
+        "reward_funcs": ["environment"],
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 64,
+        **changes,
+    }

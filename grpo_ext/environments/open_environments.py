@@ -1,0 +1,127 @@
+"""Close environments: after the scores of their episodes, and at every end of a run.
+
+The environments of this process that are not closed yet are kept here. A process that a signal
+kills at once, such as SIGKILL, closes none.
+"""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import os
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from grpo_ext.common.user_code import deadline, exit_if_forked, preserve_process_state
+from grpo_ext.environments.background import start_coroutine
+from grpo_ext.environments.base import Environment
+from grpo_ext.rewards.guard import checksum
+from grpo_ext.rewards.scores import in_full
+
+if TYPE_CHECKING:
+    from grpo_ext.environments.episode_rules import EpisodeRules
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An environment that is not closed yet."""
+
+    environment: Environment
+    rules: EpisodeRules
+    lasting: bool  #: whether it outlives its episode, because others use it or it plays none
+
+
+_opened: dict[int, Opened] = {}  # by the id of the environment
+os.register_at_fork(after_in_child=_opened.clear)  # they are the parent's
+
+
+def add_open(environment: Environment, rules: EpisodeRules, lasting: bool = False) -> None:
+    """Note that an environment has been created, so that it will be closed.
+
+    One that does not define `close` is not noted.
+
+    Args:
+        environment: the environment.
+        rules: the rules of its episodes, with the time limit and the failure counts.
+        lasting: whether to close it only at the end of a run.
+    """
+    if type(environment).close is not Environment.close:
+        _opened[id(environment)] = Opened(environment, rules, lasting)
+
+
+def is_open(environment: Environment) -> bool:
+    """Return whether an environment has been noted and is not closed yet."""
+    return id(environment) in _opened
+
+
+def close_played(all_rules: Iterable[EpisodeRules]) -> None:
+    """Close the environments whose episodes are over: those with these rules that do not last."""
+    rule_ids = {id(rules) for rules in all_rules}
+    played = []
+    for opened in list(_opened.values()):
+        if id(opened.rules) in rule_ids and not opened.lasting:
+            played.append(opened)
+    close(played)
+
+
+def close_all(in_threads: bool = True) -> None:
+    """Close all environments of this process.
+
+    Args:
+        in_threads: whether synchronous code may run in the threads of the recipe.
+    """
+    close(list(_opened.values()), in_threads)
+
+
+def close(all_opened: list[Opened], in_threads: bool = True) -> None:
+    """Close environments, those with async code or threads concurrently.
+
+    Failures are counted and logged like those of other methods, and never raised.
+
+    Args:
+        all_opened: the environments.
+        in_threads: whether synchronous code may run in the threads of the recipe.
+    """
+    closing = []
+    for opened in all_opened:
+        if _opened.pop(id(opened.environment), None) is not None:
+            closing.append((opened, _started(opened, in_threads)))
+    for opened, result in closing:
+        failures = opened.rules.failures
+        try:
+            result.result()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever user code raises
+            details = in_full(error, opened.environment.close)
+            failures.failed("close", details, (), seed="")
+        else:
+            failures.succeeded("close")
+
+
+def _started(opened: Opened, in_threads: bool) -> Future[Any]:
+    """Call `close`, within `step_timeout` seconds, and return its result or error as a future."""
+    seconds = opened.rules.step_timeout
+    pool = opened.rules.thread_pool
+    if pool is not None and in_threads:
+        return pool.start([opened.environment.close], seconds)[0]
+    future: Future[Any] = Future()
+    seed = checksum((opened.rules.name, "close"))
+    try:
+        with preserve_process_state(seed), deadline(seconds), exit_if_forked():
+            returned = opened.environment.close()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever user code raises
+        future.set_exception(error)
+        return future
+    if inspect.iscoroutine(returned):
+        return start_coroutine(returned, seconds)
+    future.set_result(None)
+    return future
+
+
+# no new threads can be started at the exit of an interpreter
+atexit.register(close_all, in_threads=False)
