@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import inspect
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -63,7 +63,7 @@ def close_played(all_rules: Iterable[EpisodeRules]) -> None:
     for opened in list(_opened.values()):
         if id(opened.rules) in rule_ids and not opened.lasting:
             played.append(opened)
-    close(played)
+    close_environments(played)
 
 
 def close_all(in_threads: bool = True) -> None:
@@ -72,10 +72,10 @@ def close_all(in_threads: bool = True) -> None:
     Args:
         in_threads: whether synchronous code may run in the threads of the recipe.
     """
-    close(list(_opened.values()), in_threads)
+    close_environments(list(_opened.values()), in_threads)
 
 
-def close(all_opened: list[Opened], in_threads: bool = True) -> None:
+def close_environments(all_opened: list[Opened], in_threads: bool = True) -> None:
     """Close environments, those with async code or threads concurrently.
 
     Failures are counted and logged like those of other methods, and never raised.
@@ -103,15 +103,16 @@ def close(all_opened: list[Opened], in_threads: bool = True) -> None:
 
 def _started(opened: Opened, in_threads: bool) -> Future[Any]:
     """Call `close`, within `step_timeout` seconds, and return its result or error as a future."""
+    close: Callable[[], Any] = opened.environment.close  # it may be async
     seconds = opened.rules.step_timeout
     pool = opened.rules.thread_pool
     if pool is not None and in_threads:
-        return pool.start([opened.environment.close], seconds)[0]
+        return pool.start([close], seconds)[0]
     future: Future[Any] = Future()
     seed = checksum((opened.rules.name, "close"))
     try:
         with preserve_process_state(seed), deadline(seconds), exit_if_forked():
-            returned = opened.environment.close()
+            returned = close()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # whatever user code raises

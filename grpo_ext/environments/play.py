@@ -9,6 +9,7 @@ from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.episode import End, Episode
 from grpo_ext.environments.episode_figures import EpisodeCounts
 from grpo_ext.environments.episode_rules import EpisodeRules, check_answers, episode_rules
+from grpo_ext.environments.open_environments import close_played
 from grpo_ext.environments.tools import ToolEnvironment
 from grpo_ext.environments.turn_tokens import Message, TurnTokens
 
@@ -49,7 +50,7 @@ def play(
 
     Args:
         environment: the `environment` of a recipe, with its limits; or an instance of a class,
-            which has no limit of turns.
+            which has no limit of turns and is not closed.
         turns: the turns of the model: texts, and calls of tools of the form
             `{"name": "check", "arguments": {"expression": "3 + 4"}}`. Turns after the end of the
             episode are not played.
@@ -59,7 +60,9 @@ def play(
         ValueError: if `environment` is not one, or a turn is neither a text nor a call.
     """
     rules = rules_of(environment)
-    episode = Episode(rules, NoTokens(), sys.maxsize, row or {}, rules.make())
+    is_named = isinstance(environment, str | Mapping)
+    played = rules.new_environment() if is_named else rules.make()  # the caller closes its own
+    episode = Episode(rules, NoTokens(), sys.maxsize, row or {}, played)
     for turn in turns:
         if episode.ended:
             break
@@ -67,6 +70,7 @@ def play(
         episode.take_turn(message, message["content"])
         episode.hear()
     state = episode.world.state()
+    close_played([rules])
     errors = [count.last_error for count in rules.failures.methods.values() if count.failed]
     return PlayedEpisode(
         prompt=episode.prompt,
