@@ -38,6 +38,11 @@ CPU_RANKS = (
     "0",
 )
 
+KILLED = """\
+A process of this run was killed, most often because the memory of the machine ran out. The same
+command continues from the last checkpoint. To use less memory, lower per_device_train_batch_size,
+or set gradient_checkpointing: true; `grpo-ext plan` estimates what a recipe needs."""
+
 
 def launch_command(
     module: str,
@@ -162,7 +167,7 @@ class Launched:
 
         It is `EXIT_INTERRUPTED` or 2 if a rank exited with that code, and 128 plus the signal's
         number if a signal ended the ranks before they could report. Otherwise it is the launcher's
-        exit code.
+        exit code. If a rank was killed from outside, a message on stderr says so.
         """
         try:
             code = self.process.wait()
@@ -171,7 +176,10 @@ class Launched:
         finally:
             for number, handler in self._previous_handlers.items():
                 signal.signal(number, handler)
-        rank_codes = [int(path.read_text() or 1) for path in self.folder.glob("exit-*")]
+        exits = list(self.folder.glob("exit-*"))
+        rank_codes = [int(path.read_text() or 1) for path in exits]
+        if code and not self.last_signal and len(exits) < len(self.ranks()):
+            print(KILLED, file=sys.stderr)
         if code and not rank_codes and self.last_signal:
             # ended at once: before the first step, or by a second Ctrl-C
             return 128 + self.last_signal

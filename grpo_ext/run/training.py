@@ -52,7 +52,11 @@ def run_training(
         could not learn; 75 if a signal ended the run, which can be continued.
     """
     wait_calmly()
-    code = _train(words, make_trainer, supervised)
+    try:
+        code = _train(words, make_trainer, supervised)
+    except BaseException:
+        report_exit(1)
+        raise
     leave_ranks()  # the trainer is out of scope here
     return report_exit(code)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+
 import pytest
 import yaml
 from transformers import Qwen2Config
@@ -9,8 +13,8 @@ from transformers import Qwen2Config
 import grpo_ext.run.launch
 from grpo_ext.recipe.folder import accelerate_config, recipe_folder
 from grpo_ext.recipe.load import load_recipe
-from grpo_ext.run.launch import launch_command, threads_of
-from grpo_ext.run.ranks import check_ranks
+from grpo_ext.run.launch import KILLED, Launched, launch_command, threads_of
+from grpo_ext.run.ranks import RANKS, check_ranks
 from tests.support.places import REPO
 
 CONFIGS = sorted((REPO / "recipes" / "accelerate").glob("*.yaml"))
@@ -96,3 +100,23 @@ def test_a_tiny_model_gets_one_thread_and_others_share_all_cores(tmp_path, monke
     assert command[command.index("--num_cpu_threads_per_process") + 1] == "1"
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert threads_of(load_recipe(recipe_folder() / "countdown" / "tiny.yaml", [])) is None
+
+
+@pytest.mark.parametrize(
+    "end, code, is_told",
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, True),
+        ("sys.exit(report_exit(1))", 1, False),
+        ("sys.exit(report_exit(0))", 0, False),
+    ],
+)
+def test_a_rank_that_is_killed_from_outside_is_named(tmp_path, capsys, end, code, is_told):
+    program = (
+        "import os, signal, sys\n"
+        "from grpo_ext.run.ranks import report_exit, report_ready\n"
+        f"report_ready()\n{end}\n"
+    )
+    environment = {**os.environ, RANKS: str(tmp_path)}
+    launched = Launched([sys.executable, "-c", program], environment, tmp_path)
+    assert launched.wait() == code
+    assert (KILLED in capsys.readouterr().err) == is_told
