@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +62,8 @@ def settings_for(loss_type: str, ours: bool) -> dict[str, Any]:
 def gradient(
     folder: Path | str, loss_type: str, ga: int, spg: int, ours: bool = True, **kwargs: Any
 ) -> Tensors:
-    """Return the gradient of the first step."""
-    with tempfile.TemporaryDirectory() as out:
+    """Return the gradient of the first step; what the training prints is dropped."""
+    with tempfile.TemporaryDirectory() as out, redirect_stdout(StringIO()):
         trainer_class = Exact if ours else Plain
         kwargs = settings_for(loss_type, ours) | kwargs
         return train(folder, out, ga, spg, trainer_class=trainer_class, **kwargs)[1][0][0]
