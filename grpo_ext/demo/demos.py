@@ -1,7 +1,7 @@
 """The demos by name: tiny models that start from demonstrations, and a pretrained model."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
@@ -83,9 +83,24 @@ class Demo:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainedDemo(Demo):
-    """A demo of SmolLM2-135M-Instruct, which needs no warm start."""
+    """A demo of SmolLM2-135M-Instruct.
+
+    Attributes:
+        demonstrations: a function that yields the demonstrations of the warm start, given a task, a
+            count and a `seed`; `None` for a demo without a warm start.
+        count: the number of demonstrations.
+    """
+
+    demonstrations: Callable[..., Iterator[Demonstration]] | None = None
+    count: int = 0
+
+    def inputs(self, task: Any) -> list[Any]:
+        return [self.count]
 
     def prepare(self, task: Any, folder: Path, seed: int) -> None:
+        """Write the model and, for a warm start, `demonstrations.jsonl`."""
+        if self.demonstrations is not None:
+            save_demonstrations(self.demonstrations(task, self.count, seed=seed), folder)
         save_smollm2(folder / "model")
 
 
@@ -129,19 +144,24 @@ class TinyDemo(Demo):
             folder: the folder of the demo.
             seed: the seed of the demonstrations and the model.
         """
-        lines = []
+        rows = save_demonstrations(self.demonstrations(task, self.count, seed=seed), folder)
         corpus: list[str] = []
-        for i, row in enumerate(self.demonstrations(task, self.count, seed=seed)):
-            lines.append(json.dumps(row, ensure_ascii=False) + "\n")
-            if i < CORPUS_ROWS:
-                corpus += texts_of([*row["prompt"], *row["completion"]])
-        write_atomically(folder / "demonstrations.jsonl", "".join(lines))
+        for row in rows[:CORPUS_ROWS]:
+            corpus += texts_of([*row["prompt"], *row["completion"]])
         tokenizer = build_tokenizer(corpus, **self.tokenizer(task))
         tokenizer.save_pretrained(folder / "model")
         model = build_model(tokenizer, architecture="qwen3", seed=seed, **self.shape)
         if self.composed:
             compose_numbers(model, tokenizer, seed)
         model.save_pretrained(folder / "model")
+
+
+def save_demonstrations(rows: Iterable[Demonstration], folder: Path) -> list[Demonstration]:
+    """Write rows to `demonstrations.jsonl` in a folder, and return them as a list."""
+    demonstrations = list(rows)
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in demonstrations]
+    write_atomically(folder / "demonstrations.jsonl", "".join(lines))
+    return demonstrations
 
 
 def texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
@@ -288,13 +308,32 @@ DEMOS: dict[str, TinyDemo] = {
     ),
 }
 FLOAT32 = {"dtype": "float32", "bf16": False}
-
-# verifiable instructions; the pretrained model writes well but seldom follows them
-REAL = PretrainedDemo(
-    recipe="instructions/smollm2.yaml",
-    beside="instructions/smollm2-word-problems.yaml",
-    judges_texts=True,
-    settings=FLOAT32 if bfloat16_is_slow() else {},
-    num_samples=2,
-    eval_batch_size=96,
-)
+FOR_THIS_PROCESSOR = FLOAT32 if bfloat16_is_slow() else {}
+PRETRAINED_DEMOS: dict[str, PretrainedDemo] = {
+    # verifiable instructions; the model writes well but seldom follows them
+    "real": PretrainedDemo(
+        recipe="instructions/smollm2.yaml",
+        beside="instructions/smollm2-word-problems.yaml",
+        judges_texts=True,
+        settings=FOR_THIS_PROCESSOR,
+        num_samples=2,
+        eval_batch_size=96,
+    ),
+    # word problems of one or two steps; the model solves some of them as it is
+    "real-gsm8k": PretrainedDemo(
+        recipe="gsm8k/smollm2.yaml",
+        settings=FOR_THIS_PROCESSOR,
+        num_samples=2,
+        eval_batch_size=128,
+    ),
+    # three small numbers, plus and minus; without a warm start no attempt succeeds
+    "real-countdown": PretrainedDemo(
+        recipe="countdown/smollm2.yaml",
+        sft_recipe="countdown/smollm2-sft.yaml",
+        demonstrations=countdown_demonstrations,
+        count=480,
+        settings=FOR_THIS_PROCESSOR,
+        num_samples=2,
+        eval_batch_size=128,
+    ),
+}
