@@ -95,7 +95,7 @@ def check_fast_generation(model: torch.nn.Module, config: GenerationConfig) -> N
     """
     inner: Any = base_model(model)
     check_model(inner)
-    if type(inner).generate is not GenerationMixin.generate:
+    if getattr(inner.generate, "__func__", None) is not GenerationMixin.generate:
         check_config(config)
         return
     prompt = torch.zeros(1, 2, dtype=torch.long, device=inner.device)
