@@ -15,8 +15,7 @@ from tests.support.places import REPO
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="of x86 processors")
 def test_without_avx_512_the_demo_trains_in_float32():
     code = (
-        "from grpo_ext.demo.demos import PRETRAINED_DEMOS; "
-        "print(PRETRAINED_DEMOS['real'].settings)"
+        "from grpo_ext.demo.demos import PRETRAINED_DEMOS; print(PRETRAINED_DEMOS['real'].settings)"
     )
     out = subprocess.run(
         [sys.executable, "-c", code],
