@@ -57,7 +57,10 @@ def is_open(environment: Environment) -> bool:
 
 
 def close_played(all_rules: Iterable[EpisodeRules]) -> None:
-    """Close the environments whose episodes are over: those with these rules that do not last."""
+    """Close all open environments with one of these rules, except lasting ones.
+
+    Call it when their episodes are over.
+    """
     rule_ids = {id(rules) for rules in all_rules}
     played = []
     for opened in list(_opened.values()):

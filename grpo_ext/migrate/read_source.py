@@ -45,7 +45,9 @@ def read_source(path: Path, project: str | None = None) -> Source:
         source = from_script(path, project)
     refuse_other_methods(source)
     if not any(is_known(key) for key in source.settings):
-        raise ValueError(f"{path} has no settings. Pass a YAML file or a script of {names()}.")
+        raise ValueError(
+            f"{path} has no setting of a known project. Pass a YAML file or a script of {names()}."
+        )
     return source
 
 

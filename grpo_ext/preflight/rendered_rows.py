@@ -301,7 +301,7 @@ def assistant_advice(rows: Sequence[Row]) -> str:
     """
     prompts = [row["prompt"] for row in rows]
     ends = {last_message(prompt) for prompt in prompts if ends_with_answer(prompt)}
-    if len(rows) > 1 and len(ends) == 1:
+    if len(rows) > 1 and len(ends) == 1 and all(map(ends_with_answer, prompts)):
         return (
             f"prompts end with the assistant's message {ends.pop()[:80]!r}. The chat template "
             "closes it, so the model begins another message instead of continuing it. If it is the "

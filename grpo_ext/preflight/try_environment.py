@@ -26,7 +26,7 @@ from grpo_ext.rewards.scores import in_full
 
 MAX_EPISODES = 32  # maximum number of environments that are reset to see their prompts
 MAX_TURNS = 3  # maximum number of turns tried per episode
-SLOW = 0.2  # seconds of a turn from which on it matters that episodes wait one after another
+SLOW = 0.2  # seconds of a turn from which on it matters that episodes take turns one at a time
 BUDGET = 4.0  # seconds after which no other episode or turn is started
 LOGGER = "grpo_ext.environments.failures"  # its warnings become findings
 KEY = "environment"
@@ -123,7 +123,7 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
     """Play one episode per text, with the text as each of the model's turns.
 
     A method that failed on all its calls, including those from `first_episodes`, is a problem; one
-    that failed on some is a note, and so is slow code for which episodes wait one after another.
+    that failed on some is a note, and so is slow code that runs for one episode at a time.
 
     Args:
         begin: the function that starts the episodes.
@@ -145,8 +145,8 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
     if seconds and min(seconds) >= SLOW and not episode.world.in_background:
         findings.note(
             f"environment: a turn takes {duration(min(seconds))}, and the episodes of a generation "
-            "wait one after another. Make `step` and tools async, or write `threads: 16` in "
-            "`environment` if its instances share no state.",
+            "take their turns one at a time. Make `step` and tools async, or write `threads: 16` "
+            "in `environment` if its instances share no state.",
             KEY,
         )
     is_sound = True

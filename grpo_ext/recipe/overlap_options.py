@@ -140,6 +140,12 @@ def truncates(v: Values) -> bool:
     return bool(sampling["top_k"] or sampling["top_p"] not in (None, 1) or sampling["min_p"])
 
 
+def has_top_k(v: Values) -> bool:
+    """Return whether `top_k` limits the tokens; False if it is not a number."""
+    top_k = sampling_of(v)["top_k"]
+    return isinstance(top_k, int) and top_k > 0
+
+
 def vllm_may_return_kept(v: Values) -> bool:
     """Return whether vLLM can return the tokens that truncation kept, if its version can.
 
@@ -147,7 +153,7 @@ def vllm_may_return_kept(v: Values) -> bool:
     trainer asks it.
     """
     on_cpu = v.use_cpu and v.vllm_mode == "colocate"
-    return bool(v.use_vllm and (sampling_of(v)["top_k"] or 0) > 0 and not on_cpu)
+    return bool(v.use_vllm and has_top_k(v) and not on_cpu)
 
 
 def vllm_hides_kept(v: Values) -> bool:
@@ -158,7 +164,6 @@ def vllm_hides_kept(v: Values) -> bool:
 def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Problem]:
     """`overlap` and `behaviour_policy: sampler` need a separate sampler and suitable settings."""
     hides_kept = vllm_hides_kept(v)
-    has_top_k = (sampling_of(v)["top_k"] or 0) > 0
     for key, off in KEPT_TOKENS_NEEDED.items():
         if v[key] == off:
             continue
@@ -172,7 +177,7 @@ def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Probl
                 "`use_vllm: true` with `vllm_mode: server`.",
                 key,
             )
-        if hides_kept and has_top_k:
+        if hides_kept and has_top_k(v):
             yield Problem(
                 f"`{key}: {v[key]}` needs the tokens that top_k, top_p and min_p keep, which vLLM "
                 "returns only on a GPU. Remove these keys, also from generation_kwargs.",

@@ -1,4 +1,7 @@
-"""Rewards: functions of completions and data set columns that need neither torch nor a trainer.
+"""Rewards: functions of completions and data set columns that need no trainer.
+
+Importing this package does not import torch; only rewards that load a model or call TRL do so,
+when they are called.
 
 `@register("name")` registers a reward, `build("name", **options)` returns it as a callable, and
 `list_rewards()` returns the catalogue.

@@ -200,14 +200,14 @@ def load_frozen(
             the CPU.
 
     Raises:
-        RuntimeError: under DeepSpeed ZeRO-3, or under FSDP with cpu_ram_efficient_loading, where
-            `from_pretrained` shards every model.
+        RuntimeError: under DeepSpeed ZeRO-3, where `from_pretrained` shards every model, or under
+            FSDP with `fsdp_cpu_ram_efficient_loading`, where one process per node gets the weights.
         OSError: if there is no such model.
     """
     if is_deepspeed_zero3_enabled() or is_fsdp_enabled():
         raise RuntimeError(
-            f"The model {name} cannot be loaded unsharded under ZeRO-3, or under FSDP with "
-            "fsdp_cpu_ram_efficient_loading: use ZeRO-2, or FSDP without that setting."
+            f"The model {name} cannot be loaded whole in every process under ZeRO-3, or under FSDP "
+            "with fsdp_cpu_ram_efficient_loading: use ZeRO-2, or FSDP without that setting."
         )
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"

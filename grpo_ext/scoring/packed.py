@@ -92,7 +92,10 @@ def run_packed(
     output = run(model, head, labels[None], **inputs)
 
     def of_completions(values: Tensor) -> Tensor:
-        """Return the values (B, T) of the completions, from those of the row (1, tokens - 1)."""
+        """Unpack the values of the packed row, (1, tokens - 1), into one row per completion.
+
+        The result is (B, T), with 0 at padding.
+        """
         by_token = pad(values[0], (1, 0))  # (tokens,); the first token is not predicted
         num_shared = int(head_mask.sum())
         tail_values = by_token[num_shared:]

@@ -189,9 +189,9 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
     if by_trl or trainer.as_trl:
         raise ValueError(
             "environment does not work with a multimodal processor or with "
-            "`loss_normalization: micro_batch`, because TRL itself generates then. Remove "
-            "environment, or pass a tokenizer as processing_class and write "
-            "`loss_normalization: step`."
+            "`loss_normalization: micro_batch`: in both cases TRL generates the completions, and "
+            "cannot play these episodes. Remove environment, or pass a tokenizer as "
+            "processing_class and write `loss_normalization: step`."
         )
     if not sampler.abilities.plays_episodes:
         raise ValueError(

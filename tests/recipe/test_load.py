@@ -188,7 +188,7 @@ def test_all_faults_are_told_at_once(tmp_path):
             "recipe.yaml:2: name is set twice",
         ),
         (
-            "use_vllm: true\ntop_k: 5\nbeta: 0.1\nvllm_importance_sampling_correction: false\n",
+            "use_vllm: true\ntop_p: 0.9\nbeta: 0.1\nvllm_importance_sampling_correction: false\n",
             "write `beta: 0`",
         ),
         (
@@ -413,7 +413,7 @@ def test_truncation_in_generation_kwargs_is_truncation():
     assert load_recipe(
         None, {**given, "gradient_accumulation_steps": 8, "generation_kwargs": {"top_p": 1.0}}
     )
-    with pytest.raises(RecipeError, match="tokens that top_k, top_p and min_p keep"):
+    with pytest.raises(RecipeError, match="tokens that top_p and min_p keep"):
         load_recipe(
             None, {**given, "gradient_accumulation_steps": 8, "generation_kwargs": {"top_p": 0.9}}
         )

@@ -262,7 +262,7 @@ def test_a_policy_changed_in_memory_is_its_own_reference(tiny_folder, tmp_path, 
         ),
         (
             {"temperature": 0.7, "generation_kwargs": {"temperature": 0.5}},
-            "temperature is 0.7 and generation_kwargs",
+            "temperature is 0.7, but generation_kwargs",
         ),
         ({"repetition_penalty": 1.1}, "rescales the scores"),
     ],

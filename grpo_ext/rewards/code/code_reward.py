@@ -92,7 +92,15 @@ def tests_passed(
 
 
 def outputs_right(program: str, tests: list[dict[str, Any]], limits: Limits) -> list[bool]:
-    """Return, for each input, whether the program exited with code 0 and printed the output."""
+    """Return, for each test, whether the program exits with code 0 and prints the expected output.
+
+    White space at the end of lines and of the output is ignored. Inputs that were not run count as
+    wrong.
+
+    Raises:
+        ValueError: if a test lacks `input` or `output`.
+        MachineFault, TimeoutError: if the program was not run.
+    """
     for test in tests:
         if "input" not in test or "output" not in test:
             raise ValueError(
