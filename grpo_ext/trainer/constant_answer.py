@@ -45,7 +45,7 @@ class ConstantAnswer:
         self._collected: list[tuple[Row, Sample]] = []  # from TRL's current evaluation
 
     def figures(self, rows: list[Row], samples: list[Sample]) -> dict[str, float]:
-        """Return `NAME_constant` and `NAME_constant_se` of each reward, and set `judges` and `text`.
+        """Return `NAME_constant` and `NAME_constant_se` of rewards, and set `judges` and `text`.
 
         The result is empty if `applies` is False. Metrics are missing for a task without a best
         constant answer, for a reward that scored no sample, and for an unknown standard error.

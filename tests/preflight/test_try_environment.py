@@ -112,7 +112,7 @@ def test_slow_code_for_which_episodes_wait_is_noted(
         del world["threads"]
     findings = check_recipe(None, recipe_values(tmp_path, tiny_folder, world))
     assert findings.sound, findings.problems
-    told = [n.message for n in findings.notes if "wait one after another" in n.message]
+    told = [n.message for n in findings.notes if "take their turns one at a time" in n.message]
     assert len(told) == noted
     assert not told or "a turn takes 2 s" in told[0]
 
