@@ -5,12 +5,16 @@ is rounded by up to 0.03, and so is its log-prob. `Projection` multiplies the sa
 results stay in float32.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+
+_lock = threading.Lock()
+_settings_before: list[str] = []  # of the open contexts of `bfloat16_units`
 
 
 class Projection:
@@ -66,16 +70,22 @@ def bfloat16_units() -> Iterator[None]:
     """Let a CPU use its bfloat16 instructions for float32 products within the context.
 
     Numbers that are already in bfloat16 lose nothing, sums are in float32, and products take a
-    third of the time.
+    third of the time. The setting is that of the whole process: products of other threads are
+    rounded, too, while a context is open. Contexts may overlap; the last one restores the setting.
     """
     backend: Any = torch.backends.mkldnn  # the stubs lack `matmul`
     setting = backend.matmul
-    before = setting.fp32_precision
-    setting.fp32_precision = "bf16"
+    with _lock:
+        _settings_before.append(setting.fp32_precision)
+        setting.fp32_precision = "bf16"
     try:
         yield
     finally:
-        setting.fp32_precision = before
+        with _lock:
+            first = _settings_before[0]
+            _settings_before.pop()
+            if not _settings_before:
+                setting.fp32_precision = first
 
 
 def computing_dtype(hidden: Tensor) -> torch.dtype:

@@ -29,7 +29,7 @@ from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.rollout_function import FunctionSampler
 from grpo_ext.samplers.vllm import VLLMSampler
 from grpo_ext.samplers.vllm_generation import OurVLLM
-from grpo_ext.seams.precision import MIXED, Precision, choose_precision
+from grpo_ext.seams.precision import Precision, autocast_dtype, choose_precision
 from grpo_ext.seams.vllm import generates_with
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ def precision_of(trainer: SampledTrainer) -> Precision:
     args = trainer.args
     return choose_precision(
         trainer.accelerator.unwrap_model(trainer.model),
-        MIXED.get(trainer.accelerator.mixed_precision),
+        autocast_dtype(trainer.accelerator),
         args.cast_lm_head_to_fp32,
         args.residual_in_fp32,
     )

@@ -8,11 +8,12 @@ in float32, in both: the logits and, with `residual_in_fp32`, the sum of the lay
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
@@ -22,6 +23,14 @@ from grpo_ext.decoding.checks import base_model, is_sharded
 
 # the half types of mixed precision, by accelerate's names
 MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def autocast_dtype(accelerator: Accelerator) -> torch.dtype | None:
+    """Return the half type of accelerate's autocast.
+
+    `None` without mixed precision, in fp8, and under DeepSpeed, which needs no autocast.
+    """
+    return MIXED.get(accelerator.mixed_precision) if accelerator.native_amp else None
 
 
 @dataclass(frozen=True)
@@ -120,7 +129,7 @@ def computing_in(precision: Precision, model: nn.Module) -> Iterator[None]:
             if name.rpartition(".")[2] == "rotary_emb":  # else keys would be cached in float32
                 hooks.append(module.register_forward_hook(returns(mixed)))
     try:
-        with torch.autocast(inner.device.type, dtype=mixed, enabled=mixed is not None):
+        with nullcontext() if mixed is None else torch.autocast(inner.device.type, dtype=mixed):
             yield
     finally:
         for hook in hooks:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from grpo_ext.determinism.attention import MOST_KEYS
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.scoring.layout import attention_of, has_rotary_positions
 from grpo_ext.trainer.port import Trainer
@@ -18,7 +19,7 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
 
     Raises:
         ValueError: if something else than our `generate` samples, or if the model has another
-            attention than torch's, or positions that count padding.
+            attention than torch's, positions that count padding, or too long completions.
     """
     if not trainer.args.deterministic:
         return
@@ -31,6 +32,11 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
         raise ValueError(
             "`deterministic: true` does not work with a multimodal processor, or with tools that "
             "TRL calls, because TRL itself generates then. Write `deterministic: false`."
+        )
+    if trainer.args.max_completion_length >= MOST_KEYS:
+        raise ValueError(
+            f"`deterministic: true` works with at most {MOST_KEYS} tokens of prompt and "
+            "completion. Lower max_completion_length, or write `deterministic: false`."
         )
     model = trainer.accelerator.unwrap_model(trainer.model)
     attention = attention_of(model)

@@ -88,6 +88,8 @@ class Other(Sampler):
 def test_other_samplers_and_models_are_refused(tiny_folder, tmp_path):
     with pytest.raises(ValueError, match="arguments sampler and rollout_func"):
         make(tiny_folder, tmp_path, sampler=Other())
+    with pytest.raises(ValueError, match="at most 32768 tokens"):
+        make(tiny_folder, tmp_path, max_completion_length=2**15)
     eager = AutoModelForCausalLM.from_pretrained(tiny_folder, attn_implementation="eager")
     with pytest.raises(ValueError, match="this model uses eager"):
         make(tiny_folder, tmp_path, eager)
