@@ -68,7 +68,12 @@ class ThreadPool:
 
         async with self._places:
             end = time.monotonic() + seconds
-            Thread(target=run, name="environment", daemon=True).start()
+            try:
+                Thread(target=run, name="environment", daemon=True).start()
+            except RuntimeError as error:  # the system allows no further thread
+                for result in results:
+                    result.set_exception(error)
+                return
             with suppress(TimeoutError):
                 await asyncio.wait_for(finished.wait(), seconds)
         pairs = zip(results, returned, strict=True)

@@ -56,15 +56,19 @@ def is_open(environment: Environment) -> bool:
     return id(environment) in _opened
 
 
-def close_played(all_rules: Iterable[EpisodeRules]) -> None:
-    """Close all open environments with one of these rules, except lasting ones.
+def close_played(all_rules: Iterable[EpisodeRules], lasting: bool = False) -> None:
+    """Close all open environments with one of these rules.
 
     Call it when their episodes are over.
+
+    Args:
+        all_rules: the rules of the environments.
+        lasting: whether to close those that serve more than one episode, too.
     """
     rule_ids = {id(rules) for rules in all_rules}
     played = []
     for opened in list(_opened.values()):
-        if id(opened.rules) in rule_ids and not opened.lasting:
+        if id(opened.rules) in rule_ids and (lasting or not opened.lasting):
             played.append(opened)
     close_environments(played)
 
@@ -121,10 +125,15 @@ def _started(opened: Opened, in_threads: bool) -> Future[Any]:
     except BaseException as error:  # whatever user code raises
         future.set_exception(error)
         return future
-    if inspect.iscoroutine(returned):
+    if not inspect.iscoroutine(returned):
+        future.set_result(None)
+        return future
+    try:
         return start_coroutine(returned, seconds)
-    future.set_result(None)
-    return future
+    except RuntimeError as error:  # Python 3.12 starts no thread at its exit
+        returned.close()
+        future.set_exception(error)
+        return future
 
 
 # no new threads can be started at the exit of an interpreter

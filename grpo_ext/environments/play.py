@@ -63,14 +63,16 @@ def play(
     is_named = isinstance(environment, str | Mapping)
     played = rules.new_environment() if is_named else rules.make()  # the caller closes its own
     episode = Episode(rules, NoTokens(), sys.maxsize, row or {}, played)
-    for turn in turns:
-        if episode.ended:
-            break
-        message = message_of(turn)
-        episode.take_turn(message, message["content"])
-        episode.hear()
-    state = episode.world.state()
-    close_played([rules])
+    try:
+        for turn in turns:
+            if episode.ended:
+                break
+            message = message_of(turn)
+            episode.take_turn(message, message["content"])
+            episode.hear()
+        state = episode.world.state()
+    finally:
+        close_played([rules], lasting=True)
     errors = [count.last_error for count in rules.failures.methods.values() if count.failed]
     return PlayedEpisode(
         prompt=episode.prompt,

@@ -6,14 +6,17 @@ of the episode stay as they were sampled.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from grpo_ext.common.user_code import TooLate, deadline
 from grpo_ext.environments.base import Row
 from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.guarded import GuardedEnvironment, protected
 from grpo_ext.environments.turn_tokens import Message
 
+logger = logging.getLogger(__name__)
 ATTEMPTS = 2  # new environments per failure
 
 
@@ -53,8 +56,15 @@ def play_again(
         that the model has read.
     """
     for _ in range(ATTEMPTS):
-        with protected(rules.name, row["seed"], "make"):
-            environment = rules.new_environment()
+        try:
+            with protected(rules.name, row["seed"], "make"), deadline(rules.step_timeout):
+                environment = rules.new_environment()
+        except (Exception, TooLate) as error:
+            logger.warning(
+                f"{rules.name}: a new instance for an episode that is played again could not be "
+                f"made: {type(error).__name__}: {error}"
+            )
+            continue
         world = GuardedEnvironment(environment, rules, row["seed"])
         played = _played(world, row, opening, exchanges)
         if played is not None:

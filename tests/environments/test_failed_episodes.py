@@ -79,6 +79,28 @@ def test_retry_plays_the_episode_again_from_its_seed(begin, fails, options):
         assert again.environment is not broken and broken.heard != ["a", "b", "c"]
 
 
+def test_an_episode_is_left_out_if_no_new_environment_can_be_made(begin, monkeypatch):
+    one = begin(fails="second step", on_failure="retry")
+
+    def gone():
+        raise ConnectionRefusedError("the service is gone")
+
+    monkeypatch.setattr(type(one.rules), "new_environment", lambda rules: gone())
+    say(one, "a", "b")
+    assert one.left_out and one.ended
+
+
+def test_a_thread_that_cannot_start_is_a_failure(begin, monkeypatch):
+    one = begin(fails="nothing", threads=2, on_failure="mask")
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("grpo_ext.environments.background.Thread.start", refuse)
+    say(one, "a")
+    assert one.left_out and one.ended
+
+
 @pytest.mark.parametrize("options", [{"every": True}, {"forgets": True}])
 def test_an_episode_that_cannot_be_played_again_is_left_out(begin, options):
     """Each new environment fails too, or answers otherwise than the model has read."""

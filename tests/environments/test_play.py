@@ -3,8 +3,20 @@
 import pytest
 
 from grpo_ext import play
+from grpo_ext.environments.open_environments import _opened
 from tests.support.worlds import Counting, Faulty
 
+CLOSING = """
+from grpo_ext import Environment
+
+
+class Closing(Environment):
+    def step(self, text):
+        return "", True
+
+    def close(self):
+        pass
+"""
 ROW = {"nums": [3, 5, 8], "target": 10}
 
 
@@ -41,6 +53,17 @@ def test_failures_are_named_with_file_and_line():
     assert played.end == "failures" and played.counts.failures == played.counts.turns == 1
     [error] = played.errors
     assert "RuntimeError: no idea" in error and "worlds.py" in error
+
+
+def test_environments_that_play_makes_are_closed(tmp_path):
+    file = tmp_path / "closing.py"
+    file.write_text(CLOSING)
+    before = len(_opened)
+    played = play(f"{file}:Closing", ["a"])
+    assert played.end == "environment" and len(_opened) == before
+    with pytest.raises(ValueError, match="a text or a call"):
+        play(f"{file}:Closing", [7])
+    assert len(_opened) == before
 
 
 def test_what_is_no_environment_or_turn_is_refused():

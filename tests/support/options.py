@@ -178,6 +178,10 @@ NOT_DRAWN: dict[str, tuple[Any, str]] = {
         0.01,
         "a term of models with experts, beside the loss: `tests/trainer/test_one_meaning.py`",
     ),
+    "deterministic": (
+        True,
+        "a scripted sampler has log-probs of its own: `tests/trainer/test_deterministic.py`",
+    ),
     "disable_dropout": (
         False,
         "dropout differs in each pass, of which a run warns: `tests/trainer/test_dropout.py`",
