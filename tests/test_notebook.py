@@ -49,7 +49,7 @@ def test_the_notebook_runs_offline_with_a_tiny_model(tmp_path):
     assert json.loads(shown.outputs[-1].data["text/plain"]) == scores
     assert "first run: sound" in text
     assert "eval_word_count" in text and "±" in text
-    assert "after 0 steps" in text and "after 12 steps" in text
+    assert "after 0 steps" in text and "after 24 steps" in text
     [picture] = pictures(notebook)
     assert picture.startswith(b"\x89PNG")
     folder = tmp_path / "runs" / "first-run" / "merged"
