@@ -113,7 +113,7 @@ def test_a_task_without_its_rows_says_what_to_do(tasks, tmp_path, capsys):
     assert main(["eval", *words]) == 2
     told = capsys.readouterr().err
     assert told.startswith("grpo-ext: the tasks broken cannot be loaded (")
-    assert told.endswith("name tasks with local files by --suite_tasks FOLDER.\n")
+    assert told.endswith("use tasks with local files, which --suite_tasks FOLDER adds.\n")
 
 
 @harness
