@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.episode_rules import EpisodeRules
+from grpo_ext.environments.fit_answers import answer_limit, fitted_answer
 from grpo_ext.environments.guarded import GuardedEnvironment, protected
 from grpo_ext.environments.play_again import Exchange, PlayedAgain, play_again
 from grpo_ext.environments.transcript import as_read
@@ -52,6 +53,7 @@ class Episode:
         self.rules = rules
         self.tokens = tokens
         self.room = room
+        self._logged_room = room  # which `cut_off` does not change
         # an environment of TRL may write the whole prompt
         prompt = row.get("prompt", [{"role": "user", "content": ""}])
         if isinstance(prompt, str) or not isinstance(prompt[-1]["content"], str):
@@ -69,6 +71,7 @@ class Episode:
         #: why the episode ended; empty while it goes on
         self.end: End = ""
         self.asking = False  #: whether the environment has a turn to answer
+        self.cut_answers = 0  #: answers that were too long and have been cut off
         self._first = 0  # index of the current turn's first token
         self._stopped = True  # whether the last turn has its end token
         self._exchanges: list[Exchange] = []  # turns that the environment has answered
@@ -111,6 +114,7 @@ class Episode:
         If `room` is 0 or less, the episode ends before its first turn, which is left empty.
         """
         self.room = max(room, 0)
+        self._logged_room = self.room
         if room <= 0:
             self.messages = [{"role": "assistant", "content": ""}]
             self.end = "room"
@@ -246,7 +250,8 @@ class Episode:
         """Wait for the environment's answer to the last turn, and continue with it or end.
 
         The episode ends if the environment or the rules say so, if it is `left_out`, after
-        `MAX_FAILURES` failures, or if there is no room for the answer and another token.
+        `MAX_FAILURES` failures, or if there is no room for the answer and another token. Before
+        that, a long answer is cut off, so that there is room for the next turn.
         """
         self.asking = False
         if self.ended:
@@ -269,17 +274,16 @@ class Episode:
             self.end = "turns"
         if self.ended:
             return
-        try:
-            tokens = self.tokens.answer(answer, self._stopped)
-        except ValueError:  # some templates allow only one call per turn
-            content = "\n".join(message["content"] for message in answer)
-            answer = [{**answer[0], "content": content}]
-            tokens = self.tokens.answer(answer, self._stopped)
-        if len(self.ids) + len(tokens) >= self.room:
+        lengths = [len(message["content"]) for message in answer]
+        is_long = max(lengths) > self.rules.answer_characters  # and has been cut off
+        limit = answer_limit(self.room - len(self.ids), self.rules.turn_tokens)
+        fitted = fitted_answer(answer, self.tokens, self._stopped, limit)
+        if len(self.ids) + len(fitted.ids) >= self.room:
             self.end = "room"
             return
-        self.messages += answer
-        self.pending.extend(tokens)
+        self.cut_answers += is_long or fitted.is_cut
+        self.messages += fitted.messages
+        self.pending.extend(fitted.ids)
 
     @property
     def left_out(self) -> bool:
@@ -345,10 +349,11 @@ class Episode:
     ) -> dict[str, Any]:
         """Return the fields of the episode in a line of `samples.jsonl`.
 
-        These are `prompt`, `seed`, `messages` and `ids_checksum`, a checksum of all tokens with
-        those of the prompt. Each turn of the model also has `counted_tokens`, the number of its
-        tokens in the loss; `earned`, its value from `gains`; and the fields of
-        `TurnTokens.as_written`, with which it can be played again.
+        These are `prompt`, `seed`, `messages`, `room`, the maximum number of tokens of all turns
+        and answers, and `ids_checksum`, a checksum of all tokens with those of the prompt. Each
+        turn of the model also has `counted_tokens`, the number of its tokens in the loss; `earned`,
+        its value from `gains`; and the fields of `TurnTokens.as_written`, with which it can be
+        played again.
 
         Args:
             weights: see `gains`; `None` leaves out `earned`.
@@ -371,6 +376,7 @@ class Episode:
             "prompt": self.prompt,
             "seed": self.seed,
             "messages": messages,
+            "room": self._logged_room,
             "ids_checksum": self.ids_checksum(),
         }
 

@@ -14,6 +14,8 @@ class EpisodeCounts:
 
     turns: int
     at_turn_limit: bool  #: ended because it had its most turns
+    at_length_limit: bool  #: ended because it had no room for more tokens
+    cut_answers: int  #: answers of the environment that were too long and have been cut off
     failures: int  #: turns in which the environment failed
     left_out: bool  #: neither scored nor trained on, because the environment failed
     tokens: int  #: tokens that the model wrote
@@ -30,6 +32,8 @@ class EpisodeCounts:
         return cls(
             turns=episode.turns,
             at_turn_limit=episode.end == "turns",
+            at_length_limit=episode.truncated,
+            cut_answers=episode.cut_answers,
             failures=world.failures,
             left_out=episode.left_out,
             tokens=sum(episode.mask),
@@ -50,6 +54,8 @@ def episode_figures(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
     figures = {
         "episodes/turns": turns / number,
         "episodes/at_turn_limit": sum(count.at_turn_limit for count in counts) / number,
+        "episodes/at_length_limit": sum(count.at_length_limit for count in counts) / number,
+        "episodes/answers_cut": sum(count.cut_answers for count in counts) / number,
         "episodes/failures": sum(count.failures for count in counts) / number,
         "episodes/left_out": sum(count.left_out for count in counts) / number,
         "episodes/tokens_per_turn": sum(count.tokens for count in counts) / max(turns, 1),

@@ -13,6 +13,7 @@ from grpo_ext.common.user_code import TooLate, deadline, exit_if_forked, preserv
 from grpo_ext.environments.background import Work, start_coroutine
 from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.episode_rules import EpisodeRules
+from grpo_ext.environments.fit_answers import CUT_OFF
 from grpo_ext.environments.tools import Misuse, Tool, call, checked_tools
 from grpo_ext.environments.turn_tokens import Message
 from grpo_ext.rewards.batch_rows import copy_containers
@@ -127,7 +128,7 @@ class GuardedEnvironment:
         if self._is_broken:
             self.calls += 1
             self.failed_calls += 1
-            return [self._tool_message("", UNREADABLE)], False
+            return [self._tool_message("", self._shortened(UNREADABLE))], False
         if not self._requests:
             text, over = self._step()
             return [{"role": "user", "content": text}], over
@@ -286,7 +287,7 @@ class GuardedEnvironment:
     def _shortened(self, text: str) -> str:
         limit = self.rules.answer_characters
         if len(text) > limit:
-            text = f"{text[:limit]} (cut off)"
+            text = text[:limit] + CUT_OFF
         return text.encode("utf-8", "replace").decode()
 
 

@@ -106,7 +106,7 @@ class TurnTokens:
         if opening and self._spells_special_token(messages[-1]["content"], len(opening)):
             before, middle, after = self._around_opening(messages, opening)
             ids = self.tokens_of(before)
-            ids += self._plain_tokens(middle)
+            ids += self.plain_tokens(middle)
             ids += self.tokens_of(after)
             return ids
         encoded: Any = self.tokenizer.apply_chat_template(
@@ -135,7 +135,7 @@ class TurnTokens:
         ids = [] if ended else [self.end]
         ids += before
         for message, after in zip(messages, after_each, strict=True):
-            ids += self._plain_tokens(message["content"])
+            ids += self.plain_tokens(message["content"])
             ids += after
         return ids
 
@@ -157,7 +157,7 @@ class TurnTokens:
         """
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def _plain_tokens(self, text: str) -> list[int]:
+    def plain_tokens(self, text: str) -> list[int]:
         """Return the tokens of a text, without recognizing special tokens in it."""
         encoded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)
         return list(encoded["input_ids"])

@@ -102,8 +102,11 @@ def play_again(episode: Episode, sample: Row) -> None:
     for message in mappings(sample["messages"]):
         if message.get("role") == "assistant" and "raw" in message:
             turns.append(message)
+    room = sample.get("room")  # earlier versions lack it
     if not turns:  # its prompt left no room
         episode.limit(0)
+    elif isinstance(room, int):
+        episode.limit(min(room, episode.room))
     for turn in turns:
         if episode.ended:
             return

@@ -18,6 +18,8 @@ def counts_of(**changes) -> EpisodeCounts:
     usual = {
         "turns": 2,
         "at_turn_limit": False,
+        "at_length_limit": False,
+        "cut_answers": 0,
         "failures": 0,
         "left_out": False,
         "tokens": 10,
@@ -32,11 +34,15 @@ def counts_of(**changes) -> EpisodeCounts:
 def test_figures_are_means_per_episode_and_tokens_per_turn():
     counts = [
         counts_of(),
-        counts_of(turns=6, at_turn_limit=True, failures=1, left_out=True, seconds=1.5),
+        counts_of(
+            turns=6, at_turn_limit=True, cut_answers=3, failures=1, left_out=True, seconds=1.5
+        ),
     ]
     assert episode_figures(counts) == {
         "episodes/turns": 4,
         "episodes/at_turn_limit": 0.5,
+        "episodes/at_length_limit": 0.0,
+        "episodes/answers_cut": 1.5,
         "episodes/failures": 0.5,
         "episodes/left_out": 0.5,
         "episodes/tokens_per_turn": 2.5,

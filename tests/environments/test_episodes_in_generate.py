@@ -14,7 +14,7 @@ from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.samplers.lockstep_episodes import hear, write_turn
 from grpo_ext.seams.generate import fast_generation, watching
-from tests.support.worlds import Counting, Faulty
+from tests.support.worlds import Counting, Faulty, Wordy
 
 PROMPTS = ["Use 3, 4, 5.", "Use 1.", "Use 9, 9, 1 to make 17."]
 
@@ -83,10 +83,12 @@ def test_what_the_model_wrote_is_what_it_writes_after_all_before_it(parts, fast)
         assert "".join(parts[1].decode(episode.ids)).count("of 4") == 3
 
 
-def test_both_loops_play_alike(parts):
-    (fast, _, _), (plain, _, _) = play(parts), play(parts, fast=False)
+@pytest.mark.parametrize("make", [Counting, Wordy])
+def test_both_loops_play_alike(parts, make):
+    (fast, _, _), (plain, _, _) = play(parts, make=make), play(parts, fast=False, make=make)
     assert [e.ids for e in fast] == [e.ids for e in plain]
     assert [e.mask for e in fast] == [e.mask for e in plain]
+    assert [e.cut_answers for e in fast] == [int(make is Wordy)] * len(fast)
 
 
 def test_every_token_is_read_once(parts):

@@ -73,7 +73,17 @@ def short_run(tiny_folder, tmp_path_factory):
     return run_of(tmp_path_factory.mktemp("short"), tiny_folder, max_completion_length=24)
 
 
-@pytest.mark.parametrize("name, ends", [("run", {"environment"}), ("short_run", {"room"})])
+@pytest.fixture(scope="module")
+def wordy_run(tiny_folder, tmp_path_factory):
+    """A run whose answers are cut off."""
+    wordy = {**WORLD, "name": WORLD["name"].replace("Counting", "Wordy")}
+    return run_of(tmp_path_factory.mktemp("wordy"), tiny_folder, environment=wordy)
+
+
+@pytest.mark.parametrize(
+    "name, ends",
+    [("run", {"environment"}), ("short_run", {"room"}), ("wordy_run", {"room"})],
+)
 def test_every_logged_episode_played_again_is_identical(name, ends, request):
     recipe, _, log = request.getfixturevalue(name)
     samples = json_rows(log)
@@ -89,6 +99,7 @@ def test_every_logged_episode_played_again_is_identical(name, ends, request):
         turns = game.episode.logged()["messages"]
         assert turns == logged["messages"]
         found_ends.add(game.episode.end)
+        assert game.episode.cut_answers == (name == "wordy_run")
         has_ids += sum("raw_ids" in turn for turn in turns)
     modes = [sample["mode"] for sample in samples]
     assert modes == ["train"] * 8 + ["eval"] * 2 and found_ends == ends and has_ids

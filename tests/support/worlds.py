@@ -104,3 +104,11 @@ class Bordering(Environment):
         self.turns += 1
         self.score = len(text) % 5 / 4
         return answer, self.turns == 3
+
+
+class Wordy(Counting):
+    """Says more after every turn than an episode has room for."""
+
+    def step(self, text):
+        said, over = super().step(text)
+        return f"{said}: " + "12 + 7 = 19, größer 🐍 " * 60, over

@@ -135,6 +135,23 @@ def test_episodes_of_several_calls_of_generate_are_exact(tiny_folder, tmp_path, 
     assert max(off.values()) < 1e-5, off
 
 
+@pytest.mark.parametrize("more", [{}, {"sampler": "process"}], ids=["generate", "process"])
+def test_answers_that_are_cut_off_are_trained_around(tiny_folder, tmp_path, more):
+    noted = Gradients()
+    wordy = {**WORLD, "name": f"{REPO}/tests/support/worlds.py:Wordy", "most": 2}
+    settings = {"max_steps": 1, "loss_type": "dapo", "environment": wordy, **more, **TRUNCATED}
+    trainer = make(tiny_folder, tmp_path, [noted], Noting, **settings)
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert 1 - 1e-4 < logged["sampling/ratio/min"] <= logged["sampling/ratio/max"] < 1 + 1e-4
+    assert logged["episodes/answers_cut"] == 1 and logged["episodes/turns"] == 2
+    assert logged["episodes/at_length_limit"] == 0
+    wanted = oracle(tiny_folder, noted.weights, trainer.used, **TRUNCATED)
+    largest = max(float(g.abs().max()) for g in wanted.values())
+    off = {name: float((noted.found[name] - g).abs().max()) / largest for name, g in wanted.items()}
+    assert max(off.values()) < 1e-5, off
+
+
 @pytest.mark.parametrize("credit", ["episode", "turn"])
 def test_episodes_that_their_service_broke_have_no_part_in_the_gradient(
     tiny_folder, tmp_path, credit

@@ -1,0 +1,112 @@
+"""Cut answers of an environment off where they would leave no room for the model's next turn."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grpo_ext.environments.turn_tokens import Message, TurnTokens
+
+CUT_OFF = " (cut off)"  # the end of a text that has been cut off
+
+
+@dataclass(frozen=True)
+class FittedAnswer:
+    """An answer as the model reads it."""
+
+    messages: list[Message]
+    ids: list[int]  #: its tokens, with those of the template around it
+    is_cut: bool  #: whether it has been cut off
+
+
+def answer_limit(left: int, turn_tokens: int | None) -> int:
+    """Return the maximum number of tokens of an answer, so that the next turn has room.
+
+    Half of what the episode has left remains for that turn, or one token more than `turn_tokens` if
+    this is less. With that token, a turn of full length does not end the episode.
+
+    Args:
+        left: the number of tokens that the episode has left.
+        turn_tokens: maximum number of tokens of a turn; `None`: as many as the episode has left.
+    """
+    half = left // 2
+    if turn_tokens is None:
+        return half
+    return max(half, left - turn_tokens - 1)
+
+
+def fitted_answer(
+    messages: Sequence[Message], tokens: TurnTokens, ended: bool, limit: int
+) -> FittedAnswer:
+    """Return an answer with at most `limit` tokens, cut off if it has more.
+
+    A message that is cut off ends with `CUT_OFF`. Messages of an answer share its tokens evenly,
+    and what a short one leaves goes to the longer ones. At least `CUT_OFF` stays of a message, so
+    the shortest answer may still have more than `limit` tokens.
+
+    Args:
+        messages: the answer as chat messages.
+        tokens: converts answers to tokens.
+        ended: whether the model's turn has its end token.
+        limit: maximum number of tokens, with those of the template around the answer.
+    """
+    answer = list(messages)
+    try:
+        ids = tokens.answer(answer, ended)
+    except ValueError:  # some templates allow only one call per turn
+        content = "\n".join(message["content"] for message in answer)
+        answer = [{**answer[0], "content": content}]
+        ids = tokens.answer(answer, ended)
+    if len(ids) <= limit:
+        return FittedAnswer(answer, ids, is_cut=False)
+    counts = [len(tokens.plain_tokens(message["content"])) for message in answer]
+    of_template = len(ids) - sum(counts)
+    shares = even_shares(counts, limit - of_template)
+    cut = []
+    for message, share in zip(answer, shares, strict=True):
+        cut.append({**message, "content": cut_text(message["content"], tokens, share)})
+    return FittedAnswer(cut, tokens.answer(cut, ended), is_cut=cut != answer)
+
+
+def even_shares(counts: Sequence[int], total: int) -> list[int]:
+    """Divide a number of tokens among texts as evenly as possible.
+
+    No text gets more than it has; what it leaves goes to the others.
+
+    Args:
+        counts: the number of tokens of each text.
+        total: the number of tokens to divide; below 0 counts as 0.
+    """
+    shares = [0] * len(counts)
+    left = max(total, 0)
+    from_shortest = sorted(range(len(counts)), key=lambda i: counts[i])
+    for place, i in enumerate(from_shortest):
+        shares[i] = min(counts[i], left // (len(counts) - place))
+        left -= shares[i]
+    return shares
+
+
+def cut_text(text: str, tokens: TurnTokens, limit: int) -> str:
+    """Return a text of at most `limit` tokens: the text, or its beginning and `CUT_OFF`.
+
+    If `CUT_OFF` alone has more tokens, it is returned, or the whole text if this is not longer.
+
+    Args:
+        text: the text, which may already end with `CUT_OFF`.
+        tokens: converts texts to tokens.
+        limit: maximum number of tokens.
+    """
+
+    def count(length: int) -> int:
+        return len(tokens.plain_tokens(text[:length] + CUT_OFF))
+
+    ids = tokens.plain_tokens(text)
+    if len(ids) <= max(limit, count(0)):
+        return text
+    # only the beginning is searched, since the tokenizer may be slow on long texts
+    beginning = tokens.tokenizer.decode(
+        ids[: max(limit, 0)],
+        clean_up_tokenization_spaces=False,
+    )
+    longest = min(len(beginning), len(text.removesuffix(CUT_OFF)))
+    length = bisect_right(range(longest + 1), limit, key=count) - 1
+    return text[: max(length, 0)] + CUT_OFF
