@@ -77,6 +77,8 @@ def print_findings(findings: Findings, name: str) -> None:
         print(f"         in batches of {figures['eval_batch']} completions per process")
     if figures.get("prompts"):
         print_prompts(figures["prompts"])
+    if figures.get("episodes"):
+        print_episodes(figures["episodes"])
     if figures.get("rewards"):
         print_rewards(figures["rewards"])
     for task, rewards in figures.get("rewards_by_task", {}).items():
@@ -116,6 +118,19 @@ def print_prompts(prompts: Mapping[str, Any]) -> None:
         first_prompt = first_prompt[:MAX_CHARACTERS] + " ..."
     for line in printable(first_prompt).split("\n"):
         print(f"         | {line}")
+
+
+def print_episodes(episodes: Mapping[str, Any]) -> None:
+    """Print the token counts of answers to made-up turns, and how many turns fit with them."""
+    length = f"at least {episodes['shortest_answer']}"
+    if episodes["answers"]:
+        shortest, longest = episodes["answers"]
+        length = f"{shortest} to {longest}"
+    print(
+        f"episodes answers of {length} tokens with the chat template; turns that fit in "
+        f"max_completion_length {episodes['room']}: {episodes['turns']} of at most "
+        f"{episodes['turn_tokens']} tokens"
+    )
 
 
 def print_rewards(rewards: Mapping[str, Any], task: str = "") -> None:

@@ -1,8 +1,10 @@
 """Try a recipe's environment: its first prompts, and turns with made-up completions."""
 
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
@@ -14,6 +16,7 @@ from grpo_ext.environments.episode_rules import episode_rules
 from grpo_ext.environments.start_episodes import Begin, beginning
 from grpo_ext.environments.tools import ToolEnvironment
 from grpo_ext.evaluation.completions import end_tokens
+from grpo_ext.preflight.episode_lengths import check_episode_lengths
 from grpo_ext.preflight.first_rows import Row
 from grpo_ext.preflight.tokenized_prompts import (
     check_tokenized_prompts,
@@ -123,7 +126,8 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
     """Play one episode per text, with the text as each of the model's turns.
 
     A method that failed on all its calls, including those from `first_episodes`, is a problem; one
-    that failed on some is a note, and so is slow code that runs for one episode at a time.
+    that failed on some is a note, and so is slow code that runs for one episode at a time. The
+    tokens of the answers show how many turns fit.
 
     Args:
         begin: the function that starts the episodes.
@@ -135,12 +139,15 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
         Whether no method failed on all its calls.
     """
     until = time.monotonic() + BUDGET
-    seconds: list[float] = []
+    answers = Answers()
     with quiet(LOGGER):
         for text in texts:
             [episode] = begin([row])
-            seconds += play(episode, text, until)
+            room = episode.room
+            play(episode, text, until, answers)
             episode.columns()
+    check_episode_lengths(episode, room, answers.tokens, findings)
+    seconds = answers.seconds
     # the fastest, since the first call may import something
     if seconds and min(seconds) >= SLOW and not episode.world.in_background:
         findings.note(
@@ -168,24 +175,34 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
     return is_sound
 
 
-def play(episode: Episode, text: str, until: float) -> list[float]:
+@dataclass(frozen=True)
+class Answers:
+    """The answers of an environment to made-up turns."""
+
+    seconds: list[float] = field(default_factory=list)  #: the time of each turn that did not fail
+    tokens: list[int] = field(default_factory=list)  #: the length of each answer, with the template
+
+
+def play(episode: Episode, text: str, until: float, answers: Answers) -> None:
     """Play at most `MAX_TURNS` turns, until the episode is over, has failed, or the time is up.
+
+    The length of the episode is not limited, so that answers are whole.
 
     Args:
         episode: an episode that has begun.
         text: the text of each of the model's turns.
         until: when to stop, by `time.monotonic`.
-
-    Returns:
-        The seconds that the environment took for each turn, except one that failed.
+        answers: gets the answers.
     """
-    seconds: list[float] = []
+    episode.limit(sys.maxsize)
     for _ in range(MAX_TURNS):
         if episode.ended or episode.world.failures or time.monotonic() > until:
             break
         seconds_alone([episode])
         episode.take_turn({"role": "assistant", "content": text}, text)
         episode.hear()
+        if episode.pending:
+            answers.tokens.append(len(episode.pending))
+            episode.pending.clear()
         if not episode.world.failures:
-            seconds.append(seconds_alone([episode]))
-    return seconds
+            answers.seconds.append(seconds_alone([episode]))

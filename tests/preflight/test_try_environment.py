@@ -11,6 +11,7 @@ import pytest
 import trl
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from grpo_ext.cli.check import print_findings
 from grpo_ext.common import stopwatch
 from grpo_ext.environments.base import environment_class
 from grpo_ext.preflight.check_recipe import check_recipe
@@ -187,3 +188,78 @@ def test_a_plan_counts_the_same_prompt(tool_model, tmp_path):
     recipe = recipe_values(tmp_path, folder, f"{file}:World", max_completion_length=1000)
     mean = check_recipe(None, recipe).figures["prompts"]["tokens"]["mean"]
     assert prompt_tokens(load_recipe(None, recipe)) == pytest.approx(mean, rel=0.02)
+
+
+LONG = {"max_completion_length": 1000}
+TALKS = STEP + "return 'The board is still empty. ' * LENGTH, False"
+
+
+def checked_lengths(folder, model, length, **values):
+    """Check an environment that says `length` sentences after each turn."""
+    file = write(folder, TALKS.replace("LENGTH", str(length)))
+    world = {"name": f"{file}:World", **values.pop("rules", {})}
+    return check_recipe(None, recipe_values(folder, model, world, **values))
+
+
+def test_it_is_said_how_many_turns_fit(tiny_folder, tmp_path, capsys):
+    findings = checked_lengths(tmp_path, tiny_folder, 1, rules={"turns": 5}, **LONG)
+    assert findings.sound, findings.problems
+    lengths = findings.figures["episodes"]
+    shortest, longest = lengths["answers"]
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    said = "<|im_end|>\n<|im_start|>user\nThe board is still empty. "
+    said += "<|im_end|>\n<|im_start|>assistant\n"
+    assert shortest == longest == len(tokenizer(said)["input_ids"]) - 1  # the end of the turn
+    assert (lengths["room"], lengths["turns"]) == (1000, 5)
+    assert lengths["turn_tokens"] == (1000 - 4 * longest) // 5
+    print_findings(findings, "mine.yaml")
+    told = f"answers of {longest} to {longest} tokens with the chat template; turns that fit"
+    assert told in capsys.readouterr().out
+    limited = checked_lengths(tmp_path, tiny_folder, 1, rules={"turn_tokens": 400}, **LONG)
+    assert limited.figures["episodes"]["turns"] == 2 and not told_of_lengths(limited)
+
+
+def told_of_lengths(findings) -> list[str]:
+    told = [*findings.problems, *findings.notes]
+    return [problem.message for problem in told if problem.key == "max_completion_length"]
+
+
+@pytest.mark.parametrize(
+    "length, room, rules, is_sound, words",
+    [
+        (1, 12, {}, False, "no second turn of an episode fits in max_completion_length 12, "),
+        (1, 12, {"turns": 1}, True, None),
+        (1, 100, {}, True, None),
+        (1, 60, {"turn_tokens": 50}, True, "after a first one of turn_tokens 50"),
+        (90, 60, {}, True, "and are cut off, because max_completion_length 60"),
+    ],
+    ids=["no turn", "one turn", "fits", "after a long turn", "cut off"],
+)
+def test_turns_and_answers_that_do_not_fit_are_told(
+    length, room, rules, is_sound, words, tiny_folder, tmp_path
+):
+    found = checked_lengths(tmp_path, tiny_folder, length, rules=rules, max_completion_length=room)
+    told = told_of_lengths(found)
+    assert found.sound == is_sound and len(told) == (words is not None)
+    assert words is None or words in told[0]
+
+
+def test_the_smallest_length_that_is_named_is_enough(tiny_folder, tmp_path):
+    [told] = told_of_lengths(
+        checked_lengths(tmp_path, tiny_folder, 1, max_completion_length=3),
+    )
+    named = int(re.search(r"at least (\d+)\.$", told)[1])
+    for room in (named - 1, named):
+        found = checked_lengths(tmp_path, tiny_folder, 1, max_completion_length=room)
+        assert found.sound == (room == named)
+
+
+def test_tools_need_room_for_a_result(tool_model, tmp_path):
+    folder, _ = tool_model
+    file = write(tmp_path, TALKING.replace("LENGTH", "1"))
+    recipe = recipe_values(tmp_path, folder, f"{file}:World", max_completion_length=20)
+    findings = check_recipe(None, recipe)
+    assert "no second turn of an episode fits" in told_of_lengths(findings)[0]
+    enough = check_recipe(None, {**recipe, "max_completion_length": 400})
+    assert enough.sound and enough.figures["episodes"]["answers"] is None
+    assert enough.figures["episodes"]["turns"] == 8

@@ -1,0 +1,90 @@
+"""Check how many turns of an episode fit into `max_completion_length`."""
+
+from collections.abc import Sequence
+
+from grpo_ext.environments.episode import Episode
+from grpo_ext.environments.episode_rules import answers_texts
+from grpo_ext.environments.fit_answers import CUT_OFF, answer_limit
+from grpo_ext.environments.turn_tokens import Message
+from grpo_ext.recipe.problems import Findings
+
+KEY = "max_completion_length"
+
+
+def check_episode_lengths(
+    episode: Episode, room: int, answers: Sequence[int], findings: Findings
+) -> None:
+    """Check that a second turn fits, and record how many turns do.
+
+    Args:
+        episode: any episode of the environment.
+        room: maximum number of tokens of all turns and answers together.
+        answers: the number of tokens of each answer to a made-up turn. If there are none, because
+            no episode went on, and the environment has no tools, nothing is checked.
+        findings: gets the problem or the note, and the figure "episodes": the room, the lengths of
+            the shortest and the longest answer, the length of the shortest possible one, and the
+            number of turns that fit with answers of mean length, and their length.
+    """
+    turns = episode.rules.turns
+    turn_tokens = episode.rules.turn_tokens
+    if turns == 1 or not (answers or episode.tokens.tools):
+        return
+    shortest = min([*shortest_answers(episode), *answers])
+    usual = round(sum(answers) / len(answers)) if answers else shortest
+    num_turns = turns_that_fit(room, turn_tokens or 1, usual, turns)
+    findings.figures["episodes"] = {
+        "room": room,
+        "answers": [min(answers), max(answers)] if answers else None,
+        "shortest_answer": shortest,
+        "turns": num_turns,
+        "turn_tokens": turn_tokens or (room - (num_turns - 1) * usual) // num_turns,
+    }
+    if room < 1 + shortest + 1:
+        findings.problem(
+            f"no second turn of an episode fits in max_completion_length {room}, because the "
+            f"shortest answer has {shortest} tokens with the chat template around it. Raise "
+            "max_completion_length, which limits all turns and answers together, to at least "
+            f"{shortest + 2}.",
+            KEY,
+        )
+    elif turn_tokens is not None and room < turn_tokens + shortest + 1:
+        findings.note(
+            f"no second turn of an episode fits in max_completion_length {room} after a first one "
+            f"of turn_tokens {turn_tokens}, because the shortest answer has {shortest} tokens with "
+            "the chat template around it. Raise max_completion_length, or lower turn_tokens.",
+            KEY,
+        )
+    elif max(answers, default=0) > answer_limit(room - 1, turn_tokens):
+        findings.note(
+            f"answers of the environment have up to {max(answers)} tokens and are cut off, because "
+            f"max_completion_length {room} limits all turns and answers together. Raise "
+            "max_completion_length, or let the environment say less.",
+            KEY,
+        )
+
+
+def shortest_answers(episode: Episode) -> list[int]:
+    """Return the number of tokens that the shortest answers of an environment have.
+
+    They are a message of the environment, and one of each tool, of which only the end `CUT_OFF` is
+    left.
+    """
+    tools = episode.tokens.tools
+    messages: list[Message] = []
+    for tool in tools:
+        messages.append({"role": "tool", "name": tool.__name__, "content": CUT_OFF})
+    if answers_texts(episode.environment) or not tools:
+        messages.append({"role": "user", "content": CUT_OFF})
+    return [len(episode.tokens.answer([message], ended=True)) for message in messages]
+
+
+def turns_that_fit(room: int, turn: int, answer: int, most: int) -> int:
+    """Return how many turns fit, each with an answer between it and the next; at least 1.
+
+    Args:
+        room: maximum number of tokens of all turns and answers together.
+        turn: the number of tokens of a turn.
+        answer: the number of tokens of an answer.
+        most: maximum number of turns.
+    """
+    return max(1, min(most, (room + answer) // (turn + answer)))
