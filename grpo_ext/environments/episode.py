@@ -13,7 +13,7 @@ from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.fit_answers import answer_limit, fitted_answer
 from grpo_ext.environments.guarded import GuardedEnvironment, protected
-from grpo_ext.environments.play_again import Exchange, PlayedAgain, play_again
+from grpo_ext.environments.play_again import Exchange, Replay, play_again
 from grpo_ext.environments.transcript import as_read
 from grpo_ext.environments.turn_tokens import Message, TurnTokens
 from grpo_ext.rewards.guard import checksum
@@ -76,6 +76,7 @@ class Episode:
         self._stopped = True  # whether the last turn has its end token
         self._exchanges: list[Exchange] = []  # turns that the environment has answered
         self._asked: Exchange | None = None  # the turn that it answers next
+        self._answer: tuple[list[Message], bool] = ([], False)  # its answer to that turn
         self.seed = seed_of(row)  #: the only source of randomness for the environment
         with protected(rules.name, self.seed, "make"):
             self.environment = environment or rules.new_environment()
@@ -83,6 +84,10 @@ class Episode:
         self.world = GuardedEnvironment(self.environment, rules, self.seed)
         self._row = {**row, "seed": self.seed}
         self.world.begin(self._row)
+        self._replay: Replay | None = None  # with `on_failure: retry`, after the last failure
+        # of the environments that others have replaced, or that failed as well
+        self._earlier_failures = 0
+        self._earlier_seconds = 0.0
         self.prompt = prompt
         self.opening = ""  #: text from `reset`, which ends the prompt
         #: numbers in the state, at the start and after each turn; empty unless turns get credit
@@ -92,10 +97,22 @@ class Episode:
 
     def open(self) -> None:
         """Wait for the text of `reset`, and append it to the prompt."""
+        open_all([self])
+
+    def collect_opening(self) -> Replay | None:
+        """Wait for the text of `reset`, and return the replay if it failed and is to be retried.
+
+        Afterwards, call `take_opening`.
+        """
         self.opening = self.world.opening()
-        again = self._played_again(None)
-        if again is not None:
-            self.opening = again.opening
+        self._replay = self._replay_if_failed(None, [])
+        return self._replay
+
+    def take_opening(self) -> None:
+        """Append the text of `reset` to the prompt."""
+        replay = self._replayed()
+        if replay is not None:
+            self.opening = replay.opening
         if self.opening:
             *earlier, last = self.prompt
             joint = self.environment.joint if last["content"] else ""
@@ -253,15 +270,32 @@ class Episode:
         `MAX_FAILURES` failures, or if there is no room for the answer and another token. Before
         that, a long answer is cut off, so that there is room for the next turn.
         """
+        hear_all([self])
+
+    def collect_answer(self) -> Replay | None:
+        """Wait for the answer to the last turn; return the replay if it failed and is retried.
+
+        Afterwards, call `take_answer`.
+        """
         self.asking = False
+        if self.ended:
+            return None
+        assert self._asked is not None
+        self._answer = self.world.answer()
+        self._replay = self._replay_if_failed(self.opening, [*self._exchanges, self._asked])
+        return self._replay
+
+    def take_answer(self) -> None:
+        """Continue with the answer to the last turn, or end; see `hear`."""
         if self.ended:
             self.states.append(self.states[-1])
             return
+        answer, over = self._answer
+        replay = self._replayed()
+        if replay is not None:
+            answer = replay.answer
+            over = replay.over
         assert self._asked is not None
-        answer, over = self.world.answer()
-        again = self._played_again(self.opening)
-        if again is not None:
-            answer, over = again.answer, again.over
         self._exchanges.append(replace(self._asked, answer=answer, over=over))
         self.states.append(self._numbers())
         if self.left_out:
@@ -290,27 +324,42 @@ class Episode:
         """Whether the environment failed, so that the episode is neither scored nor trained on."""
         return self.world.broken and self.rules.on_failure != "train"
 
-    def _played_again(self, opening: str | None) -> PlayedAgain | None:
-        """With `on_failure: retry`, play the episode again if its environment has just failed.
+    @property
+    def failures(self) -> int:
+        """Calls on which the environment failed, also in instances that `retry` replaced."""
+        return self._earlier_failures + self.world.failures
 
-        If that works, a new environment takes the place of the old one.
+    @property
+    def seconds(self) -> float:
+        """Time until the environment's answers were there, also those to turns played again."""
+        return self._earlier_seconds + self.world.seconds
 
-        Args:
-            opening: the text that `reset` returned; `None` if it is `reset` that may have failed.
+    def _replay_if_failed(
+        self, opening: str | None, exchanges: Sequence[Exchange]
+    ) -> Replay | None:
+        """Return a replay of the episode if its environment has failed and `on_failure` is `retry`.
 
-        Returns:
-            What the new environment answers; `None` if there is none.
+        `opening` and `exchanges` are those of `Replay`.
         """
         if self.rules.on_failure != "retry" or not self.world.broken:
             return None
-        exchanges = list(self._exchanges)
-        if opening is not None and self._asked is not None:
-            exchanges.append(self._asked)
-        again = play_again(self.rules, self._row, opening, exchanges)
-        if again is not None:
-            self.world = again.world
-            self.environment = again.world.environment
-        return again
+        return Replay(self.rules, self._row, opening, exchanges)
+
+    def _replayed(self) -> Replay | None:
+        """Return the last replay if its environment takes the place of the one that failed."""
+        replay = self._replay
+        self._replay = None
+        if replay is None:
+            return None
+        self._earlier_failures += replay.failures
+        self._earlier_seconds += replay.seconds
+        if replay.world is None:
+            return None
+        self._earlier_failures += self.world.failures
+        self._earlier_seconds += self.world.seconds
+        self.world = replay.world
+        self.environment = replay.world.environment
+        return replay
 
     def _numbers(self) -> dict[str, float]:
         """Return the numbers in the environment's state, by name; none unless `credit: turn`.
@@ -406,6 +455,25 @@ class Episode:
         if "turns" in self.rules.columns:
             columns["turns"] = self.turn_texts
         return columns
+
+
+def open_all(episodes: Sequence[Episode]) -> None:
+    """Wait for the texts of `reset`; episodes that are to be retried are played again together."""
+    replays = [episode.collect_opening() for episode in episodes]
+    play_again([replay for replay in replays if replay is not None])
+    for episode in episodes:
+        episode.take_opening()
+
+
+def hear_all(episodes: Sequence[Episode]) -> None:
+    """Wait for the answers to the last turns of episodes, and continue with them or end.
+
+    Episodes that are to be retried are played again together.
+    """
+    replays = [episode.collect_answer() for episode in episodes]
+    play_again([replay for replay in replays if replay is not None])
+    for episode in episodes:
+        episode.take_answer()
 
 
 def seed_of(row: Row) -> object:

@@ -16,7 +16,7 @@ class EpisodeCounts:
     at_turn_limit: bool  #: ended because it had its most turns
     at_length_limit: bool  #: ended because it had no room for more tokens
     cut_answers: int  #: answers of the environment that were too long and have been cut off
-    failures: int  #: turns in which the environment failed
+    failures: int  #: calls on which the environment failed, also before it was retried
     left_out: bool  #: neither scored nor trained on, because the environment failed
     tokens: int  #: tokens that the model wrote
     seconds: float  #: time until `reset` and the answers of the environment were there
@@ -34,10 +34,10 @@ class EpisodeCounts:
             at_turn_limit=episode.end == "turns",
             at_length_limit=episode.truncated,
             cut_answers=episode.cut_answers,
-            failures=world.failures,
+            failures=episode.failures,
             left_out=episode.left_out,
             tokens=sum(episode.mask),
-            seconds=world.seconds,
+            seconds=episode.seconds,
             calls=world.calls,
             failed_calls=world.failed_calls,
             calls_by_tool={name: world.calls_by_tool[name] for name in names},

@@ -1,7 +1,8 @@
-"""Play an episode again in a new environment, after the old one has failed.
+"""Play episodes again in new environments, after the old ones have failed.
 
-The environment begins with the same seed and gets the same turns of the model, so that the tokens
-of the episode stay as they were sampled.
+An environment begins with the same seed and gets the same turns of the model, so that the tokens of
+its episode stay as they were sampled. Several episodes are played again together, a turn of each at
+a time, so that answers in the background overlap.
 """
 
 from __future__ import annotations
@@ -30,63 +31,96 @@ class Exchange:
     over: bool = False  #: whether the answer ended the episode
 
 
-@dataclass(frozen=True)
-class PlayedAgain:
-    """A new environment, which has reached the point at which the old one failed."""
-
-    world: GuardedEnvironment
-    opening: str  #: the text that `reset` returned
-    answer: list[Message]  #: the answer to the last turn; empty if there was none
-    over: bool  #: whether the episode is over
-
-
-def play_again(
-    rules: EpisodeRules, row: Row, opening: str | None, exchanges: Sequence[Exchange]
-) -> PlayedAgain | None:
-    """Play an episode again, up to the call that failed.
+class Replay:
+    """An episode that is played again, up to the call that failed.
 
     Args:
         rules: the rules of the episode.
         row: the row of the data set, with its seed.
         opening: the text that `reset` returned; `None` if `reset` failed.
         exchanges: the turns so far; the last one is the turn on which the environment failed.
+    """
 
-    Returns:
-        The new environment; `None` if `ATTEMPTS` of them failed too, or gave other texts than those
-        that the model has read.
+    def __init__(
+        self,
+        rules: EpisodeRules,
+        row: Row,
+        opening: str | None,
+        exchanges: Sequence[Exchange],
+    ):
+        self.rules = rules
+        self.row = row
+        self.exchanges = exchanges
+        self._expected_opening = opening
+        #: the new environment, which has answered the call; `None` if all of them failed, too
+        self.world: GuardedEnvironment | None = None
+        self.opening = ""  #: the text that its `reset` returned
+        self.answer: list[Message] = []  #: its answer to the last turn; empty if there was none
+        self.over = False  #: whether the episode is over
+        self.failures = 0  #: failures of the new environments that were given up
+        self.seconds = 0.0  #: time until the answers of those environments were there
+
+    def begin(self) -> None:
+        """Begin the episode in a new environment, unless none can be made."""
+        try:
+            with (
+                protected(self.rules.name, self.row["seed"], "make"),
+                deadline(self.rules.step_timeout),
+            ):
+                environment = self.rules.new_environment()
+        except (Exception, TooLate) as error:
+            self.failures += 1
+            logger.warning(
+                f"{self.rules.name}: a new instance for an episode that is played again could not "
+                f"be made: {type(error).__name__}: {error}"
+            )
+            return
+        self.world = GuardedEnvironment(environment, self.rules, self.row["seed"])
+        self.world.begin(self.row)
+
+    def open(self, world: GuardedEnvironment) -> None:
+        """Wait for the text of `reset`."""
+        self.opening = world.opening()
+        self._check(world, self._expected_opening in (None, self.opening))
+
+    def hear(self, world: GuardedEnvironment, exchange: Exchange) -> None:
+        """Wait for the answer to a turn."""
+        self.answer, self.over = world.answer()
+        expected = (exchange.answer, exchange.over)
+        self._check(world, exchange.answer is None or expected == (self.answer, self.over))
+
+    def _check(self, world: GuardedEnvironment, is_same: bool) -> None:
+        """Give the environment up if it has failed, or not answered as the model has read."""
+        if world.broken or not is_same:
+            self.failures += world.failures
+            self.seconds += world.seconds
+            self.world = None
+
+
+def play_again(replays: Sequence[Replay]) -> None:
+    """Play episodes again together, each in up to `ATTEMPTS` new environments.
+
+    An environment is given up if it fails, or gives other texts than those that the model has read.
     """
     for _ in range(ATTEMPTS):
-        try:
-            with protected(rules.name, row["seed"], "make"), deadline(rules.step_timeout):
-                environment = rules.new_environment()
-        except (Exception, TooLate) as error:
-            logger.warning(
-                f"{rules.name}: a new instance for an episode that is played again could not be "
-                f"made: {type(error).__name__}: {error}"
-            )
-            continue
-        world = GuardedEnvironment(environment, rules, row["seed"])
-        played = _played(world, row, opening, exchanges)
-        if played is not None:
-            return played
-    return None
+        without_world = [replay for replay in replays if replay.world is None]
+        for replay in without_world:
+            replay.begin()
+        for replay in without_world:
+            if replay.world is not None:
+                replay.open(replay.world)
+        longest = max((len(replay.exchanges) for replay in without_world), default=0)
+        for turn in range(longest):
+            _play_turn(without_world, turn)
 
 
-def _played(
-    world: GuardedEnvironment, row: Row, opening: str | None, exchanges: Sequence[Exchange]
-) -> PlayedAgain | None:
-    """Play an episode in one environment; return `None` if it fails or gives other texts."""
-    world.begin(row)
-    text = world.opening()
-    if world.broken or opening not in (None, text):
-        return None
-    answer: list[Message] = []
-    over = False
-    for exchange in exchanges:
+def _play_turn(replays: Sequence[Replay], turn: int) -> None:
+    """Play the turn with this index in each episode that has one and is not given up."""
+    playing = []
+    for replay in replays:
+        if replay.world is not None and turn < len(replay.exchanges):
+            playing.append((replay, replay.world, replay.exchanges[turn]))
+    for _, world, exchange in playing:
         world.ask(exchange.turn, exchange.unreadable)
-        answer, over = world.answer()
-        if world.broken:
-            return None
-        if exchange.answer is not None and (answer, over) != (exchange.answer, exchange.over):
-            return None
-    return PlayedAgain(world, text, answer, over)
+    for replay, world, exchange in playing:
+        replay.hear(world, exchange)

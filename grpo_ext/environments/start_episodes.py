@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from grpo_ext.environments.base import Row
-from grpo_ext.environments.episode import Episode
+from grpo_ext.environments.episode import Episode, open_all
 from grpo_ext.environments.episode_rules import EpisodeRules, answers_texts, episode_rules
 from grpo_ext.environments.guarded import protected
 from grpo_ext.environments.open_environments import add_open, is_open
@@ -54,8 +54,7 @@ def beginning(
 
 def opened(episodes: list[Episode]) -> list[Episode]:
     """Wait for the `reset` of all episodes, which run concurrently, and return the episodes."""
-    for episode in episodes:
-        episode.open()
+    open_all(episodes)
     return episodes
 
 

@@ -13,7 +13,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from grpo_ext.environments.episode import Episode, of_episodes
+from grpo_ext.environments.episode import Episode, hear_all, of_episodes
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.samplers.base import Request
 from grpo_ext.step.records import Generation
@@ -36,9 +36,8 @@ def rounds(episodes: Sequence[Episode]) -> Iterator[list[int]]:
         if not any(gather_object([bool(running)])):
             return
         yield running or [0]
+        hear_all([episode for episode in episodes if episode.asking])
         for episode in episodes:
-            if episode.asking:
-                episode.hear()
             while episode.pending:
                 episode.read()
 

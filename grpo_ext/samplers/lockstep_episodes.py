@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from accelerate.utils import gather_object
 
-from grpo_ext.environments.episode import Episode, of_episodes
+from grpo_ext.environments.episode import Episode, hear_all, of_episodes
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.samplers.base import Request
 from grpo_ext.samplers.rollout_function import logp_tensors
@@ -129,9 +129,7 @@ def hear(episodes: list[Episode]) -> None:
 
     Code that runs in the background runs concurrently.
     """
-    for episode in episodes:
-        if episode.asking:
-            episode.hear()
+    hear_all([episode for episode in episodes if episode.asking])
 
 
 def write_turn(episode: Episode, tokens: list[int], max_tokens: int) -> int:

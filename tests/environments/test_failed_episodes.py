@@ -7,9 +7,12 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoTokenizer
 
-from grpo_ext.environments.episode import Episode
+from grpo_ext.environments.episode import Episode, hear_all
+from grpo_ext.environments.episode_figures import EpisodeCounts
 from grpo_ext.environments.start_episodes import beginning
 from tests.support.failing_services import Flaky
+from tests.support.forked import LIMIT
+from tests.support.slow_worlds import Gathering, MeetingAgain
 
 ARGS = SimpleNamespace(max_completion_length=100, chat_template_kwargs=None)
 ROW = {"prompt": [{"role": "user", "content": "Play."}], "seed": 5}
@@ -108,3 +111,59 @@ def test_an_episode_that_cannot_be_played_again_is_left_out(begin, options):
     say(one, "a", "b")
     assert one.left_out and one.ended and contents(one) == ["a", "1 a", "b"]
     assert Flaky.made == 4  # the probe, the first one, and two more
+
+
+@pytest.mark.parametrize("fails", ["reset", "second step"])
+def test_failures_and_seconds_of_replaced_instances_count(begin, fails):
+    """One failure is of the first instance, and each of two further ones adds one if it fails."""
+    worked = begin(fails=fails, on_failure="retry")
+    say(worked, "a", "b", "c")
+    assert not worked.left_out and worked.world.failures == 0
+    counts = EpisodeCounts.of(worked)
+    assert counts.failures == 1 and counts.seconds > worked.world.seconds
+    Flaky.made = 0
+    failed = begin(fails=fails, on_failure="retry", every=True)
+    say(failed, "a", "b")
+    assert failed.left_out and EpisodeCounts.of(failed).failures == 3
+
+
+def test_an_instance_that_cannot_be_made_is_a_failure(begin, monkeypatch):
+    one = begin(fails="second step", on_failure="retry")
+
+    def gone():
+        raise ConnectionRefusedError("the service is gone")
+
+    monkeypatch.setattr(type(one.rules), "new_environment", lambda rules: gone())
+    say(one, "a", "b")
+    assert EpisodeCounts.of(one).failures == 3
+
+
+def test_a_failure_on_each_turn_counts_each_time(begin):
+    one = begin(fails="first step", on_failure="retry")
+    say(one, "a")
+    one.environment._fails = "second step"
+    say(one, "b", "c")
+    assert one.end == "environment" and EpisodeCounts.of(one).failures == 2
+
+
+def test_episodes_of_a_generation_are_played_again_together(tiny_folder):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    world = {
+        "name": "tests.support.slow_worlds:MeetingAgain",
+        "most": 3,
+        "threads": 4,
+        "step_timeout": LIMIT,
+        "on_failure": "retry",
+    }
+    MeetingAgain.failed = set()
+    MeetingAgain.gatherings = tuple(Gathering(4) for _ in range(3))
+    begin_all = beginning(world, tokenizer, [tokenizer.eos_token_id], ARGS)
+    episodes = begin_all([{**ROW, "seed": seed} for seed in range(4)])
+    for text in ("a", "b", "c"):
+        for episode in episodes:
+            episode.take_turn({"role": "assistant", "content": text}, text)
+        hear_all(episodes)
+    assert [gathering.come for gathering in MeetingAgain.gatherings] == [4, 4, 4]
+    for episode in episodes:
+        assert contents(episode) == ["a", "1 of 3", "b", "2 of 3", "c"]
+        assert episode.end == "environment" and episode.failures == 1

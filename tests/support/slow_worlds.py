@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import ClassVar
 
 from grpo_ext.environments.base import Environment
 from tests.support.worlds import Counting
@@ -51,6 +52,27 @@ class MeetingAsync(Counting):
 
     async def step(self, text):
         await Meeting.gatherings[self.turns].wait_async()
+        return super().step(text)
+
+
+class MeetingAgain(Counting):
+    """Fails in the second turn of the first instance that plays a seed. Further instances answer
+    turn k only once all episodes wait for it.
+    """
+
+    failed: ClassVar[set[int]] = set()  # seeds
+    gatherings: tuple[Gathering, ...] = ()  # of each turn; a test sets them
+
+    def reset(self, row):
+        self.seed = row["seed"]
+        self.is_first = self.seed not in MeetingAgain.failed
+
+    def step(self, text):
+        if not self.is_first:
+            MeetingAgain.gatherings[self.turns].wait()
+        elif self.turns == 1:
+            MeetingAgain.failed.add(self.seed)
+            raise ConnectionError("the service is gone")
         return super().step(text)
 
 
