@@ -14,6 +14,7 @@ from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.episode_figures import EpisodeCounts
 from grpo_ext.evaluation.completions import Completion, Row
 from grpo_ext.evaluation.problem import problem_of
+from grpo_ext.rewards.batch_rows import scatter
 
 Rewards = dict[str, Any]  # reward name -> callable with TRL's signature
 Figures = dict[str, float | None]  # metrics by name; `None` if no sample has a value
@@ -50,6 +51,8 @@ def score_completions(
 ) -> list[Sample]:
     """Return a sample for each completion, with the scores of all rewards.
 
+    The rewards are not called on completions that are `left_out`.
+
     Args:
         rows: the rows, with `prompt` and the columns that the rewards read.
         completions: the completions of each row.
@@ -58,6 +61,7 @@ def score_completions(
             `log_metric`.
     """
     flat: list[tuple[int, Completion]] = []  # each with the number of its row
+    scored: list[int] = []  # the indices in `flat` of the completions that get scores
     prompts = []
     texts = []
     columns_of_rows = []
@@ -65,30 +69,31 @@ def score_completions(
         for completion in group:
             prompt, text, columns = completion.for_rewards(rows[row])
             flat.append((row, completion))
+            if completion.left_out:  # known only after `for_rewards`, which reads the state
+                continue
+            scored.append(len(flat) - 1)
             prompts.append(prompt)
             texts.append(text)
             columns_of_rows.append(columns)
-    if not flat:
-        return []
     arguments: dict[str, Any] = {
         "prompts": prompts,
-        "completion_ids": [completion.ids for _, completion in flat],
+        "completion_ids": [flat[number][1].ids for number in scored],
     }
-    for name in columns_of_rows[0]:
+    for name in columns_of_rows[0] if scored else ():
         if name not in RESERVED:
             arguments[name] = [columns[name] for columns in columns_of_rows]
     arguments |= extras or {}
-    scores: dict[str, Sequence[float | None]] = {}
+    scores: dict[str, list[float | None]] = {}
     for name, reward in rewards.items():
-        returned = reward(completions=texts, **arguments)
+        returned: Any = []
+        if scored:
+            returned = reward(completions=texts, **arguments)
         if inspect.iscoroutine(returned):
             returned = asyncio.run(returned)
-        scores[name] = returned
+        scores[name] = scatter(returned, scored, len(flat))
     samples = []
     for number, (row, completion) in enumerate(flat):
-        sample_scores = {}
-        for name, of_reward in scores.items():
-            sample_scores[name] = None if completion.left_out else of_reward[number]
+        sample_scores = {name: of_reward[number] for name, of_reward in scores.items()}
         sample = Sample(
             row,
             completion.text,

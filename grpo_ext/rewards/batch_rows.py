@@ -1,5 +1,6 @@
 """Select rows of a batch: the arguments of a reward for some of the completions."""
 
+from collections.abc import Set as AbstractSet
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,27 +31,37 @@ def one_row(arguments: dict[str, Any], row: int, count: int) -> dict[str, Any]:
     return row_arguments
 
 
-def task_rows(
-    arguments: dict[str, Any], tasks: Sequence[str] | None
+def rows_to_score(
+    arguments: dict[str, Any],
+    tasks: Sequence[str] | None,
+    left_out: AbstractSet[int] = frozenset(),
 ) -> tuple[list[int], dict[str, Any]]:
-    """Return the positions of the rows of `tasks`, and a reward's arguments for these rows alone.
+    """Return the positions of the rows to score, and a reward's arguments for these rows alone.
 
-    `tasks=None` selects all rows. `log_extra` takes values for the selected rows, and logs None for
-    the others.
+    `log_extra` takes values for these rows, and logs None for the others.
+
+    Args:
+        arguments: the arguments for all rows.
+        tasks: the tasks whose rows the reward scores; `None`: all rows.
+        left_out: positions of rows that no reward scores.
     """
     count = len(arguments["completions"])
     if tasks is None:
-        return list(range(count)), arguments
-    rows = [row for row, task in enumerate(arguments.get(TASK, ())) if task in tasks]
-    task_arguments = rows_of(arguments, rows, count)
+        rows = list(range(count))
+    else:
+        rows = [row for row, task in enumerate(arguments.get(TASK, ())) if task in tasks]
+    rows = [row for row in rows if row not in left_out]
+    if tasks is None and len(rows) == count:
+        return rows, arguments
+    selected = rows_of(arguments, rows, count)
     log_extra = arguments.get("log_extra")
     if log_extra is not None:
 
-        def log_task_rows(column: str, values: list[Any]) -> None:
+        def log_selected_rows(column: str, values: list[Any]) -> None:
             log_extra(column, scatter(values, rows, count))
 
-        task_arguments["log_extra"] = log_task_rows
-    return rows, task_arguments
+        selected["log_extra"] = log_selected_rows
+    return rows, selected
 
 
 def rows_of(arguments: dict[str, Any], rows: Sequence[int], count: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from grpo_ext.common.user_code import TooLate, deadline, exit_if_forked, preserve_process_state
-from grpo_ext.rewards.batch_rows import copy_containers, one_row, scatter, task_rows
+from grpo_ext.rewards.batch_rows import copy_containers, one_row, rows_to_score, scatter
 from grpo_ext.rewards.deadline import in_time
 from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.reward import Reward, Score
@@ -79,6 +79,9 @@ class Guard:
         self.rowwise = isinstance(self.reward, Reward) and self.reward.needs_cpu
         if not self.rowwise:
             self.pool = None
+        #: rows of the batch that get no score and on which the reward is not called, because the
+        #: environment of their episode failed
+        self.left_out: frozenset[int] = frozenset()
         self.failure: RewardFailure | None = None
         self.last_scores: list[Score] = []  # of the last batch
         self.last_failed: set[int] = set()  # rows of the last batch on which the reward failed
@@ -117,12 +120,16 @@ class Guard:
             RewardFailure: if too many rows have failed (see `max_failure_rate`) and the error is
                 not `deferred`.
         """
-        rows, task_arguments = task_rows(arguments, self.tasks)
+        rows, row_arguments = self.rows_to_score(arguments)
         if not rows:
             return self.record([], {}, rows, arguments)
-        scores, errors = self.scores_and_errors(task_arguments)
-        self.report_failures(scores, errors, task_arguments)
+        scores, errors = self.scores_and_errors(row_arguments)
+        self.report_failures(scores, errors, row_arguments)
         return self.record(scores, errors, rows, arguments)
+
+    def rows_to_score(self, arguments: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
+        """Return the positions of the rows that the reward scores, and its arguments for them."""
+        return rows_to_score(arguments, self.tasks, self.left_out)
 
     def record(
         self,
@@ -148,10 +155,10 @@ class Guard:
 
         Rows that fail get None.
         """
-        rows, task_arguments = task_rows(arguments, self.tasks)
+        rows, row_arguments = self.rows_to_score(arguments)
         scores: list[Score] = []
         if rows:
-            scores, _ = self.scores_and_errors(task_arguments)
+            scores, _ = self.scores_and_errors(row_arguments)
         return scatter(scores, rows, len(arguments["completions"]))
 
     def scores_and_errors(self, arguments: dict[str, Any]) -> tuple[list[Score], dict[int, str]]:
@@ -165,9 +172,9 @@ class Guard:
         """Start scoring the rows of a later call; do nothing unless the reward uses the pool."""
         if self.pool is None or not isinstance(self.reward, Reward):
             return
-        rows, task_arguments = task_rows(arguments, self.tasks)
+        rows, row_arguments = self.rows_to_score(arguments)
         if rows:
-            self.pool.begin(self.reward, task_arguments)
+            self.pool.begin(self.reward, row_arguments)
 
     def seed(self, arguments: dict[str, Any]) -> int:
         """Return a seed for the reward's random numbers.
@@ -268,7 +275,7 @@ class AsyncGuard(Guard):
 
     # Async, since TRL awaits the async rewards of a batch together.
     async def __call__(self, /, **arguments: Any) -> list[Score]:  # type: ignore[override]
-        rows, task_arguments = task_rows(arguments, self.tasks)
+        rows, row_arguments = self.rows_to_score(arguments)
         count = len(rows)
         if not rows:
             return self.record([], {}, rows, arguments)
@@ -276,16 +283,16 @@ class AsyncGuard(Guard):
         async def score_rows() -> tuple[list[Score], dict[int, str]]:
             with exit_if_forked():
                 try:
-                    return scores_of(await self.reward(**copy_containers(task_arguments)), count)
+                    return scores_of(await self.reward(**copy_containers(row_arguments)), count)
                 except BaseException as error:  # a reward's own CancelledError must not reach TRL
                     return failed_batch(count, in_full(error))
 
         try:
-            with preserve_process_state(self.seed(task_arguments)):
+            with preserve_process_state(self.seed(row_arguments)):
                 scores, errors = await in_time(score_rows(), self.batch_timeout(count))
         except TooLate as error:
             scores, errors = failed_batch(count, in_full(error))
-        self.report_failures(scores, errors, task_arguments)
+        self.report_failures(scores, errors, row_arguments)
         return self.record(scores, errors, rows, arguments)
 
 

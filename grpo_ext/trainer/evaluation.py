@@ -1,6 +1,5 @@
 """Evaluate during training: decode held-out prompts without affecting training."""
 
-import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -201,14 +200,15 @@ def _score(
     ids = [completion.ids for _, completion in completions]
     episodes = [completion.episode for _, completion in completions if completion.episode]
     # (completions of all ranks, R)
-    rewards = trainer.parts.judge.rewards(columns, prompts, answers, ids, instances(episodes))
+    left_out = [completion.left_out for _, completion in completions]
+    rewards = trainer.parts.judge.rewards(
+        columns, prompts, answers, ids, instances(episodes), left_out
+    )
     first = trainer.accelerator.process_index * len(completions)
     own_rewards = rewards[first : first + len(completions)].tolist()
     turn_weights = trainer.parts.generations.turn_weights
     samples = []
     for (number, completion), scores in zip(completions, own_rewards, strict=True):
-        if completion.left_out:
-            scores = [math.nan] * len(scores)
         sample = Sample(
             number,
             completion.text,

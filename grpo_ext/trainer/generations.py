@@ -138,7 +138,8 @@ class Generations:
         """Score and judge this rank's completions, and compare those of all ranks."""
         ids = sampled.generation.completion_ids
         # rewards in worker processes run while the policies are scored
-        self.judge.begin(sampled.rows, sampled.prompts, sampled.completions, ids)
+        left_out = [episode.left_out for episode in sampled.episodes]
+        self.judge.begin(sampled.rows, sampled.prompts, sampled.completions, ids, left_out)
         table = self._scored(sampled, score_policies)
         with self.phases("rewards"):
             raw_rewards = self.judge.rewards(
@@ -147,20 +148,9 @@ class Generations:
                 sampled.completions,
                 ids,
                 instances(sampled.episodes),
+                left_out,
             )
-        raw_rewards = self._without_left_out(raw_rewards, sampled.episodes)
         return self._judged(sampled, table, raw_rewards)
-
-    def _without_left_out(self, rewards: Tensor, episodes: list[Episode]) -> Tensor:
-        """Return the rewards (B of all ranks, R), with NaN for episodes that are left out.
-
-        All ranks must call it.
-        """
-        if not episodes:
-            return rewards
-        left_out = self.ranks.gather_objects([episode.left_out for episode in episodes])
-        mask = torch.tensor(left_out, device=rewards.device).unsqueeze(1)  # (B of all ranks, 1)
-        return rewards.masked_fill(mask, torch.nan)
 
     def complete(self, rows: list[Row]) -> Scored:
         """Complete rows, and return the completions with the sampler's log-probs alone.

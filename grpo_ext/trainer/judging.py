@@ -3,7 +3,8 @@
 import logging
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from datasets import Dataset, IterableDataset
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from grpo_ext.common.quiet import quiet
 from grpo_ext.common.untrusted import without_secrets
 from grpo_ext.recipe.group_options import tie_break_fault
 from grpo_ext.rewards.guard import Guard, RewardFailure, guard_rewards
@@ -190,7 +192,12 @@ class Judge:
         self._counted_asked: Counter[str] = Counter()
 
     def begin(
-        self, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]
+        self,
+        rows: list[Row],
+        prompts: list[Any],
+        completions: list[Any],
+        ids: list[list[int]],
+        left_out: Sequence[bool] = (),
     ) -> None:
         """Start the rewards that run in worker processes, and return without waiting for them.
 
@@ -201,13 +208,15 @@ class Judge:
             prompts: the prompts, one per completion.
             completions: the completions, each a text or a list of messages.
             ids: the tokens of the completions.
+            left_out: as for `rewards`.
         """
         columns = {name: [row[name] for row in rows] for name in rows[0] if name != "prompt"}
-        for reward in self.trainer.reward_funcs:
-            if isinstance(reward, Guard):
-                reward.begin(
-                    prompts=prompts, completions=completions, completion_ids=ids, **columns
-                )
+        with self._leaving_out(left_out):
+            for reward in self.trainer.reward_funcs:
+                if isinstance(reward, Guard):
+                    reward.begin(
+                        prompts=prompts, completions=completions, completion_ids=ids, **columns
+                    )
 
     def rewards(
         self,
@@ -216,6 +225,7 @@ class Judge:
         completions: list[Any],
         ids: list[list[int]],
         environments: Sequence[Any] = (),
+        left_out: Sequence[bool] = (),
     ) -> Tensor:
         """Score this rank's completions, and return the rewards of all ranks.
 
@@ -228,6 +238,9 @@ class Judge:
             ids: the tokens of the completions.
             environments: instances of TRL environments, one per completion; empty without
                 environments.
+            left_out: for each completion whether it is not scored; empty if all are. Reward
+                functions are not called on it. The result of a reward model, which takes whole
+                batches, is not used.
 
         Returns:
             The rewards (B of all ranks, R); NaN if a reward did not score a completion.
@@ -235,11 +248,32 @@ class Judge:
         Raises:
             RewardFailure: on all ranks, if a reward failed too often.
         """
-        rounded = seam.calculate_rewards(
-            self.trainer, rows, prompts, completions, ids, list(environments)
-        )
+        # TRL warns of completions without any score
+        silence = quiet("trl.trainer.grpo_trainer") if any(left_out) else nullcontext()
+        with self._leaving_out(left_out), silence:
+            rounded = seam.calculate_rewards(
+                self.trainer, rows, prompts, completions, ids, list(environments)
+            )
         self.count_failures()
-        return self._as_returned(rounded)
+        rewards = self._as_returned(rounded)
+        if len(left_out) == 0:
+            return rewards
+        mask = torch.tensor(left_out, device=rewards.device)  # (b,)
+        mask_of_ranks = self.trainer.accelerator.gather(mask)  # (B of all ranks,)
+        return rewards.masked_fill(mask_of_ranks.unsqueeze(1), math.nan)
+
+    @contextmanager
+    def _leaving_out(self, left_out: Sequence[bool]) -> Iterator[None]:
+        """Within the context, call no reward function on these completions."""
+        rows = frozenset(row for row, is_left_out in enumerate(left_out) if is_left_out)
+        guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
+        for guard in guards:
+            guard.left_out = rows
+        try:
+            yield
+        finally:
+            for guard in guards:
+                guard.left_out = frozenset()
 
     def _as_returned(self, rounded: Tensor) -> Tensor:
         """Return the rewards in float64, as the functions returned them.

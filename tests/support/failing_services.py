@@ -60,3 +60,22 @@ class Quarter(Environment):
             raise ConnectionError("the service is gone")
         self.score += len(text) % 5 / 4
         return "go on", self.turns == 2
+
+
+class Stateless(Environment):
+    """One turn. In every fourth episode `state` fails."""
+
+    begun: ClassVar[int] = 0
+    score = 1.0
+
+    def reset(self, row):
+        Stateless.begun += 1
+        self._is_broken = Stateless.begun % 4 == 0
+
+    def step(self, text):
+        return "", True
+
+    def state(self):
+        if self._is_broken:
+            raise ConnectionError("the service is gone")
+        return super().state()

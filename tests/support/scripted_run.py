@@ -363,10 +363,10 @@ class Recorder:
         return sample
 
     def rewarded(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        def rewards(rows: Any, prompts: Any, completions: Any, ids: Any, worlds: Any) -> Any:
+        def rewards(rows: Any, prompts: Any, completions: Any, ids: Any, *others: Any) -> Any:
             call = [self.row(i, row) for i, row in enumerate(rows)]
             self.generations[-1]["calls"].append(call)
-            return plain(rows, prompts, completions, ids, worlds)
+            return plain(rows, prompts, completions, ids, *others)
 
         return rewards
 

@@ -202,6 +202,60 @@ def test_an_evaluation_does_not_score_them(tiny_folder, tmp_path):
     assert len(scores) == 8 and scores.count(None) == 2
 
 
+SERVICES = "tests.support.failing_services"
+
+
+def recorded(is_async: bool):
+    """A reward that notes the completions that it gets, and what it got."""
+    asked = []
+
+    def score(completions, turns, **columns):
+        asked.extend(tuple(said) for said in turns)
+        return [float(len(said[0]) % 3) for said in turns]
+
+    async def score_async(completions, turns, **columns):
+        return score(completions, turns)
+
+    return (score_async if is_async else score), asked
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_no_reward_is_called_on_an_episode_that_is_left_out(
+    tiny_folder, tmp_path, caplog, is_async
+):
+    reward, asked = recorded(is_async)
+    settings = {
+        "environment": {"name": f"{SERVICES}:Quarter", "turn_tokens": 4},
+        "eval_temperature": 0.0,
+        "log_samples": 1.0,
+        "max_steps": 1,
+    }
+    trainer = make(tiny_folder, tmp_path, rewards=["environment", reward], **settings)
+    trainer.train()
+    trainer.evaluate(Dataset.from_list(ROWS))
+    samples = json_rows(tmp_path / "samples.jsonl")
+    with_scores = [sample for sample in samples if sample["reward"] is not None]
+    assert len(asked) == len(with_scores) == len(samples) * 3 / 4
+    for sample in samples:
+        assert (None in sample["rewards"].values()) == (sample["reward"] is None)
+    assert set(trainer.parts.judge.asked.values()) == {len(asked)}
+    assert "returned None" not in caplog.text  # TRL's warning
+
+
+def test_an_episode_whose_state_failed_is_no_failure_of_the_reward(tiny_folder, tmp_path):
+    settings = {
+        "environment": {"name": f"{SERVICES}:Stateless", "turn_tokens": 4},
+        "log_samples": 1.0,
+        "max_steps": 1,
+    }
+    trainer = make(tiny_folder, tmp_path, rewards=["environment"], **settings)
+    trainer.train()
+    scores = [row["rewards"]["environment"] for row in json_rows(tmp_path / "samples.jsonl")]
+    assert scores.count(None) * 4 == len(scores)
+    assert trainer.parts.judge.failed == {}
+    assert trainer.state.log_history[0]["reward"] == 1.0
+
+
 @pytest.mark.parametrize("credit", ["episode", "turn"])
 def test_the_share_without_signal_is_that_of_the_advantages(tiny_folder, tmp_path, credit):
     """All episodes earn 1, some in their first turn.
