@@ -172,7 +172,8 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
 
     Raises:
         NotSupported: if a processor or criterion may have a state per row, the model gets an input
-            that the loop does not handle, or the cache cannot remove rows.
+            that the loop does not handle, or the cache is missing, cannot remove rows, or is not
+            empty.
     """
     for processor in processors:
         if type(processor) not in STATELESS_PROCESSORS and not isinstance(processor, SelectsRows):
@@ -194,8 +195,16 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
                 "grpo_ext"
             )
     cache = inputs.get(CACHE_INPUT)
-    if not has_selectable_rows(cache) or cache.get_seq_length() > 0:
+    if cache is None:
+        raise NotSupported("transformers gives the model no cache")
+    if not has_selectable_rows(cache):
         raise NotSupported(f"the cache ({type(cache).__name__}) cannot remove rows")
+    length = cache.get_seq_length()
+    if length > 0:
+        raise NotSupported(
+            f"the cache already holds {length} tokens of each row, but the loop reads prompts from "
+            "their first token; pass no past_key_values"
+        )
     positions = inputs.get("position_ids")
     if positions is not None and positions.dim() != 2:
         raise NotSupported("positions have several dimensions")

@@ -11,6 +11,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
+    DynamicCache,
     LogitsProcessorList,
     StoppingCriteriaList,
 )
@@ -18,7 +19,7 @@ from transformers.generation import LogitsProcessor, StoppingCriteria
 
 from grpo_ext.common.cache_input import CACHE_INPUT
 from grpo_ext.decoding import checks
-from grpo_ext.decoding.checks import NotSupported, check_model
+from grpo_ext.decoding.checks import NotSupported, check_call, check_model
 from grpo_ext.seams import generate
 from grpo_ext.seams.generate import check_fast_generation, fast_generation
 from tests.support.tiny_models import batch_sizes, decoding, make_batch, make_model
@@ -139,6 +140,24 @@ def test_a_recurrent_cache_is_transformers_own(told):
     with fast_generation(model):
         assert torch.equal(theirs, model.generate(**batch, generation_config=decoding(6)))
     assert len(told) == 1 and "cannot remove rows" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("cache", "words"),
+    [
+        ("filled", "already holds 3 tokens"),
+        ("offloaded", r"the cache \(DynamicCache\) cannot remove rows"),
+        (None, "gives the model no cache"),
+    ],
+)
+def test_the_reason_of_a_refused_cache_is_told(cache, words):
+    model = make_model()
+    caches = {"filled": DynamicCache(config=model.config), None: None}
+    caches["offloaded"] = DynamicCache(config=model.config, offloading=True)
+    with torch.no_grad():
+        model(torch.tensor([[5, 6, 7]]), past_key_values=caches["filled"])
+    with pytest.raises(NotSupported, match=words):
+        check_call([], [], {CACHE_INPUT: caches[cache]})
 
 
 def test_nothing_stays_behind_also_after_an_error():
