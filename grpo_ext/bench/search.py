@@ -34,14 +34,14 @@ class Search:
     Attributes:
         measurements: the measurements by the items of their settings; `None` for settings that did
             not run.
-        refused: layouts that the model does not support, each with the reason.
+        refused: why settings were refused, by their items.
     """
 
     def __init__(self, bench: Bench, announce: Callable[[Settings], None] = lambda settings: None):
         self.bench = bench
         self.announce = announce
         self.measurements: dict[Key, Measurement | None] = {}
-        self.refused: dict[str, str] = {}
+        self.refused: dict[Key, str] = {}
         self._runs: Counter[Key] = Counter()
         # of the shortest run so far, with the start of its trainer
         self._seconds_to_measure = math.inf
@@ -67,10 +67,11 @@ class Search:
                 if not self._has_time(runs=3 if len(self._seconds()) >= 3 else 1):
                     break
                 yield settings, self.measure(settings)
-            if not self._seconds() and self.refused.keys() >= set(LAYOUTS[self.bench.device]):
+            reasons = self.refused_layouts
+            if not self._seconds() and reasons.keys() >= set(LAYOUTS[self.bench.device]):
                 raise ValueError(
                     "No layout can be used with this recipe. The reason for `layout: padded`: "
-                    f"{self.refused['padded']}"
+                    f"{reasons['padded']}"
                 )
             if not self._seconds() and not self.not_tried:
                 raise ValueError(
@@ -180,6 +181,11 @@ class Search:
         return self.bench.budget.left > runs * HEADROOM * self._seconds_to_measure
 
     @property
+    def refused_layouts(self) -> dict[str, str]:
+        """The layouts whose settings were refused, each with the last reason."""
+        return {str(dict(key)["layout"]): reason for key, reason in self.refused.items()}
+
+    @property
     def repeated(self) -> bool:
         """Whether the best settings were measured more than once."""
         return self._runs[tuple(self.best.items())] > 1
@@ -230,7 +236,7 @@ class Search:
         try:
             measurement = self.bench.training_phase(settings)
         except ValueError as error:
-            self.refused[settings["layout"]] = str(error)
+            self.refused[key] = str(error)
             measurement = None
         else:
             self._runs[key] += 1

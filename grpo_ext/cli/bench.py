@@ -185,7 +185,8 @@ def training_lines(search: Search) -> Iterator[str]:
         if index == 0:
             count = completions(search.bench, search.bench.num_completions)
             yield f"\ntraining phase, {count}: {COLUMNS}"
-        yield f"{settings_label(settings):44} {measurement_cells(measurement)}"
+        is_refused = tuple(settings.items()) in search.refused
+        yield f"{settings_label(settings):44} {measurement_cells(measurement, is_refused)}"
 
 
 def settings_label(settings: Settings) -> str:
@@ -203,10 +204,13 @@ def settings_label(settings: Settings) -> str:
     return label
 
 
-def measurement_cells(measurement: Measurement | None) -> str:
-    """Format a measurement as the cells of `COLUMNS`, or "does not fit" for `None`."""
+def measurement_cells(measurement: Measurement | None, is_refused: bool) -> str:
+    """Format a measurement as the cells of `COLUMNS`; without one, say "refused" or "does not fit".
+
+    `is_refused` is whether the settings were refused.
+    """
     if measurement is None:
-        return "does not fit"
+        return "refused" if is_refused else "does not fit"
     rate = f"{measurement.tokens_per_second:10,.0f}"
     share = f"{measurement.share or 0:7.1%}"
     return f"{measurement.seconds:8.3f} {rate} {share} {measurement.peak_gib:8.2f}"
@@ -215,15 +219,18 @@ def measurement_cells(measurement: Measurement | None) -> str:
 def measurement_rows(search: Search) -> list[dict[str, object]]:
     """Return settings and measurements as plain data for JSON.
 
-    Settings that could not run have `out_of_memory` instead of a measurement.
+    Instead of a measurement, settings that were refused have the reason under `refused`, and those
+    that ran out of memory have `out_of_memory`.
     """
     rows = []
     for key, measurement in search.measurements.items():
         row: dict[str, object] = dict(key)
-        if measurement is None:
-            row["out_of_memory"] = True
-        else:
+        if measurement is not None:
             row |= vars(measurement)
+        elif key in search.refused:
+            row["refused"] = search.refused[key]
+        else:
+            row["out_of_memory"] = True
         rows.append(row)
     return rows
 
@@ -237,7 +244,7 @@ def advice_lines(search: Search, longest: int | None) -> Iterator[str]:
     """
     import yaml
 
-    for layout, reason in search.refused.items():
+    for layout, reason in search.refused_layouts.items():
         yield f"layout {layout} was not measured: {reason}"
     if search.cannot_win:
         labels = "; ".join(map(settings_label, search.cannot_win))

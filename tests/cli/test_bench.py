@@ -11,6 +11,7 @@ import pytest
 from grpo_ext.bench.measure import Bench
 from grpo_ext.bench.random_model import draw_lengths, has_weights
 from grpo_ext.bench.search import Search, token_budgets
+from grpo_ext.cli.bench import measurement_rows, training_lines
 from grpo_ext.cli.main import main
 from grpo_ext.preflight.forecast import known_config, model_size
 from grpo_ext.recipe.batch import batch_of
@@ -117,24 +118,33 @@ def test_a_model_of_unknown_shape_is_refused(tmp_path, capsys):
     )
 
 
-def test_out_of_memory_is_a_result(tiny_folder, monkeypatch):
+def test_settings_that_do_not_fit_or_are_refused_are_results(tiny_folder, monkeypatch):
     bench = Bench(load_recipe("countdown/tiny", words(tiny_folder), 1))
     bench.as_it_stands()
     search = Search(bench)
     plain = bench.training_phase
 
-    def training_phase(
-        settings,
-    ):  # layouts that may be the fastest, but need memory that is not there
-        return None if settings["layout"] in ("chunks", "padded") else plain(settings)
+    def training_phase(settings):
+        if settings["layout"] == "chunks":
+            return None  # needs memory that is not there
+        if settings["layout"] == "padded":
+            raise ValueError("no padding")
+        return plain(settings)
 
     monkeypatch.setattr(bench, "training_phase", training_phase)
-    rows = list(search.run())
-    assert any(measured is None for _, measured in rows) and search.best["layout"] not in (
-        "chunks",
-        "padded",
-    )
-    assert any(settings["max_tokens_per_micro_batch"] for settings, _ in rows)
+    lines = list(training_lines(search))
+    assert search.best["layout"] not in ("chunks", "padded")
+    assert search.refused_layouts == {"padded": "no padding"}
+    outcomes = {}
+    for row in measurement_rows(search):
+        assert ("seconds" in row) + ("out_of_memory" in row) + ("refused" in row) == 1
+        outcomes.setdefault(row["layout"], set()).add(row.get("refused", "seconds" in row))
+        if row["max_tokens_per_micro_batch"]:
+            outcomes["limited"] = True
+    assert outcomes["chunks"] == {False} and outcomes["padded"] == {"no padding"}
+    assert outcomes["packed"] == {True} and outcomes["limited"]
+    ends = [line.rpartition("  ")[2].strip() for line in lines if line.startswith("padded")]
+    assert ends and set(ends) == {"refused"}
 
 
 @pytest.mark.parametrize(
