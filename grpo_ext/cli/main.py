@@ -10,7 +10,7 @@ examples:
   grpo-ext report runs/countdown-tiny                  curves and completions as one HTML file
 
 exit codes: 0 done; 1 a check or a run failed; 2 the command, the recipe or its data cannot be used;
-75 a signal ended a run, and the same command continues it; 130 interrupted
+75 a signal ended a run, and the same command continues it; 130 interrupted; 143 ended by SIGTERM
 """
 
 import argparse
@@ -20,6 +20,7 @@ from importlib import import_module
 
 from grpo_ext.common.devices import wait_calmly
 from grpo_ext.common.modules import versions
+from grpo_ext.common.termination import EXIT_TERMINATED, Terminated, terminable
 from grpo_ext.common.untrusted import printable
 from grpo_ext.rewards.scores import UserCodeFailure
 from grpo_ext.vllm import EngineFailure
@@ -78,7 +79,10 @@ def main(words: list[str] | None = None) -> int:
     # transformers warns about its own options
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     try:
-        return args.run(args)
+        with terminable():
+            return args.run(args)
+    except Terminated:
+        return EXIT_TERMINATED
     except KeyboardInterrupt:
         return 130
     except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 from grpo_ext.environments.base import Environment
@@ -51,6 +52,14 @@ class AsyncClosing(Closing):
     async def close(self):
         await asyncio.sleep(0)
         Closing.close(self)
+
+
+class Terminating(Closing):
+    """Sends SIGTERM to its process in its first turn."""
+
+    def step(self, text):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return super().step(text)
 
 
 class FailingClose(Closing):

@@ -17,6 +17,7 @@ from transformers import AutoTokenizer
 from grpo_ext.environments.open_environments import close_all
 from grpo_ext.environments.start_episodes import beginning, beginning_with_tools
 from grpo_ext.preflight.check_recipe import check_recipe
+from grpo_ext.recipe.difference import as_yaml
 from tests.support.broken_environments import recipe_values
 from tests.support.closing_world import noted
 from tests.support.episode_run import ROWS, make
@@ -52,6 +53,26 @@ def test_all_are_closed(tiny_folder, tmp_path, events, name, case, exit_code, pl
     assert process.returncode == exit_code, process.stderr
     # the checks of the settings make one each, which play nothing
     assert noted(events, "made") == noted(events, "closed") > played
+
+
+@pytest.mark.parametrize("words", [["eval", "--train_rows", "2"], ["check"], ["play", "--turns"]])
+def test_sigterm_closes_those_of_a_command(tiny_folder, tmp_path, events, words):
+    values = recipe_values(tmp_path, tiny_folder, "tests.support.closing_world:Terminating")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(as_yaml(values))
+    turns = tmp_path / "turns.txt"
+    turns.write_text("a")
+    command = [sys.executable, "-m", "grpo_ext", *words, *([turns] if "play" in words else [])]
+    process = subprocess.run(
+        [*command, "--config", recipe],
+        cwd=REPO,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert process.returncode == 143, process.stderr
+    assert noted(events, "made") == noted(events, "closed") > 0
 
 
 def test_those_of_an_evaluation_are_closed_after_their_scores(tiny_folder, tmp_path, events):
