@@ -21,6 +21,7 @@ from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.transcript import as_text
 from grpo_ext.samplers.episode_rounds import rounds
 from grpo_ext.seams.generate import fast_generation, generate_batch, watching
+from grpo_ext.seams.precision import Precision, sampling_in
 
 Row = dict[str, Any]  # a row of a data set, by column name
 
@@ -172,6 +173,7 @@ def generate_completions(
     chat_template_kwargs: dict[str, Any] | None = None,
     progress: str | None = None,
     begin: Callable[[list[Row]], list[Episode]] | None = None,
+    precision: Precision | None = None,
 ) -> list[list[Completion]]:
     """Return `decoding.num_samples` completions for the prompt of each row.
 
@@ -187,6 +189,7 @@ def generate_completions(
         progress: the title of a progress bar; `None` shows none.
         begin: a function that starts one episode for each of the rows it is given; `None` means
             that each completion is a single turn.
+        precision: the number types to compute in; `None`: those of the model.
 
     Raises:
         ValueError: if the chat template takes too long, or if `begin` is given, but the model has
@@ -208,6 +211,7 @@ def generate_completions(
     completions: list[Completion] = []
     with (
         _decoding_as(model, config, decoding.seed),
+        sampling_in(precision, model) if precision is not None else nullcontext(),
         fast_generation(model) if fast else nullcontext(),
         tqdm(total=len(encoded), desc=progress, disable=progress is None) as bar,
     ):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from grpo_ext.common.adapters import ADAPTER_CONFIG, check_model_folder
 from grpo_ext.common.files import write_atomically
@@ -32,6 +32,7 @@ from grpo_ext.run.from_recipe import (
     named_rewards_and_weights,
     train_rows,
 )
+from grpo_ext.seams.precision import MIXED, Precision, choose_precision
 from grpo_ext.step.judge import outcome_order
 
 
@@ -258,6 +259,7 @@ def evaluate_on(
         generate_completions,
         model,
         tokenizer,
+        precision=precision_of(recipe, model),
         batch_size=batch_size,
         fast=training.fast_generate,
         chat_template_kwargs=template_options,
@@ -282,6 +284,23 @@ def load_model(recipe: Recipe, model_name: str) -> Any:
     )
     has_gpu = torch.cuda.is_available() and not training.use_cpu
     return model.to("cuda" if has_gpu else "cpu")
+
+
+def precision_of(recipe: Recipe, model: PreTrainedModel) -> Precision:
+    """Return the number types in which a run of the recipe samples with transformers.
+
+    DeepSpeed, which converts the weights in place of autocast, multiplies in the same type.
+
+    Raises:
+        ValueError: if `residual_in_fp32` is true, but the model cannot.
+    """
+    training = recipe.training
+    mixed = None
+    if training.bf16:
+        mixed = MIXED["bf16"]
+    elif training.fp16:
+        mixed = MIXED["fp16"]
+    return choose_precision(model, mixed, training.cast_lm_head_to_fp32, training.residual_in_fp32)
 
 
 def init_kwargs(recipe: Recipe, model_name: str) -> dict[str, Any]:

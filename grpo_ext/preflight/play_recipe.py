@@ -12,7 +12,7 @@ from grpo_ext.common.foreign_files import read_text
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.start_episodes import Begin, beginning
 from grpo_ext.evaluation.completions import completion_of, end_tokens, generate_completions
-from grpo_ext.evaluation.evaluate_recipe import load_tokenizer
+from grpo_ext.evaluation.evaluate_recipe import load_tokenizer, precision_of
 from grpo_ext.evaluation.score import score_completions
 from grpo_ext.observe.jsonl import row_of
 from grpo_ext.preflight.first_rows import Row
@@ -56,14 +56,16 @@ class Game:
             ValueError: if the model has its own `generate`.
         """
         template_options: Any = self.recipe.training.chat_template_kwargs  # parsed as a mapping
+        model = load_model(self.recipe)
         [[completion]] = generate_completions(
-            load_model(self.recipe),
+            model,
             self.tokenizer,
             [self.row],
             training_decoding(self.recipe.flat),
             fast=self.recipe.flat.fast_generate,
             chat_template_kwargs=template_options,
             begin=self.begin,
+            precision=precision_of(self.recipe, model),
         )
         assert completion.episode is not None
         return completion.episode

@@ -16,6 +16,7 @@ from grpo_ext.common.quiet import quiet
 from grpo_ext.common.untrusted import first_line
 from grpo_ext.environments.start_episodes import Begin
 from grpo_ext.evaluation.completions import Decoding, generate_completions
+from grpo_ext.evaluation.evaluate_recipe import precision_of
 from grpo_ext.evaluation.score import Sample, score_completions
 from grpo_ext.preflight.first_rows import Row
 from grpo_ext.recipe.load import Recipe
@@ -76,6 +77,7 @@ def try_rewards_on_samples(
             chat_template_kwargs=template_options,
             progress=f"sample {count}",
             begin=begin,
+            precision=precision_of(recipe, model),
         )
     except Exception as error:  # a model's own code may raise anything
         findings.note(f"no completions were sampled: {first_line(error)}", MODEL)

@@ -1,7 +1,7 @@
 """Select rows of a batch: the arguments of a reward for some of the completions."""
 
-from collections.abc import Set as AbstractSet
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from grpo_ext.common.columns import TASK

@@ -19,6 +19,7 @@ from grpo_ext.evaluation.completions import (
 )
 from grpo_ext.evaluation.problem import problem_of
 from grpo_ext.evaluation.score import Sample, with_episode
+from grpo_ext.samplers.choose import precision_of
 from grpo_ext.samplers.port import CheckedArguments
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.port import Row
@@ -241,6 +242,7 @@ def _decode(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> list[list[
             chat_template_kwargs=trainer.chat_template_kwargs,
             progress="evaluate" if shows_progress else None,
             begin=trainer.parts.generations.begin,
+            precision=precision_of(trainer),
         )
     trainer.parts.generations.check_environment(episodes_of(completions))
     return completions
