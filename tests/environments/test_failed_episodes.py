@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoTokenizer
 
+from grpo_ext import play
 from grpo_ext.environments.episode import Episode, hear_all
 from grpo_ext.environments.episode_figures import EpisodeCounts
 from grpo_ext.environments.start_episodes import beginning
@@ -167,3 +168,23 @@ def test_episodes_of_a_generation_are_played_again_together(tiny_folder):
     for episode in episodes:
         assert contents(episode) == ["a", "1 of 3", "b", "2 of 3", "c"]
         assert episode.end == "environment" and episode.failures == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("threads", [None, 2])
+def test_a_late_tool_does_not_mask_and_a_late_step_does(is_async, threads):
+    world = {
+        "name": "tests.support.failing_services:Late",
+        "is_async": is_async,
+        "step_timeout": 0.05,
+    }
+    if threads:
+        world["threads"] = threads
+    call = {"name": "look_async" if is_async else "look", "arguments": {}}
+    late = "error: it took more than 0.05 s"
+    played = play(world, [call] * 4)
+    assert [m["content"] for m in played.messages] == ["", late, "", late, ""]
+    assert played.end == "failures" and played.counts.failures == 3
+    assert not played.counts.left_out
+    stepped = play(world, ["a", "b"])
+    assert stepped.end == "failures" and stepped.counts.failures == 1 and stepped.counts.left_out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import ClassVar
 
 from grpo_ext.environments.base import Environment
@@ -79,3 +81,26 @@ class Stateless(Environment):
         if self._is_broken:
             raise ConnectionError("the service is gone")
         return super().state()
+
+
+class Late(Environment):
+    """Never answers: neither in `step` nor in its tool, which are sync or async."""
+
+    score = 0.0
+
+    def __init__(self, is_async: bool = False):
+        self._is_async = is_async
+
+    def tools(self):
+        return [self.look_async if self._is_async else self.look]
+
+    def look(self) -> str:
+        """Look."""
+        return threading.Event().wait()
+
+    async def look_async(self) -> str:
+        """Look."""
+        return await asyncio.Event().wait()
+
+    def step(self, text):
+        return asyncio.Event().wait() if self._is_async else threading.Event().wait()
