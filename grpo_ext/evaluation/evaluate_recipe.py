@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext.common.adapters import ADAPTER_CONFIG, check_model_folder
 from grpo_ext.common.files import write_atomically
@@ -20,6 +20,7 @@ from grpo_ext.evaluation.completions import Row, end_tokens, generate_completion
 from grpo_ext.evaluation.evaluate import evaluate
 from grpo_ext.evaluation.group_size import advice_on_group_size, best_group_size
 from grpo_ext.evaluation.output_files import completions_path
+from grpo_ext.evaluation.run_precision import precision_of
 from grpo_ext.evaluation.score import Rewards, Sample
 from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
 from grpo_ext.recipe.load import Recipe
@@ -32,7 +33,6 @@ from grpo_ext.run.from_recipe import (
     named_rewards_and_weights,
     train_rows,
 )
-from grpo_ext.seams.precision import MIXED, Precision, choose_precision
 from grpo_ext.step.judge import outcome_order
 
 
@@ -284,23 +284,6 @@ def load_model(recipe: Recipe, model_name: str) -> Any:
     )
     has_gpu = torch.cuda.is_available() and not training.use_cpu
     return model.to("cuda" if has_gpu else "cpu")
-
-
-def precision_of(recipe: Recipe, model: PreTrainedModel) -> Precision:
-    """Return the number types in which a run of the recipe samples with transformers.
-
-    DeepSpeed, which converts the weights in place of autocast, multiplies in the same type.
-
-    Raises:
-        ValueError: if `residual_in_fp32` is true, but the model cannot.
-    """
-    training = recipe.training
-    mixed = None
-    if training.bf16:
-        mixed = MIXED["bf16"]
-    elif training.fp16:
-        mixed = MIXED["fp16"]
-    return choose_precision(model, mixed, training.cast_lm_head_to_fp32, training.residual_in_fp32)
 
 
 def init_kwargs(recipe: Recipe, model_name: str) -> dict[str, Any]:

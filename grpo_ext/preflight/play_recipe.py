@@ -12,7 +12,8 @@ from grpo_ext.common.foreign_files import read_text
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.start_episodes import Begin, beginning
 from grpo_ext.evaluation.completions import completion_of, end_tokens, generate_completions
-from grpo_ext.evaluation.evaluate_recipe import load_tokenizer, precision_of
+from grpo_ext.evaluation.evaluate_recipe import load_tokenizer
+from grpo_ext.evaluation.run_precision import precision_of
 from grpo_ext.evaluation.score import score_completions
 from grpo_ext.observe.jsonl import row_of
 from grpo_ext.preflight.first_rows import Row

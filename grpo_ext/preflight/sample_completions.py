@@ -16,7 +16,7 @@ from grpo_ext.common.quiet import quiet
 from grpo_ext.common.untrusted import first_line
 from grpo_ext.environments.start_episodes import Begin
 from grpo_ext.evaluation.completions import Decoding, generate_completions
-from grpo_ext.evaluation.evaluate_recipe import precision_of
+from grpo_ext.evaluation.run_precision import precision_of
 from grpo_ext.evaluation.score import Sample, score_completions
 from grpo_ext.preflight.first_rows import Row
 from grpo_ext.recipe.load import Recipe

@@ -8,6 +8,7 @@ from transformers import AutoTokenizer
 
 from grpo_ext import GRPOExtTrainer, load_recipe
 from grpo_ext.evaluation import evaluate_recipe
+from grpo_ext.evaluation.run_precision import precision_of
 from grpo_ext.preflight import play_recipe, sample_completions
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.run.from_recipe import model_init_kwargs, train_rows
@@ -96,7 +97,7 @@ def test_an_evaluation_in_training_samples_in_the_types_of_its_run(recipe, tiny_
     rows = train_rows(recipe)
     trainer = GRPOExtTrainer(str(tiny_folder), ["environment"], recipe.training, rows)
     model = trainer.accelerator.unwrap_model(trainer.model)
-    assert choose.precision_of(trainer) == evaluate_recipe.precision_of(recipe, model)
+    assert choose.precision_of(trainer) == precision_of(recipe, model)
     watched = Watched()
     watched.watch(model)
     trainer.evaluate(rows)

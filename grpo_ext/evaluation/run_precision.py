@@ -1,0 +1,23 @@
+"""The number types in which a run samples, for commands that sample without a trainer."""
+
+from transformers import PreTrainedModel
+
+from grpo_ext.recipe.load import Recipe
+from grpo_ext.seams.precision import MIXED, Precision, choose_precision
+
+
+def precision_of(recipe: Recipe, model: PreTrainedModel) -> Precision:
+    """Return the number types in which a run of the recipe samples with transformers.
+
+    DeepSpeed, which converts the weights in place of autocast, multiplies in the same type.
+
+    Raises:
+        ValueError: if `residual_in_fp32` is true, but the model cannot.
+    """
+    training = recipe.training
+    mixed = None
+    if training.bf16:
+        mixed = MIXED["bf16"]
+    elif training.fp16:
+        mixed = MIXED["fp16"]
+    return choose_precision(model, mixed, training.cast_lm_head_to_fp32, training.residual_in_fp32)
