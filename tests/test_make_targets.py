@@ -14,7 +14,7 @@ case "$*" in *pytest*) exit "$STATUS";; *) exit 1;; esac
 """
 
 
-@pytest.mark.parametrize("target", ["suite", "real", "vllm"])
+@pytest.mark.parametrize("target", ["suite", "gym", "real", "vllm"])
 def test_the_last_line_says_that_tests_were_skipped(target, tmp_path):
     for path in (tmp_path / "python", tmp_path / "bin" / "python"):
         path.parent.mkdir(exist_ok=True)

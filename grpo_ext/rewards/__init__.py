@@ -16,6 +16,7 @@ from grpo_ext.rewards import (
     format_rewards,
     instructions_reward,
     judge_reward,
+    reasoning_gym_reward,
     relevance,
     right_steps,
     trl_builtin,

@@ -11,6 +11,7 @@ MODULES = {
     "instructions": "grpo_ext.tasks.instructions:Instructions",
     "poem": "grpo_ext.tasks.poem:Poem",
     "prompts": "grpo_ext.tasks.prompts:Prompts",
+    "reasoning_gym": "grpo_ext.tasks.reasoning_gym:ReasoningGym",
 }
 
 

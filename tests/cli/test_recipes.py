@@ -17,7 +17,10 @@ def test_every_recipe_is_listed_with_what_it_is(capsys):
     lines = capsys.readouterr().out.splitlines()
     files = sorted(
         path.relative_to(REPO / "recipes").with_suffix("").as_posix()
-        for task in ("countdown", "gsm8k", "guess", "instructions", "math", "poem", "several")
+        for task in (
+            *("countdown", "gsm8k", "guess", "instructions", "math", "poem", "reasoning_gym"),
+            "several",
+        )
         for path in (REPO / "recipes" / task).glob("*.yaml")
     )
     assert [line.split()[0] for line in lines] == files == recipe_names()

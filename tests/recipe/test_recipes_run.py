@@ -24,10 +24,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: f"{p.parent.name}/{p.name}")
-def test_two_steps(path, tiny_folder, tmp_path, monkeypatch):
+def test_two_steps(path, tiny_folder, tmp_path):
     if path.parent.name == "reasoning_gym":
         pytest.importorskip("reasoning_gym")
-        monkeypatch.chdir(REPO)
     folder = tiny_folder
     if path.name.startswith("check-"):  # a tool needs a template that knows tools
         folder = tmp_path / "model"

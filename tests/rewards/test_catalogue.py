@@ -86,7 +86,7 @@ def test_every_reward_documents_itself(name):
 def test_cpu_heavy_ones_say_so():
     heavy = {name for name, info in CATALOGUE.items() if info.needs_cpu}
     expected = {"accuracy", "cosine_scaled", "reasoning_accuracy", "json_schema", "code"}
-    assert heavy == expected
+    assert heavy - {"reasoning_gym"} == expected  # in the catalogue where the package is there
 
 
 def test_trl_rewards_take_trls_arguments():

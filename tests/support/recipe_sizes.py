@@ -42,9 +42,6 @@ SIZES = {
 }
 
 
-RECIPES.append(REPO / "examples" / "reasoning_gym" / "qwen2.5-1.5b.yaml")
-
-
 def small_recipe(name: str, folder: Path, sizes: dict[str, Any]) -> Path:
     """Write a recipe of the package with some lines replaced into `folder`."""
     lines = (REPO / "recipes" / name).read_text(encoding="utf-8").splitlines()

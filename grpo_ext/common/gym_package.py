@@ -1,0 +1,68 @@
+"""The package `reasoning_gym`: its import in the known version, its generators and their options.
+
+A generator is one of its data sets, which makes problems from a seed and scores answers to them.
+"""
+
+from importlib.metadata import version
+from types import ModuleType
+from typing import Any
+
+from grpo_ext.common.suggestions import unknown
+
+# The version whose scorers were read: `rewards/gym_patterns.py` knows which of them call `eval`.
+VERSION = "0.1.25"
+# Options that the task sets itself, or that name a file of this machine.
+RESERVED = frozenset({"seed", "size", "data_file"})
+
+
+def import_gym() -> ModuleType:
+    """Import the package and return it.
+
+    Raises:
+        ImportError: if it is missing, cannot be imported, or has another version.
+    """
+    try:
+        found = version("reasoning-gym")
+        import reasoning_gym.factory
+    except ImportError as error:
+        raise ImportError(
+            f"reasoning_gym cannot be imported ({error}). Run `pip install "
+            f"reasoning-gym=={VERSION}`."
+        ) from error
+    if found != VERSION:
+        raise ImportError(
+            f"reasoning_gym has the version {found}, whose scorers may differ. Run `pip install "
+            f"reasoning-gym=={VERSION}`."
+        )
+    return reasoning_gym
+
+
+def generator_configs() -> dict[str, type]:
+    """Return the dataclass of the options of each generator, by the generator's name.
+
+    Raises:
+        ImportError: as `import_gym`.
+    """
+    datasets = import_gym().factory.DATASETS
+    return {name: config for name, (_, config) in datasets.items() if name != "composite"}
+
+
+def make_dataset(name: str, options: dict[str, Any], seed: int, size: int) -> Any:
+    """Return the data set of a generator, which makes and scores its problems.
+
+    Args:
+        name: the name of the generator.
+        options: fields of its configuration, without those in `RESERVED`.
+        seed: the seed of its first problem; each following one has the next seed.
+        size: the number of its problems.
+
+    Raises:
+        ImportError: as `import_gym`.
+        ValueError: if the name is unknown, or an option is reserved.
+    """
+    configs = generator_configs()
+    if name not in configs:
+        raise ValueError(unknown("generator", name, configs))
+    for option in options.keys() & RESERVED:
+        raise ValueError(f"{name}: the option {option!r} cannot be set. Remove it.")
+    return import_gym().create_dataset(name, seed=seed, size=size, **options)

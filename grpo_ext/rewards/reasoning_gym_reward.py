@@ -1,0 +1,74 @@
+"""The reward `reasoning_gym`: the score of a problem's own scorer, where that package is there.
+
+Without the package the reward is not in the catalogue; the task of its name says how to install it.
+"""
+
+import ast
+import io
+from contextlib import redirect_stdout
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+from grpo_ext.common.gym_package import make_dataset
+from grpo_ext.rewards.answers import last_answer, without_thoughts
+from grpo_ext.rewards.deadline import paused
+from grpo_ext.rewards.gym_patterns import check_problem, may_score
+from grpo_ext.rewards.registry import register
+from grpo_ext.rewards.reward import Example
+
+_ENTRY = {"entry": "{'generator': 'chain_sum', 'options': {}, 'answer': '7', 'metadata': {}}"}
+EXAMPLES = (
+    Example("<think>5, 6, 7</think>\n<answer>\n7\n</answer>", 1, _ENTRY),
+    Example("<think><answer>7</answer></think> 7", 0, _ENTRY),
+    Example("<answer>8</answer>", 0, _ENTRY),
+)
+
+
+def reasoning_gym(completions: list[str], entry: list[str]) -> list[float]:
+    """The score, 0 to 1, that the generator of a problem gives to the last <answer>.
+
+    An <answer> in the thoughts does not count; without another one the score is 0. So is the score
+    of an answer that the scorer cannot read.
+
+    Args:
+        entry: the problem, as the task `reasoning_gym` writes it.
+    """
+    scores = []
+    for completion, row_entry in zip(completions, entry, strict=True):
+        scores.append(score(completion, ast.literal_eval(row_entry)))
+    return scores
+
+
+def score(completion: str, entry: dict[str, Any]) -> float:
+    """Return the score of one completion, 0 to 1.
+
+    Raises:
+        ImportError: if the package is missing or has another version.
+        ValueError: if the problem names an unknown generator, or has a text that must not be
+            evaluated.
+        Exception: any error of the scorer that the problem's own answer raises, too.
+    """
+    answer = (last_answer(without_thoughts(completion)) or "").strip()
+    scorer = scorer_of(entry["generator"], repr(entry["options"]))
+    check_problem(entry)
+    if not answer or not may_score(entry["generator"], answer):
+        return 0.0
+    with redirect_stdout(io.StringIO()):  # some scorers print
+        try:
+            value = float(scorer.score_answer(answer, entry))
+        except Exception:  # an answer in a form that the scorer does not expect
+            scorer.score_answer(entry["answer"], entry)
+            value = 0.0
+    return min(max(0.0, value), 1.0)
+
+
+@lru_cache(maxsize=256)
+def scorer_of(generator: str, options: str) -> Any:
+    """Return the data set that scores a generator's problems; `options` is a mapping's `repr`."""
+    with paused():
+        return make_dataset(generator, ast.literal_eval(options), seed=0, size=1)
+
+
+if find_spec("reasoning_gym") is not None:
+    register("reasoning_gym", needs_cpu=True, examples=EXAMPLES)(reasoning_gym)

@@ -1,0 +1,163 @@
+"""Problems of the package `reasoning_gym`: a hundred generators, which also score the answers.
+
+The package is an extra: `pip install 'grpo_ext[reasoning-gym]'`. Rows have `question`, `answer`
+(one right answer, if the generator states one), `task` (the name of the generator, so that logs and
+evaluations have figures for each) and `entry`, which the reward `reasoning_gym` reads.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar
+
+from grpo_ext.common.files import data_yaml
+from grpo_ext.common.gym_package import RESERVED, generator_configs
+from grpo_ext.common.suggestions import unknown
+from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
+
+PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["reasoning_gym"]
+ROWS = "grpo_ext.tasks.gym_rows"  # the module of the process that makes the rows
+
+
+@dataclass(frozen=True)
+class Generator:
+    """A generator of the recipe."""
+
+    name: str
+    weight: float  # its share of the rows, relative to the other generators
+    options: dict[str, Any]
+
+
+@dataclass
+class ReasoningGym(Task):
+    """Problems that generators of `reasoning_gym` make and score.
+
+    An entry of `generators` is a name, or a mapping with `name`, `weight` (share of the rows, 1 by
+    default) and options of the generator: `[gcd, {name: chain_sum, weight: 2, max_terms: 4}]`.
+
+    Raises:
+        ValueError: if the package is missing or has another version, or a generator is unknown or
+            refuses its options.
+    """
+
+    name: ClassVar[str] = "reasoning_gym"
+    default_rewards: ClassVar[dict[str, float]] = {"reasoning_gym": 1.0, "format": 0.2}
+
+    generators: list[str | dict[str, Any]] = field(default_factory=list)
+    num_problems: int = 10_000  # training problems to make; fewer if there are not enough
+    num_test_problems: int = 256  # held-out problems to make; fewer if there are not enough
+    task_seed: int = 0  # chooses the problems; it does not change the split of a question
+    system_prompt: str = PROMPTS["system"]  # an empty string omits the message
+
+    def __post_init__(self) -> None:
+        self._generators = read_generators(self.generators)
+
+    def generate(self, split: str) -> Iterator[Row]:
+        """Yield rows of `split` with distinct questions, the same in every process.
+
+        Some generators iterate over sets of strings, whose order differs between processes. So a
+        child process with a fixed `PYTHONHASHSEED` makes the rows.
+
+        Raises:
+            ValueError: if a generator fails.
+        """
+        test = held_out(split)
+        wanted = {
+            "generators": [asdict(generator) for generator in self._generators],
+            "seed": self.task_seed,
+            "test": test,
+            "count": self.num_test_problems if test else self.num_problems,
+        }
+        command = [sys.executable, "-P", "-W", "ignore", "-m", ROWS, json.dumps(wanted)]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "PYTHONHASHSEED": "0",
+            "OMP_NUM_THREADS": "1",
+        }
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as child:
+            try:
+                for line in child.stdout or ():
+                    yield json.loads(line)
+                exit_code = child.wait()
+            finally:
+                child.kill()
+        if exit_code != 0:
+            raise ValueError(
+                "generators: a generator failed while it made problems (exit code "
+                f"{exit_code}). Its message is above; change its options, or remove it."
+            )
+
+    def held_out_key(self, row: Row) -> str:
+        """Return the question."""
+        return row["question"]
+
+    def prompt(self, row: Row) -> Messages:
+        return chat(self.system_prompt, row["question"])
+
+
+def read_generators(entries: Sequence[str | Mapping[str, Any]]) -> list[Generator]:
+    """Return the generators that a recipe names.
+
+    Raises:
+        ValueError: if the package cannot be used, or an entry is not right.
+    """
+    try:
+        configs = generator_configs()
+    except ImportError as error:
+        raise ValueError(f"task: {error}") from error
+    if not entries:
+        raise ValueError(
+            "generators: no generator of Reasoning Gym is named. Name one or more, such as "
+            "`generators: [chain_sum, gcd]`."
+        )
+    generators: list[Generator] = []
+    for entry in entries:
+        values: dict[str, Any] = {"name": entry} if isinstance(entry, str) else dict(entry)
+        generator = read_generator(values, configs)
+        if any(generator.name == other.name for other in generators):
+            raise ValueError(
+                f"generators: {generator.name} is named more than once. Keep one of its entries."
+            )
+        generators.append(generator)
+    return generators
+
+
+def read_generator(values: dict[str, Any], configs: Mapping[str, type]) -> Generator:
+    """Return the generator of one entry.
+
+    Args:
+        values: the entry: `name`, `weight` and options.
+        configs: the dataclass of the options of each known generator.
+
+    Raises:
+        ValueError: if the name or an option is unknown, or a value is refused.
+    """
+    if "name" not in values:
+        raise ValueError(
+            f"generators: the entry {str(values)[:80]} has no name. Write it as {{name: chain_sum, "
+            "max_terms: 4}."
+        )
+    options = dict(values)
+    name = str(options.pop("name"))
+    weight = options.pop("weight", 1)
+    if name not in configs:
+        raise ValueError(f"generators: {unknown('generator', name, configs)}")
+    known = {option.name for option in fields(configs[name])} - RESERVED
+    for option in options:
+        if option not in known:
+            raise ValueError(f"generators: {name}: {unknown('option', option, known)}")
+    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+    if not is_number or not 0 < weight < math.inf:
+        raise ValueError(f"generators: {name}: weight is {weight!r}. Write a number above 0.")
+    try:
+        configs[name](**options).validate()
+    except (AssertionError, TypeError, ValueError) as error:  # what the package's configs raise
+        raise ValueError(
+            f"generators: {name} refuses its options: {error}. Change them."
+        ) from error
+    return Generator(name, weight, options)
