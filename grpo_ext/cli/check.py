@@ -77,6 +77,8 @@ def print_findings(findings: Findings, name: str) -> None:
         print(f"         in batches of {figures['eval_batch']} completions per process")
     if figures.get("prompts"):
         print_prompts(figures["prompts"])
+    if figures.get("turns"):
+        print(f"turns    {figures['turns']}")
     if figures.get("episodes"):
         print_episodes(figures["episodes"])
     if figures.get("rewards"):

@@ -11,12 +11,18 @@ answer come from the template::
 """
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from grpo_ext.common.user_code import TooLate, deadline
-from grpo_ext.seams.chat import learn_to_parse, parse, training_template
+from grpo_ext.seams.chat import (
+    is_training_template,
+    learn_to_parse,
+    parse,
+    training_template,
+)
 
 QUESTION = "a question"
 ANSWER = "an answer of the environment"
@@ -34,7 +40,8 @@ class TurnTokens:
     """Converts prompts and answers to tokens with the chat template, and sampled turns to messages.
 
     A template that changes earlier turns is replaced by TRL's training variant of it, if there is
-    one.
+    one. The tokenizer then has the variant, which is saved with the model: who serves the model
+    writes conversations as in training.
 
     Args:
         tokenizer: the model's tokenizer.
@@ -90,6 +97,11 @@ class TurnTokens:
         if tools:
             self._opening_of_call = self._find_opening_of_call()
             learn_to_parse(tokenizer)
+        variant = self._options.pop("chat_template", None)
+        if variant is not None:
+            with suppress(ValueError):  # TRL knows how to parse the original, not the variant
+                learn_to_parse(tokenizer)
+            tokenizer.chat_template = variant
 
     def prompt(self, messages: list[Message], opening: str = "") -> list[int]:
         """Return the tokens of a conversation for the model to answer.
@@ -352,6 +364,24 @@ class TurnTokens:
         before_name, _, _ = with_call[start_of_word:].partition("called")
         words = before_name.split()
         return words[0] if words else None
+
+
+def trained_turns(chat_template: str | dict[str, str] | None) -> str:
+    """Describe the tokens of an episode that are trained on, and what writes the others.
+
+    Args:
+        chat_template: the template of the tokenizer of a `TurnTokens`.
+    """
+    if is_training_template(chat_template):
+        return (
+            "those of the model are trained on as sampled; the others are written by TRL's "
+            "training variant of the chat template, which keeps earlier turns and is saved with "
+            "the model"
+        )
+    return (
+        "those of the model are trained on as sampled; the others are written by the model's own "
+        "chat template"
+    )
 
 
 def plain_json(value: Any, depth: int = MAX_DEPTH) -> Any:

@@ -15,6 +15,7 @@ from grpo_ext.environments.episode import Episode, seconds_alone
 from grpo_ext.environments.episode_rules import episode_rules
 from grpo_ext.environments.start_episodes import Begin, beginning
 from grpo_ext.environments.tools import ToolEnvironment
+from grpo_ext.environments.turn_tokens import trained_turns
 from grpo_ext.evaluation.completions import end_tokens
 from grpo_ext.preflight.episode_lengths import check_episode_lengths
 from grpo_ext.preflight.first_rows import Row
@@ -104,6 +105,7 @@ def read_prompts(
     except Exception as error:  # a row without a conversation, or whatever a template raises
         findings.problem(f"environment: the prompt of an episode cannot be built: {error}", KEY)
         return None, None
+    findings.figures["turns"] = trained_turns(tokenizer.chat_template)
     return prompt_figures(ids, tokenizer, recipe.flat, findings), begin
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import trl.chat_template_utils
 from transformers import PreTrainedTokenizerBase
 from trl.chat_template_utils import add_response_schema, get_training_chat_template, parse_response
 
@@ -55,3 +56,11 @@ def training_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
         return get_training_chat_template(tokenizer)
     except Exception:  # TRL refuses templates that it does not know, or may fail on them
         return None
+
+
+def is_training_template(template: str | dict[str, str] | None) -> bool:
+    """Return whether a chat template is one of TRL's training variants."""
+    for name, variant in vars(trl.chat_template_utils).items():
+        if name.endswith("_training_chat_template") and variant == template:
+            return True
+    return False

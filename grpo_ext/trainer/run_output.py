@@ -14,6 +14,7 @@ import grpo_ext.trainer.settings as settings
 from grpo_ext.common.devices import how_threads_wait, settings_here
 from grpo_ext.common.files import write_atomically
 from grpo_ext.common.suggestions import did_you_mean
+from grpo_ext.environments.turn_tokens import trained_turns
 from grpo_ext.evaluation.constant import constant_sentences
 from grpo_ext.evaluation.table import add_to_card, draw_curves, gained
 from grpo_ext.recipe.arguments import argument_values
@@ -185,7 +186,8 @@ def reward_entry(reward: dict[str, Any]) -> str | dict[str, Any]:
 def first_lines(trainer: Trainer) -> str:
     """Describe ranks and sharding, rewards, batch, generation and training, one line for each.
 
-    A last line describes gradient checkpointing, unless the user set it.
+    Where episodes are played, another line says which of their tokens are trained on. A last line
+    describes gradient checkpointing, unless the user set it.
     """
     args = trainer.args
     accelerator = trainer.accelerator
@@ -213,12 +215,16 @@ def first_lines(trainer: Trainer) -> str:
     generation, training = describe(trainer)
     choice = trainer.parts.checkpointing
     checkpointing = f"\n{choice}" if choice else ""
+    turns = ""
+    if trainer.parts.generations.begin is not None:
+        turns = f"turns: {trained_turns(trainer.processing_class.chat_template)}\n"
     return (
         f"{place}, {sharding(trainer)}, on {accelerator.device.type}{threads}\n"
         f"rewards: {', '.join(f'{name} x {weight:g}' for name, weight in weighed)}{tie_break}\n"
         f"each generation: {groups} {unit} x {args.num_generations} completions of at most "
         f"{args.max_completion_length} tokens\n"
         f"generation: {generation}\n"
+        f"{turns}"
         f"training: {training}{checkpointing}"
     )
 
