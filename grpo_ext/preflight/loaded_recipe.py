@@ -15,6 +15,7 @@ from grpo_ext.preflight.first_rows import NO_ROW, Row, are_prompts, first_rows, 
 from grpo_ext.preflight.forecast import layer_sizes
 from grpo_ext.preflight.gold_answers import judge_golds
 from grpo_ext.preflight.half_types import note_half_types
+from grpo_ext.preflight.head_in_float32 import check_head
 from grpo_ext.preflight.machine import check_machine, check_server, check_workers
 from grpo_ext.preflight.model_folder import check_model
 from grpo_ext.preflight.rendered_rows import judge_rows
@@ -56,6 +57,8 @@ def check_loaded(
     findings.places = recipe.places
     batch = batch_of(v, num_processes or processes(v))
     check_model(v, findings)
+    if recipe.grpo:
+        check_head(v, findings)
     rows: list[Row] = []
     if count_train_rows(recipe, findings):
         rows = first_rows(recipe, rows_to_read(batch), findings)
@@ -137,6 +140,8 @@ def check_start(
         )
     else:
         check_model(recipe.flat, findings)
+        if recipe.grpo:
+            check_head(recipe.flat, findings)
     if train_dataset is not None:
         batch = batch_of(recipe.flat, processes(recipe.flat))
         rows = take(train_dataset, rows_to_read(batch))

@@ -3,8 +3,12 @@
 Rules about a single group of options are in the module of those options.
 """
 
+import json
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.rule_kinds import Idle, Refusal, Rule, refuses
 from grpo_ext.recipe.typed_values import Values
 
@@ -142,13 +146,34 @@ def evaluation_without_a_length(v: Values) -> bool:
     return v.max_completion_length is None and v.use_vllm and evaluates
 
 
+def options_that_trl_loses(v: Values, _: int) -> Iterator[Problem]:
+    """TRL turns checkpointing off for each generation, and on again for all layers alike.
+
+    It then passes `every_n_layers` and `offload` to torch, which refuses them, or with
+    `use_reentrant: false` to the layers, which ignore them.
+    """
+    for key in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):
+        options = v[key] if v.has(key) else None
+        if isinstance(options, str):
+            with suppress(ValueError):
+                options = json.loads(options)
+        if not isinstance(options, dict):
+            continue
+        for option in sorted(options.keys() & {"every_n_layers", "offload"}):
+            yield Problem(
+                f"{key}: TRL turns checkpointing on again after each generation, without "
+                f"{option}. Remove {option}.",
+                key,
+            )
+
+
 SUPERVISED_RULES: tuple[Refusal, ...] = (
     no_model,
     supervised_without_rows,
     supervised_with_evaluation,
     optimizer_arguments_without_values,
 )
-RULES: tuple[Refusal, ...] = (
+RULES: tuple[Rule, ...] = (
     no_model,
     one_plain_name_of_a_layer,
     two_half_precisions,
@@ -163,6 +188,7 @@ RULES: tuple[Refusal, ...] = (
     weights_rounded_by_continuous_batching,
     transformers_without_a_length,
     evaluation_without_a_length,
+    options_that_trl_loses,
 )
 NOTES: tuple[Rule, ...] = (
     Idle(("lora_*",), lambda v: v.use_peft, "`use_peft: true`"),

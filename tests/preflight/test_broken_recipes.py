@@ -149,6 +149,21 @@ BROKEN = {
     "no_steps": ({"max_steps": 0}, "max_steps", "above 0"),
     "endless_stream": ({"dataset_streaming": True}, "dataset_streaming", "Set max_steps"),
     "shrinking_batch": ({"auto_find_batch_size": True}, "auto_find_batch_size", "Remove it"),
+    "head_of_tied_embeddings": (
+        {"use_peft": True, "cast_lm_head_to_fp32": True},
+        "cast_lm_head_to_fp32",
+        "Write `cast_lm_head_to_fp32: false`",
+    ),
+    "some_checkpointed_layers": (
+        {"gradient_checkpointing_kwargs": {"every_n_layers": 2, "use_reentrant": False}},
+        "gradient_checkpointing_kwargs",
+        "Remove every_n_layers",
+    ),
+    "offloaded_checkpoints": (
+        {"activation_checkpointing_kwargs": {"offload": True}},
+        "activation_checkpointing_kwargs",
+        "Remove offload",
+    ),
     "upload_of_nothing": (
         {"log_completions_hub_repo": "a/b"},
         "log_completions_hub_repo",

@@ -1,0 +1,57 @@
+"""Check that TRL can multiply the head of a recipe's model in float32, if it is asked to."""
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+
+from grpo_ext.preflight.forecast import known_config
+from grpo_ext.preflight.tokenized_prompts import local_options
+from grpo_ext.recipe.problems import Findings
+from grpo_ext.recipe.rules import Values
+
+KEY = "cast_lm_head_to_fp32"
+
+
+def check_head(v: Values, findings: Findings) -> None:
+    """Report `cast_lm_head_to_fp32` as a problem if TRL would fail on it while it starts.
+
+    With tied embeddings, TRL looks for `model.model.embed_tokens`, which a model with an adapter
+    does not have. Nothing is reported if the config of the model is not on this machine.
+    """
+    name = v["model_name_or_path"]
+    if not v[KEY] or not name:
+        return
+    try:
+        config = known_config(name) or AutoConfig.from_pretrained(name, **local_options(v))
+    except Exception:  # not here, or unknown to this transformers
+        return
+    if not getattr(config, "tie_word_embeddings", False):
+        return
+    if v["use_peft"]:
+        findings.problem(
+            "`cast_lm_head_to_fp32: true` fails with an adapter, because the embeddings of this "
+            "model are tied to its head, and TRL does not find them in a model with an adapter. "
+            "Write `cast_lm_head_to_fp32: false`; `dtype: float32` with `bf16: false` also "
+            "multiplies the head in float32.",
+            KEY,
+        )
+    elif not has_embed_tokens(config, bool(v["trust_remote_code"])):
+        findings.problem(
+            "`cast_lm_head_to_fp32: true` fails with this model, because its embeddings are tied "
+            "to its head, and TRL does not find them under `model.embed_tokens`. Write "
+            "`cast_lm_head_to_fp32: false`; `dtype: float32` with `bf16: false` also multiplies "
+            "the head in float32.",
+            KEY,
+        )
+
+
+def has_embed_tokens(config: PretrainedConfig, trust_remote_code: bool) -> bool:
+    """Return whether a model with this config has its embeddings under `model.embed_tokens`.
+
+    It is taken to have them if it cannot be built, which other checks report.
+    """
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    except Exception:  # not a language model, or whatever a model's own code raises
+        return True
+    return hasattr(getattr(model, "model", None), "embed_tokens")
