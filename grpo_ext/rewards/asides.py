@@ -6,14 +6,14 @@ In `She has 6 bones left, 2 fewer than Rex (see above)`, the words after `left` 
 import re
 from fractions import Fraction
 
-from grpo_ext.rewards.quantity import number
+from grpo_ext.rewards.quantity import CURRENCY_SIGNS, number
 from grpo_ext.rewards.request import AMOUNT, Request
 
 MAX_DIGITS = 40  # most characters of a number that is compared with the question's numbers
 MAX_BREAKDOWN = 300  # characters of a sentence that is searched for a total and its parts
 MAX_PHRASE = 80  # characters before a number that are searched for a preposition
 
-VALUE = re.compile(rf"\\?[$£€]?\s?({AMOUNT})")
+VALUE = re.compile(rf"\\?[{CURRENCY_SIGNS}]?\s?({AMOUNT})")
 NEW_CLAIM = re.compile(
     r"[=≈]|\\approx|\b(?:or|not|no|so|thus|hence|therefore|wait|actually|but|however|maybe|perhaps"
     r"|possibly|which|i\.e|total|altogether)\b",
@@ -58,7 +58,7 @@ _DECIMAL_OF_FRACTION = re.compile(
 # `25π cm, which is about 78.5 cm`
 _APPROXIMATION = re.compile(
     r"(?:(?<=[0-9)}$%])(?:(?: [a-z]+){0,2},? which is|,?)|(?<=[)}$π])(?: [a-z]+){0,2},? or)"
-    rf" (?:about|approximately|roughly) \\?[$£€]?{AMOUNT}(?:\\?%)?\$?"
+    rf" (?:about|approximately|roughly) \\?[{CURRENCY_SIGNS}]?{AMOUNT}(?:\\?%)?\$?"
     r"(?: [a-z]+){0,3}[.\s]*$"
 )
 # `: 9 by Ann and 11 by Bob`

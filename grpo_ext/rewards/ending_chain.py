@@ -6,7 +6,7 @@ In `I = V/R = 12 V / 4 Ω = 3 A` the last side is the answer.
 import re
 
 from grpo_ext.rewards.notation import plain
-from grpo_ext.rewards.quantity import UNIT_NAMES, arithmetic, number, split_unit
+from grpo_ext.rewards.quantity import CURRENCY_SIGNS, UNIT_NAMES, arithmetic, number, split_unit
 from grpo_ext.rewards.structure import alternatives, brackets, chain, is_name
 
 MAX_SENTENCE = 600  # characters of the sentence that ends with a chain
@@ -23,7 +23,7 @@ _WORD = re.compile(
     rf"(?<![\\A-Za-z0-9}}])(?!(?:{_FUNCTION}|{UNIT_NAMES}|in|[A-Z]{{2,4}}|d[a-z])(?![A-Za-z]))"
     r"[A-Za-z]{2,}(?![A-Za-z^_(])"
 )
-_UNREAD = re.compile(r"!$|[^\x00-\x7f√]")  # `12!` may be emphasis
+_UNREAD = re.compile(rf"!$|[^\x00-\x7f√{CURRENCY_SIGNS}]")  # `12!` may be emphasis
 _BREAK = re.compile(rf"{_WORD.pattern}['’:,]*|[,:]\s|[⇒→⟹∴⟺]|\\(?:Rightarrow|implies|iff|to)\b")
 _LISTED = re.compile(r"(?:[,;]|\b(?:and|or))\s*\Z")
 _HEDGED = re.compile(

@@ -6,7 +6,7 @@ from grpo_ext.rewards.asides import without_remarks
 from grpo_ext.rewards.dates import DATE
 from grpo_ext.rewards.ending_chain import ending_chain
 from grpo_ext.rewards.notation import with_ascii_signs, with_short_units, without_quantifier
-from grpo_ext.rewards.quantity import DECIMAL, UNIT_NAMES
+from grpo_ext.rewards.quantity import CURRENCY_SIGNS, DECIMAL, UNIT_NAMES
 from grpo_ext.rewards.structure import chain, is_name, split
 
 MAX_ANSWER = 300  # characters of an answer
@@ -17,7 +17,7 @@ _DATE_ALONE = re.compile(DATE)
 _IN_COMPOUND = re.compile(r"-[A-Za-z]{2}")  # 100-meter
 _MARKED = r"[0-9][0-9.,]*(?:[_'’`^][0-9]+)+"  # 72_8, 7'2: not numbers, but read as a whole
 _SIGN = r"(?:(?i:negative|minus) )?[-+]?"
-_PLAIN_NUMBER = rf"[$€£]?(?:[0-9]+ [0-9]+/[0-9]+|{DECIMAL}(?:[eE][-+]?[0-9]{{1,2}})?)"
+_PLAIN_NUMBER = rf"[{CURRENCY_SIGNS}]?(?:[0-9]+ [0-9]+/[0-9]+|{DECIMAL}(?:[eE][-+]?[0-9]{{1,2}})?)"
 # s, s^2, s^{-2}, second squared, square inch
 _UNIT = (
     rf"(?:(?:square|cubic) )?(?:{UNIT_NAMES}|mph)(?![A-Za-z])"

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from grpo_ext.common.files import data_lines
 from grpo_ext.rewards.expression import ExpressionError, evaluate
 
+CURRENCY_SIGNS = "$€£₹¥"
 MAX_UNIT = 60  # characters of a unit of measure
 TOLERANCE = Fraction(1, 10**6)  # relative difference that is accepted for decimals
 _KINDS: dict[str, str] = {}  # kind of unit -> the kinds that it is composed of
@@ -44,14 +45,14 @@ _POWER = (
     r"|\s*(?:\\times|\\cdot|\*|x)\s*10\s?\^\s?(?:\{([-+]?[0-9]{1,3})\}|(-?[0-9]{1,3})))"
 )
 _NUMBER = re.compile(
-    rf"([-+]?)\s*[$€£]?(-?)(?:(?:([0-9]+)\s+)?([0-9]+)\s?[/:]\s?(-?[0-9]+)|({DECIMAL}){_POWER}?)"
+    rf"([-+]?)\s*[{CURRENCY_SIGNS}]?(-?)(?:(?:([0-9]+)\s+)?([0-9]+)\s?[/:]\s?(-?[0-9]+)|({DECIMAL}){_POWER}?)"
 )
 _FRAC = re.compile(r"\\frac\s*(?:\{\s*(-?[0-9]+)\s*\}|([0-9]))\s*(?:\{\s*(-?[0-9]+)\s*\}|([0-9]))")
 _PERCENT = re.compile(r"\s*(?:%|per ?cent)$")
 _UNKNOWN = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 _UNIT_START = re.compile(r"(?<=[^A-Za-z\\])[A-Za-z¢Ωµ]")
 _FACTOR = re.compile(
-    r"(^| ?/ ?| per | ?\\cdot ?(?![A-Za-z]{3})| ?\* ?| )\(?([A-Za-zΩµ]+|[¢$€£])"
+    rf"(^| ?/ ?| per | ?\\cdot ?(?![A-Za-z]{{3}})| ?\* ?| )\(?([A-Za-zΩµ]+|[¢{CURRENCY_SIGNS}])"
     r"(?: ?\^ ?(?:\{ ?(-?[1-4]) ?\}|(-?[1-4])))?\)?"
 )
 _RATE = re.compile(r"(?<=[0-9]) ?(?:/|\bper)$")
@@ -96,6 +97,8 @@ WORDED = rf"(?i:(?:{_WORD.pattern})(?:(?: and |, |[ -])(?:{_WORD.pattern})){{0,9
 _WORDED = re.compile(rf"{WORDED}(?![A-Za-z-])")
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _TIMES = re.compile(r"\\(?:times|cdot)(?![A-Za-z])|(?<=[0-9]) ?[x×] ?(?=[0-9])")
+_PRODUCT = re.compile(r"[*/]|\\(?:times|cdot)")
+_CURRENCY = re.compile(rf"[{CURRENCY_SIGNS}]")
 _ARITHMETIC = re.compile(r"-?[0-9.(][0-9.()+*/ -]*[+*/-][0-9.()+*/ -]*[0-9.)]")
 _PARTS = re.compile(rf"(\$?{DECIMAL} ?[A-Za-z¢]+)(?:,? and |, | |$)")
 
@@ -138,7 +141,7 @@ def number(text: str) -> Number | None:
     core, unit = split_unit(text)
     if unit is None:
         core = without_label(core)
-        unit = next((unit_of(sign) for sign in "$€£" if sign in core), None)
+        unit = next((unit_of(sign) for sign in CURRENCY_SIGNS if sign in core), None)
     without = _PERCENT.sub("", core)
     value = exact(without)
     return value and Number(*value, without != core, unit)
@@ -206,9 +209,15 @@ def multiple(match: re.Match[str]) -> Number | None:
 def arithmetic(text: str) -> Number | None:
     """Evaluate arithmetic such as `48/2 + 48` exactly.
 
-    Return `None` for any other text, or if the expression divides by zero.
+    Return `None` for any other text, if the expression divides by zero, or if it has the signs of
+    two currencies. The value of a sum of amounts such as `€30 + €18` has their currency as unit.
     """
-    text = _THOUSANDS.sub("", _TIMES.sub("*", text).replace("$", "").replace(r"^\circ", ""))
+    signs = {sign for sign in CURRENCY_SIGNS if sign in text}
+    if len(signs) > 1:
+        return None
+    is_sum = "$" not in signs and not _PRODUCT.search(text)  # `$` may also delimit formulas
+    unit = next(map(unit_of, signs), None) if is_sum else None
+    text = _CURRENCY.sub("", _THOUSANDS.sub("", _TIMES.sub("*", text)).replace(r"^\circ", ""))
     if not _ARITHMETIC.fullmatch(text):
         return None
     try:
@@ -217,7 +226,7 @@ def arithmetic(text: str) -> Number | None:
         return None
     if value is None:
         return None
-    return Number(value)
+    return Number(value, unit=unit)
 
 
 def without_label(text: str) -> str:

@@ -8,13 +8,20 @@ from collections.abc import Collection
 from fractions import Fraction
 from typing import NamedTuple
 
-from grpo_ext.rewards.quantity import DECIMAL, WORDED, alternation, names_of_kind, names_of_unit
+from grpo_ext.rewards.quantity import (
+    CURRENCY_SIGNS,
+    DECIMAL,
+    WORDED,
+    alternation,
+    names_of_kind,
+    names_of_unit,
+)
 from grpo_ext.rewards.structure import only
 
-CURRENCY = r"(?:dollars?|cents?|pounds?|euros?)\b"
+CURRENCY = r"(?:dollars?|cents?|pounds?|euros?|rupees?|yen)\b"
 # a number that does not belong to a compound such as 100-meter
 AMOUNT = rf"(?<![0-9A-Za-z.,/^])(?![0-9.,/]+-[A-Za-z]{{2}})(?:[0-9]+/[0-9]+|{DECIMAL})"
-PRICE = re.compile(rf"[$£€]\s?{DECIMAL}|{AMOUNT} {CURRENCY}")
+PRICE = re.compile(rf"[{CURRENCY_SIGNS}]\s?{DECIMAL}|{AMOUNT} {CURRENCY}")
 PERCENTAGE = re.compile(rf"{AMOUNT} ?(?:\\?%|percent\b)")
 WORDED_FRACTION = re.compile(  # two-thirds
     r"(?i)\b(one|two|three|four|five|six|seven|eight|nine)[ -](hal(?=f|ves)|thi(?=rd)|qua(?=rter)"
@@ -45,7 +52,7 @@ _KINDS = {
     "deep": ("length",),
     "heavy": ("mass",),
 }
-_MONEY = re.compile(rf"[$£€]|\b{CURRENCY}")
+_MONEY = re.compile(rf"[{CURRENCY_SIGNS}]|\b{CURRENCY}")
 _MONEY_NOUNS = {"dollar", "money", "cent"}
 _NOUN_ENDS = re.compile(
     r"\s(?:do|does|did|are|is|was|were|will|would|can|could|has|have|had|must|should|that|of|in"

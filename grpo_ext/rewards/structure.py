@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from grpo_ext.rewards.quantity import arithmetic
+from grpo_ext.rewards.quantity import CURRENCY_SIGNS, arithmetic
 
 Value = TypeVar("Value")
 
@@ -42,7 +42,7 @@ _WORD_SEPARATOR = re.compile(r"[;,]? +(?:and|or) +|;\s*")
 _COMMA_SPACE = re.compile(r",\s+")
 COMMA = re.compile(r",\s*")
 _COLON = re.compile(r"\s*:\s*")
-_THOUSANDS = re.compile(r"[-+$]*[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])[^,]*")
+_THOUSANDS = re.compile(rf"[-+{CURRENCY_SIGNS}]*[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9])[^,]*")
 _THOUSANDS_COMMA = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _SIGNS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 MAX_PARTS = 20  # parts of a list that are compared
