@@ -65,6 +65,8 @@ def type_advice(found: Measurement, v: Values) -> str:
     """Return which types to set to round less, the cheapest first."""
     if adds_up_in_half(found, v):
         return "write `residual_in_fp32: true`, which adds up the layers' results in float32."
+    if found.attention == "sdpa" and not is_on(v["attention_in_fp32"], found):
+        return "write `attention_in_fp32: true`, which computes the attention in float32."
     if found.can_cast_head and not v.cast_lm_head_to_fp32:
         return "write `cast_lm_head_to_fp32: true`, which computes the logits in float32."
     if found.device.startswith("cuda") and not v.fp16:
@@ -77,11 +79,12 @@ def type_advice(found: Measurement, v: Values) -> str:
 
 def adds_up_in_half(found: Measurement, v: Values) -> bool:
     """Return whether the model adds up the results of its layers in a half type."""
-    if found.weights == "float32":
-        return False
-    option = v["residual_in_fp32"]
-    by_default = found.device == "cpu"
-    return not (by_default if option is None else option)
+    return found.weights != "float32" and not is_on(v["residual_in_fp32"], found)
+
+
+def is_on(option: bool | None, found: Measurement) -> bool:
+    """Return whether an option that is on by default on a CPU was on."""
+    return found.device == "cpu" if option is None else option
 
 
 def edge_advice(found: Measurement) -> str:

@@ -24,6 +24,7 @@ from grpo_ext.numerics.distances import Distance, by_position, by_probability, d
 from grpo_ext.numerics.edges import Edges, compare_sets
 from grpo_ext.numerics.passes import CUTS, ONE_ROW, Passes
 from grpo_ext.recipe.load import Recipe, load_recipe
+from grpo_ext.scoring.layout import attention_of
 from grpo_ext.seams.generate import fast_generation
 from grpo_ext.seams.precision import dtype_of_layers
 from grpo_ext.step.records import Scored
@@ -91,6 +92,7 @@ class Measurement:
 
     weights: str = ""  # the type of the weights of the policy's layers
     autocast: str = ""  # the type of mixed precision, or "no"
+    attention: str = ""  # transformers' name of its implementation
     device: str = ""
     sampler: str = ""
     separate_engine: bool = False
@@ -211,6 +213,7 @@ class AtStart:
         # the head may be in float32 (`cast_lm_head_to_fp32`)
         found.weights = str(dtype_of_layers(trainer.model)).removeprefix("torch.")
         found.autocast = str(trainer.accelerator.mixed_precision)
+        found.attention = attention_of(trainer.accelerator.unwrap_model(trainer.model))
         found.device = str(trainer.accelerator.device)
         found.sampler = trainer.sampler.describe()
         found.separate_engine = trainer.sampler.abilities.separate_engine

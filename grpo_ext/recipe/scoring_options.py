@@ -33,10 +33,14 @@ class ScoringOptions:
             up the results of its layers in float32, in transformers' sampling and in scoring, which
             halves the distance between the two. Products remain in the half type. `None`: on a CPU,
             where it was measured. Megatron-LM calls it `fp32_residual_connection`.
+        attention_in_fp32 (`bool`, *optional*): whether a model that multiplies in a half type
+            computes its attention in float32, in transformers' sampling and in scoring. It needs
+            `attn_implementation: sdpa`. `None`: on a CPU, where it was measured.
     """
 
     logprob_policy: Literal["sampling", "model", "trl"] = "sampling"
     residual_in_fp32: bool | None = None
+    attention_in_fp32: bool | None = None
 
 
 def corrected(v: Values) -> bool:
@@ -68,6 +72,25 @@ def truncation_that_trl_does_not_score(v: Values) -> object:
     return v.loss_normalization != "step" and v.logprob_policy != "trl" and truncated
 
 
+@refuses(
+    "attn_implementation",
+    "`attention_in_fp32: true` computes the attention `sdpa` in float32, and "
+    "{attn_implementation} is another. Write `attn_implementation: sdpa`, or remove "
+    "attention_in_fp32.",
+)
+def another_attention_in_float32(v: Values) -> object:
+    return v.attention_in_fp32 and v.attn_implementation not in (None, "sdpa")
+
+
+@refuses(
+    "use_transformers_continuous_batching",
+    "continuous batching has an attention of its own, which `attention_in_fp32: true` does not "
+    "change. Remove attention_in_fp32, or use_transformers_continuous_batching.",
+)
+def paged_attention_in_float32(v: Values) -> object:
+    return v.attention_in_fp32 and v.use_transformers_continuous_batching
+
+
 def sampling_that_cannot_be_scored(v: Values, num_processes: int) -> Iterator[Problem]:
     """With `logprob_policy: sampling`, it must be possible to score completions exactly."""
     if v.logprob_policy != "sampling":
@@ -94,6 +117,9 @@ def sampling_that_cannot_be_scored(v: Values, num_processes: int) -> Iterator[Pr
 
 RULES: tuple[Rule, ...] = (
     Dependency("residual_in_fp32", (None, False), STEP_NORMALIZATION),
+    Dependency("attention_in_fp32", (None, False), STEP_NORMALIZATION),
+    another_attention_in_float32,
+    paged_attention_in_float32,
     noise_on_scored_embeddings,
     truncation_that_trl_does_not_score,
     sampling_that_cannot_be_scored,

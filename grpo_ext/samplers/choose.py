@@ -105,14 +105,17 @@ def precision_of(trainer: SampledTrainer) -> Precision:
     """Return the number types that the trainer's sampler and scorer compute in.
 
     Raises:
-        ValueError: if `residual_in_fp32` is true, but the model cannot.
+        ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model cannot.
     """
     args = trainer.args
+    # continuous batching has an attention of its own, and takes no model with another
+    attention = False if trainer.use_transformers_continuous_batching else args.attention_in_fp32
     return choose_precision(
         trainer.accelerator.unwrap_model(trainer.model),
         autocast_dtype(trainer.accelerator),
         args.cast_lm_head_to_fp32,
         args.residual_in_fp32,
+        attention,
     )
 
 

@@ -13,6 +13,8 @@ from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixi
 MASKED_ROW_TOKENS = 512
 # On a CPU, the mask of such a row costs little beside the matrix products of a layer this wide.
 WIDE = 512
+#: the attention of `seams.attention`, as registered with transformers
+SDPA_IN_FP32 = "sdpa_in_fp32"
 Kind = Literal["padded", "chunks", "packed"]
 
 
@@ -106,8 +108,12 @@ def choose_layout(
 
 
 def attention_of(model: PreTrainedModel) -> str:
-    """Return transformers' name for the attention implementation of a model."""
-    return str(model.config.get_text_config()._attn_implementation)
+    """Return transformers' name for the attention implementation of a model.
+
+    "sdpa" also where it computes in float32 (`attention_in_fp32`), which takes the same masks.
+    """
+    name = str(model.config.get_text_config()._attn_implementation)
+    return "sdpa" if name == SDPA_IN_FP32 else name
 
 
 def has_rotary_positions(model: PreTrainedModel) -> bool:

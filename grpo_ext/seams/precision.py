@@ -2,14 +2,15 @@
 
 A half type has 8 bits (bfloat16) or 11 (float16), and the passes of sampler and scorer are rounded
 differently: one reads a token at a time, the other whole rows. What costs little is therefore kept
-in float32, in both: the logits and, with `residual_in_fp32`, the sum of the layers' results.
+in float32, in both: the logits, with `residual_in_fp32` the sum of the layers' results, and with
+`attention_in_fp32` the attention.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from transformers import PreTrainedModel
 
 from grpo_ext.common.projection import Projection
 from grpo_ext.decoding.checks import base_model, is_sharded
+from grpo_ext.seams.attention import set_attention_in_fp32, why_not_attention_in_fp32
 
 # the half types of mixed precision, by accelerate's names
 MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -42,6 +44,7 @@ class Precision:
     # of the embeddings, to which the layers add their results; `None`: that of the weights
     residual: torch.dtype | None = None
     whole_head: bool = False  # the head multiplies in float32 (`cast_lm_head_to_fp32`)
+    whole_attention: bool = False  # scores, softmax and sums of the attention are float32
 
 
 def choose_precision(
@@ -49,6 +52,7 @@ def choose_precision(
     mixed: torch.dtype | None,
     whole_head: bool,
     residual_in_fp32: bool | None,
+    attention_in_fp32: bool | None = None,
 ) -> Precision:
     """Choose the number types of a model's passes.
 
@@ -57,11 +61,58 @@ def choose_precision(
         mixed: the half type of mixed precision; `None` without it.
         whole_head: `cast_lm_head_to_fp32`.
         residual_in_fp32: the option; `None`: on a CPU.
+        attention_in_fp32: the option; `None`: on a CPU.
+
+    Raises:
+        ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model cannot.
+    """
+    dtype = dtype_of_layers(model)
+    is_half = mixed is not None or dtype != torch.float32
+    whole_attention = is_half and has_whole_attention(model, attention_in_fp32)
+    precision = choose_residual(model, dtype, mixed, whole_head, residual_in_fp32)
+    return replace(precision, whole_attention=whole_attention)
+
+
+def has_whole_attention(model: PreTrainedModel, attention_in_fp32: bool | None) -> bool:
+    """Return whether a model that computes in a half type computes its attention in float32.
+
+    Args:
+        model: the model, with or without PEFT adapters.
+        attention_in_fp32: the option; `None`: on a CPU, if the model can.
+
+    Raises:
+        ValueError: if `attention_in_fp32` is true, but the model cannot.
+    """
+    reason = why_not_attention_in_fp32(base_model(model))
+    if attention_in_fp32 is None:
+        return model.device.type == "cpu" and reason is None
+    if attention_in_fp32 and reason is not None:
+        raise ValueError(
+            f"`attention_in_fp32: true` cannot be used with this model: {reason}. Remove "
+            "attention_in_fp32."
+        )
+    return attention_in_fp32
+
+
+def choose_residual(
+    model: PreTrainedModel,
+    dtype: torch.dtype,
+    mixed: torch.dtype | None,
+    whole_head: bool,
+    residual_in_fp32: bool | None,
+) -> Precision:
+    """Choose the number type in which the results of the layers are added up.
+
+    Args:
+        model: the model, with or without PEFT adapters.
+        dtype: the dtype of its layers.
+        mixed: the half type of mixed precision; `None` without it.
+        whole_head: `cast_lm_head_to_fp32`.
+        residual_in_fp32: the option; `None`: on a CPU.
 
     Raises:
         ValueError: if `residual_in_fp32` is true, but the model cannot.
     """
-    dtype = dtype_of_layers(model)
     if dtype == torch.float32:
         return Precision(mixed, None, whole_head)
     if residual_in_fp32 is None:
@@ -119,6 +170,8 @@ def computing_in(precision: Precision, model: nn.Module) -> Iterator[None]:
     """
     inner: Any = base_model(getattr(model, "module", model))  # of data parallel training
     mixed = precision.mixed
+    # stays after this context, because gradient checkpointing runs the layers again later
+    set_attention_in_fp32(inner, precision.whole_attention)
     hooks: list[RemovableHandle] = []
     if precision.residual is not None:
         hooks.append(

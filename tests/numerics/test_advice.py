@@ -16,8 +16,10 @@ from grpo_ext.recipe.load import load_recipe
 CLOSE = Distance(100, 1e-9, 1e-10, 1e-5, 1e-4, 0.0, 0)
 ROUNDED = replace(CLOSE, kl=0.002, mean=0.05, share_far=0.07)
 WRONG = replace(CLOSE, kl=0.2, mean=0.4, share_far=0.8)
-HALF = Measurement(weights="bfloat16", autocast="no", device="cpu", sampler="transformers")
-CAST = {"residual_in_fp32": True, "cast_lm_head_to_fp32": True}
+HALF = Measurement(
+    weights="bfloat16", autocast="no", attention="sdpa", device="cpu", sampler="transformers"
+)
+CAST = {"residual_in_fp32": True, "attention_in_fp32": True, "cast_lm_head_to_fp32": True}
 
 
 def lines(found, **settings):
@@ -46,7 +48,13 @@ def test_what_is_within_its_limits_needs_nothing():
         ({}, "cpu", "cast_lm_head_to_fp32: true"),
         ({}, "cuda:0", "residual_in_fp32: true"),
         ({"residual_in_fp32": False}, "cpu", "residual_in_fp32: true"),
-        ({"residual_in_fp32": True}, "cuda:0", "cast_lm_head_to_fp32: true"),
+        ({"attention_in_fp32": False}, "cpu", "attention_in_fp32: true"),
+        ({"residual_in_fp32": True}, "cuda:0", "attention_in_fp32: true"),
+        (
+            {"residual_in_fp32": True, "attention_in_fp32": True},
+            "cuda:0",
+            "cast_lm_head_to_fp32: true",
+        ),
         (CAST, "cpu", "dtype: float32"),
         (CAST, "cuda:0", "fp16: true"),
         ({**CAST, "fp16": True, "bf16": False}, "cuda:0", "dtype: float32"),
@@ -56,6 +64,12 @@ def test_rounding_is_answered_with_the_cheapest_type_that_is_left(settings, devi
     for part in ("sampler", "trainer", "float32"):
         [line] = lines(compared(part, ROUNDED, device=device), **settings)
         assert f"`{named}`" in line
+
+
+def test_another_attention_than_sdpa_is_not_asked_for_float32():
+    found = compared("sampler", ROUNDED, device="cuda:0", attention="flash_attention_2")
+    [line] = lines(found, residual_in_fp32=True)
+    assert "attention_in_fp32" not in line
 
 
 def test_a_head_that_cannot_be_cast_is_not_named():

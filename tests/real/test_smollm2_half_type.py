@@ -7,34 +7,9 @@ from statistics import fmean
 
 import torch
 
-from tests.support.real_run import make
+from tests.support.half_type_run import COMPLETIONS, steps_of
 
 STEPS = 6
-COMPLETIONS = 16  # of a step
-
-
-def length(completions, **columns):
-    """The number of characters, up to 40."""
-    return [min(len(text[-1]["content"]), 40) / 40 for text in completions]
-
-
-def steps_of(model, out, dtype):
-    """Train an adapter, and return what was logged of each step."""
-    trainer = make(
-        model,
-        out,
-        lora=True,
-        reward=length,
-        dtype=dtype,
-        bf16=dtype == torch.bfloat16,
-        max_steps=STEPS,
-        per_device_train_batch_size=COMPLETIONS,
-        max_completion_length=8,
-        learning_rate=2e-3,
-        sampler_check_share=1.0,
-    )
-    trainer.train()
-    return [entry for entry in trainer.state.log_history if "loss" in entry]
 
 
 def mean_of(entries, name):
@@ -42,8 +17,8 @@ def mean_of(entries, name):
 
 
 def test_bfloat16_learns_as_float32_does(smollm2, tmp_path):
-    half = steps_of(smollm2, tmp_path / "half", torch.bfloat16)
-    whole = steps_of(smollm2, tmp_path / "whole", torch.float32)
+    half = steps_of(smollm2, tmp_path / "half", torch.bfloat16, STEPS)
+    whole = steps_of(smollm2, tmp_path / "whole", torch.float32, STEPS)
     assert len(half) == len(whole) == STEPS
     assert mean_of(whole, "sampling/logp_difference/mean") < 1e-4
     # without float32 for logits and the sum of the layers' results it was 0.046

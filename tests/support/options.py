@@ -197,10 +197,10 @@ IRRELEVANT: dict[str, str] = {
     "how long a run is, and with which seeds": """
         data_seed full_determinism max_steps num_train_epochs seed""",
     "number types, kernels and devices, which round": """
-        activation_checkpointing activation_checkpointing_kwargs bf16 cast_lm_head_to_fp32 fp16
-        gradient_checkpointing_kwargs liger_kernel_config residual_in_fp32 sampler_device tf32
-        torch_compile torch_compile_backend torch_compile_mode torch_empty_cache_steps use_cache
-        use_cpu use_liger_kernel""",
+        activation_checkpointing activation_checkpointing_kwargs attention_in_fp32 bf16
+        cast_lm_head_to_fp32 fp16 gradient_checkpointing_kwargs liger_kernel_config
+        residual_in_fp32 sampler_device tf32 torch_compile torch_compile_backend
+        torch_compile_mode torch_empty_cache_steps use_cache use_cpu use_liger_kernel""",
     "how ranks work together": """
         accelerator_config average_tokens_across_devices ddp_backend ddp_broadcast_buffers
         ddp_bucket_cap_mb ddp_find_unused_parameters ddp_static_graph ddp_timeout deepspeed

@@ -89,7 +89,7 @@ def test_results_of_layers_are_added_in_float32(tiny_folder):
     sums = []
     body.norm.register_forward_pre_hook(lambda _, inputs: sums.append(inputs[0]))
     precision = choose_precision(model, None, False, None)
-    assert precision == Precision(torch.bfloat16, torch.float32)
+    assert precision == Precision(torch.bfloat16, torch.float32, whole_attention=True)
     cache = DynamicCache()
     with torch.no_grad(), computing_in(precision, model):
         model(input_ids=torch.arange(2, 14).view(2, 6), past_key_values=cache)
@@ -124,10 +124,11 @@ def test_the_gradient_comes_nearer_to_that_of_float64(tiny_folder):
 
 def test_a_model_whose_norms_would_not_take_float32_is_left_as_it_is():
     model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_embd=8, n_layer=1, n_head=1)).bfloat16()
-    assert choose_precision(model, None, False, None) == Precision()
+    assert choose_precision(model, None, False, None).residual is None
     with pytest.raises(ValueError, match="`residual_in_fp32: true` cannot be used with this model"):
         choose_precision(model, None, False, True)
-    assert choose_precision(model.float(), torch.bfloat16, False, True) == Precision(torch.bfloat16)
+    mixed = choose_precision(model.float(), torch.bfloat16, False, True)
+    assert mixed == Precision(torch.bfloat16, whole_attention=True)
 
 
 def dtypes_of_passes(trainer):
