@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from trl.trainer.utils import add_fused_lm_head
 
 from grpo_ext.determinism.mode import InvariantOperations
@@ -34,6 +35,11 @@ LAYOUTS = {
     "packed, prompts once": Layout(kind="packed", in_row=True, row_tokens=100),
     "padded": Layout(kind="padded"),
 }
+
+
+@pytest.fixture(autouse=True)
+def no_mixed_precision_of_earlier_tests():
+    AcceleratorState._reset_state()
 
 
 def precision_of(model):
