@@ -1,5 +1,6 @@
 """Choose how completions are laid out for a pass, given the model, its attention and the ranks."""
 
+import inspect
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
@@ -25,6 +26,9 @@ class Layout:
     kind: Kind = "chunks"
     reason: str = ""  # why `kind` differs from the requested one, or was chosen by "auto"
     trimmed: bool = True  # padding may be removed, because the model's positions do not count it
+    # pass each token's position in its sequence: in a half type, rotary positions that count the
+    # padding are rounded differently from the sampler's
+    positions: bool = False
     shares: bool = True  # each distinct prompt runs once, in chunks or in a packed row with a mask
     by_cost: bool = False  # use packed rows or chunks, whichever runs fewer tokens
     in_row: bool = False  # completions share one copy of their prompt in a packed row, by a mask
@@ -97,6 +101,7 @@ def choose_layout(
         kind=kind,
         reason=reason,
         trimmed=rotary and not padded,
+        positions=rotary and takes_positions(model),
         shares=caches_all and (kind == "chunks" or by_cost or in_row),
         by_cost=by_cost,
         in_row=in_row,
@@ -121,6 +126,14 @@ def has_rotary_positions(model: PreTrainedModel) -> bool:
     config = model.config.get_text_config()
     has_parameters = getattr(config, "rope_parameters", None) is not None
     return has_parameters or hasattr(config, "rope_theta")
+
+
+def takes_positions(model: PreTrainedModel) -> bool:
+    """Return whether the model can be told the position of each token."""
+    if _learns_prompt(model):
+        return False
+    inner = model.get_base_model() if isinstance(model, PeftModel) else model
+    return "position_ids" in inspect.signature(type(inner).forward).parameters
 
 
 def caches_every_token(model: PreTrainedModel) -> bool:

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from grpo_ext.batching.cuts import call_tokens, deal_rows, equal_prompts, length_chunks, packs
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.scoring.head import EdgeHead, Head, RunModel, labels_of, outermost
+from grpo_ext.scoring.head import EdgeHead, Head, RunModel, labels_of, outermost, positions_of
 from grpo_ext.scoring.layout import Layout
 from grpo_ext.scoring.packed import run_packed
 from grpo_ext.scoring.prompts_once import ReadPrompts
@@ -131,6 +131,8 @@ class Scorer:
         mask = part.attention_mask
         labels = labels_of(ids, mask, part.width)
         inputs: dict[str, Tensor | bool] = {"input_ids": ids, "attention_mask": mask}
+        if self.layout.positions:
+            inputs["position_ids"] = positions_of(mask)
         if aux_loss:
             inputs["output_router_logits"] = True
         return self.run(model, head, labels, **inputs)
