@@ -12,7 +12,7 @@ def precision_of(recipe: Recipe, model: PreTrainedModel) -> Precision:
     DeepSpeed, which converts the weights in place of autocast, multiplies in the same type.
 
     Raises:
-        ValueError: if `residual_in_fp32` is true, but the model cannot.
+        ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model cannot.
     """
     training = recipe.training
     mixed = None
@@ -20,4 +20,11 @@ def precision_of(recipe: Recipe, model: PreTrainedModel) -> Precision:
         mixed = MIXED["bf16"]
     elif training.fp16:
         mixed = MIXED["fp16"]
-    return choose_precision(model, mixed, training.cast_lm_head_to_fp32, training.residual_in_fp32)
+    continuous = training.use_transformers_continuous_batching
+    return choose_precision(
+        model,
+        mixed,
+        training.cast_lm_head_to_fp32,
+        training.residual_in_fp32,
+        False if continuous else training.attention_in_fp32,
+    )
