@@ -29,6 +29,7 @@ from transformers.utils.logging import disable_progress_bar
 from benchmarks.deterministic import GROUP, make_trainer, tiny_model
 from benchmarks.recorded import save
 from grpo_ext import GRPOExtTrainer
+from grpo_ext.samplers.hf import HFSampler
 from grpo_ext.seams.generate import fast_generation
 from grpo_ext.seams.precision import Precision
 from grpo_ext.seams.scoring import run_model
@@ -45,6 +46,7 @@ REMEDIES = {
 def one_step(trainer: GRPOExtTrainer, precision: Precision, seed: int) -> tuple[float, float]:
     """Sample a generation, score it with its backward pass, and return the seconds of both."""
     torch.manual_seed(seed)
+    assert isinstance(trainer.sampler, HFSampler)
     trainer.sampler.precision = precision
     run = partial(run_model, trainer.accelerator, precision)
     scorer = replace(trainer.parts.scorer, run=run)
@@ -74,12 +76,12 @@ def measure_cost(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]
             taken = one_step(trainer, REMEDIES[name], number)
             if number:  # the first warms up
                 seconds[name].append(taken)
-    plain = [sum(taken) for taken in seconds["none"]]
+    plain = [sum(step) for step in seconds["none"]]
     rows = []
-    for name, taken in seconds.items():
-        ratios = [sum(both) / before for both, before in zip(taken, plain, strict=True)]
-        generation = median(part for part, _ in taken)
-        scoring = median(part for _, part in taken)
+    for name, steps in seconds.items():
+        ratios = [sum(step) / before for step, before in zip(steps, plain, strict=True)]
+        generation = median(part for part, _ in steps)
+        scoring = median(part for _, part in steps)
         row = {"remedy": name, "generation": generation, "scoring": scoring, "ratios": ratios}
         rows.append(row)
         print(

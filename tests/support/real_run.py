@@ -40,7 +40,13 @@ class Rewarded:
         self.prompts: list[Any] = []
         self.completion_ids: list[list[int]] = []
 
-    def __call__(self, prompts, completions, completion_ids, **columns: Any) -> list[float]:
+    def __call__(
+        self,
+        prompts: list[Any],
+        completions: list[Any],
+        completion_ids: list[list[int]],
+        **columns: Any,
+    ) -> list[float]:
         self.prompts += prompts
         self.completion_ids += completion_ids
         return letters(completions)
