@@ -12,8 +12,8 @@ from grpo_ext.recipe.scoring_options import RULES
 from grpo_ext.scoring.layout import attention_of
 from grpo_ext.seams.attention import sdpa_in_fp32
 from grpo_ext.seams.precision import Precision, choose_precision, computing_in
+from tests.support.half_trainer import half_trainer
 from tests.support.tiny_models import make_model
-from tests.trainer.test_half_types import half_trainer
 
 HALF_TYPES = [torch.bfloat16, torch.float16]
 IN_FP32 = Precision(torch.bfloat16, torch.float32, whole_attention=True)

@@ -7,43 +7,18 @@ from collections import defaultdict
 
 import pytest
 import torch
-from datasets import Dataset
-from peft import LoraConfig
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
-    AutoTokenizer,
     DynamicCache,
     GPT2Config,
     GPT2LMHeadModel,
 )
 
-from grpo_ext import GRPOExtTrainer
 from grpo_ext.seams.precision import Precision, choose_precision, computing_in, sampling_in
-from tests.support.tiny_run import tiny_arguments
+from tests.support.half_trainer import half_trainer
 
-ROWS = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 17)]
 HALF_TYPES = [torch.bfloat16, torch.float16]
-
-
-def letters(completions, **columns):
-    return [float(sum(map(ord, text)) % 5 == 0) for text in completions]
-
-
-def half_trainer(folder, out, dtype, *, lora=False, **settings):
-    """A trainer of the tiny model in a number type, whose weights do not change."""
-    adapter = None
-    if lora:
-        adapter = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
-    settings = {"max_steps": 1, "learning_rate": 0.0, "sampler_check_share": 1.0} | settings
-    return GRPOExtTrainer(
-        AutoModelForCausalLM.from_pretrained(folder, dtype=dtype),
-        [letters],
-        tiny_arguments(out, health_action="none", **settings),
-        Dataset.from_list(ROWS),
-        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
-        peft_config=adapter,
-    )
 
 
 @pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
