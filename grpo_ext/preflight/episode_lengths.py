@@ -16,6 +16,9 @@ def check_episode_lengths(
 ) -> None:
     """Check that a second turn fits, and record how many turns do.
 
+    If none does, it is a problem where the environment answers turns, and a note where it only has
+    tools, because the model may answer without a call.
+
     Args:
         episode: any episode of the environment.
         room: maximum number of tokens of all turns and answers together.
@@ -39,7 +42,14 @@ def check_episode_lengths(
         "turns": num_turns,
         "turn_tokens": turn_tokens or (room - (num_turns - 1) * usual) // num_turns,
     }
-    if room < 1 + shortest + 1:
+    if room < 1 + shortest + 1 and not answers:
+        findings.note(
+            f"no result of a tool fits in max_completion_length {room}, because the shortest one "
+            f"has {shortest} tokens with the chat template around it. Raise max_completion_length, "
+            f"which limits all turns and results together, to at least {shortest + 2}.",
+            KEY,
+        )
+    elif room < 1 + shortest + 1:
         findings.problem(
             f"no second turn of an episode fits in max_completion_length {room}, because the "
             f"shortest answer has {shortest} tokens with the chat template around it. Raise "

@@ -53,10 +53,11 @@ def begin_episodes(
         findings: gets a problem if the environment cannot be created.
 
     Returns:
-        The function; `None` if the recipe has no environment, or if it cannot be created.
+        The function; `None` if the recipe has no environment or no length of episodes, or if the
+        environment cannot be created.
     """
     v = recipe.flat
-    if v[KEY] is None or findings.has_problem(KEY):
+    if v[KEY] is None or v["max_completion_length"] is None or findings.has_problem(KEY):
         return None
     config = GenerationConfig()
     with suppress(OSError):  # the model has no generation config

@@ -7,7 +7,7 @@ from grpo_ext.environments.episode_rules import episode_rules
 from grpo_ext.objective.advantage import SUM_THEN_NORMALIZE
 from grpo_ext.recipe.advantage_options import compares_groups
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.rule_kinds import STEP_NORMALIZATION, Dependency, Rule, in_yaml
+from grpo_ext.recipe.rule_kinds import STEP_NORMALIZATION, Dependency, Rule, in_yaml, refuses
 from grpo_ext.recipe.typed_values import Values
 
 # keys of `generation_kwargs` that would end turns in other ways
@@ -87,6 +87,15 @@ def environment_that_does_not_fit(v: Values, _: int) -> Iterator[Problem]:
         )
 
 
+@refuses(
+    "max_completion_length",
+    "`max_completion_length: null` leaves the episodes of environment without a limit. Write a "
+    "number.",
+)
+def episodes_without_a_length(v: Values) -> bool:
+    return v.max_completion_length is None and v.use_vllm and v.environment is not None
+
+
 RULES: tuple[Rule, ...] = (
     Dependency(
         "environment",
@@ -94,4 +103,5 @@ RULES: tuple[Rule, ...] = (
         STEP_NORMALIZATION | {"use_transformers_continuous_batching": (False,)},
     ),
     environment_that_does_not_fit,
+    episodes_without_a_length,
 )

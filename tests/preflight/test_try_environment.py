@@ -259,7 +259,15 @@ def test_tools_need_room_for_a_result(tool_model, tmp_path):
     file = write(tmp_path, TALKING.replace("LENGTH", "1"))
     recipe = recipe_values(tmp_path, folder, f"{file}:World", max_completion_length=20)
     findings = check_recipe(None, recipe)
-    assert "no second turn of an episode fits" in told_of_lengths(findings)[0]
+    assert findings.sound and "no result of a tool fits" in told_of_lengths(findings)[0]
     enough = check_recipe(None, {**recipe, "max_completion_length": 400})
     assert enough.sound and enough.figures["episodes"]["answers"] is None
     assert enough.figures["episodes"]["turns"] == 8
+
+
+def test_episodes_need_a_length(tiny_folder, tmp_path):
+    for use_vllm in (False, True):
+        found = checked_lengths(
+            tmp_path, tiny_folder, 1, max_completion_length=None, use_vllm=use_vllm
+        )
+        assert "`max_completion_length: null`" in told_of_lengths(found)[0]

@@ -24,7 +24,7 @@ SIZES = {
     "max_steps": 2,
     "per_device_train_batch_size": 4,
     "gradient_accumulation_steps": 4,  # whole groups of 16
-    "max_completion_length": 16,
+    "max_completion_length": 24,  # two turns of an episode fit
     "max_train_samples": 16,
     "max_eval_samples": 4,
     "dataset_name": None,
