@@ -13,7 +13,7 @@ from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.fit_answers import answer_limit, fitted_answer
 from grpo_ext.environments.guarded import GuardedEnvironment, protected
-from grpo_ext.environments.play_again import Exchange, Replay, play_again
+from grpo_ext.environments.play_again import Exchange, Replay, Retries, play_again
 from grpo_ext.environments.transcript import as_read
 from grpo_ext.environments.turn_tokens import Message, TurnTokens
 from grpo_ext.rewards.guard import checksum
@@ -84,10 +84,7 @@ class Episode:
         self.world = GuardedEnvironment(self.environment, rules, self.seed)
         self._row = {**row, "seed": self.seed}
         self.world.begin(self._row)
-        self._replay: Replay | None = None  # with `on_failure: retry`, after the last failure
-        # of the environments that others have replaced, or that failed as well
-        self._earlier_failures = 0
-        self._earlier_seconds = 0.0
+        self._retries = Retries(rules, self._row)
         self.prompt = prompt
         self.opening = ""  #: text from `reset`, which ends the prompt
         #: numbers in the state, at the start and after each turn; empty unless turns get credit
@@ -105,8 +102,7 @@ class Episode:
         Afterwards, call `take_opening`.
         """
         self.opening = self.world.opening()
-        self._replay = self._replay_if_failed(None, [])
-        return self._replay
+        return self._retries.begin(self.world, None, [])
 
     def take_opening(self) -> None:
         """Append the text of `reset` to the prompt."""
@@ -282,8 +278,8 @@ class Episode:
             return None
         assert self._asked is not None
         self._answer = self.world.answer()
-        self._replay = self._replay_if_failed(self.opening, [*self._exchanges, self._asked])
-        return self._replay
+        exchanges = [*self._exchanges, self._asked]
+        return self._retries.begin(self.world, self.opening, exchanges)
 
     def take_answer(self) -> None:
         """Continue with the answer to the last turn, or end; see `hear`."""
@@ -327,38 +323,22 @@ class Episode:
     @property
     def failures(self) -> int:
         """Calls on which the environment failed, also in instances that `retry` replaced."""
-        return self._earlier_failures + self.world.failures
+        return self._retries.failures + self.world.failures
 
     @property
     def seconds(self) -> float:
         """Time until the environment's answers were there, also those to turns played again."""
-        return self._earlier_seconds + self.world.seconds
-
-    def _replay_if_failed(
-        self, opening: str | None, exchanges: Sequence[Exchange]
-    ) -> Replay | None:
-        """Return a replay of the episode if its environment has failed and `on_failure` is `retry`.
-
-        `opening` and `exchanges` are those of `Replay`.
-        """
-        if self.rules.on_failure != "retry" or not self.world.broken:
-            return None
-        return Replay(self.rules, self._row, opening, exchanges)
+        return self._retries.seconds + self.world.seconds
 
     def _replayed(self) -> Replay | None:
-        """Return the last replay if its environment takes the place of the one that failed."""
-        replay = self._replay
-        self._replay = None
-        if replay is None:
-            return None
-        self._earlier_failures += replay.failures
-        self._earlier_seconds += replay.seconds
-        if replay.world is None:
-            return None
-        self._earlier_failures += self.world.failures
-        self._earlier_seconds += self.world.seconds
-        self.world = replay.world
-        self.environment = replay.world.environment
+        """Continue in the environment that `retry` has played up to here, and return its replay.
+
+        Return `None` if there is none.
+        """
+        replay = self._retries.end(self.world)
+        if replay is not None and replay.world is not None:
+            self.world = replay.world
+            self.environment = replay.world.environment
         return replay
 
     def _numbers(self) -> dict[str, float]:

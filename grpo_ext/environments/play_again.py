@@ -97,6 +97,51 @@ class Replay:
             self.world = None
 
 
+class Retries:
+    """What `on_failure: retry` does for one episode.
+
+    Args:
+        rules: the rules of the episode.
+        row: the row of the data set, with its seed.
+    """
+
+    def __init__(self, rules: EpisodeRules, row: Row):
+        self.rules = rules
+        self.row = row
+        self.failures = 0  #: failures of the environments that were replaced or given up
+        self.seconds = 0.0  #: time until the answers of those environments were there
+        self._replay: Replay | None = None
+
+    def begin(
+        self, world: GuardedEnvironment, opening: str | None, exchanges: Sequence[Exchange]
+    ) -> Replay | None:
+        """Return a replay for `play_again`; `None` if the episode is not to be played again.
+
+        Args:
+            world: the environment that may have failed.
+            opening: as for `Replay`.
+            exchanges: as for `Replay`.
+        """
+        self._replay = None
+        if self.rules.on_failure == "retry" and world.broken:
+            self._replay = Replay(self.rules, self.row, opening, exchanges)
+        return self._replay
+
+    def end(self, world: GuardedEnvironment) -> Replay | None:
+        """Return the replay after `play_again`, if its environment takes the place of `world`."""
+        replay = self._replay
+        self._replay = None
+        if replay is None:
+            return None
+        self.failures += replay.failures
+        self.seconds += replay.seconds
+        if replay.world is None:
+            return None
+        self.failures += world.failures
+        self.seconds += world.seconds
+        return replay
+
+
 def play_again(replays: Sequence[Replay]) -> None:
     """Play episodes again together, each in up to `ATTEMPTS` new environments.
 
