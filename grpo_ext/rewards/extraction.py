@@ -82,6 +82,8 @@ def find_answer(
     if answer is not None and len(answer) > MAX_TAIL:
         return None
     if answer is not None:
+        if not in_words:
+            answer = with_conclusion_of_tag(answer, request or Request())
         return boxed(answer) or piece_of(answer, in_words)
     in_box = boxed(text)
     if in_box is not None:
@@ -96,6 +98,17 @@ def find_answer(
         words = listed_values(tail)
         tail = with_conclusion(tail, request)
     return letter or words or stated(tail, in_words) or lone_word(text)
+
+
+def with_conclusion_of_tag(answer: str, request: Request) -> str:
+    """Cut the sentences of an `<answer>` block as those without a tag are cut.
+
+    An answer with a box, without words, or that begins with the letter of a choice is returned
+    unchanged.
+    """
+    if boxed(answer) is not None or not is_sentence(answer) or _OPTION_FIRST.match(answer.strip()):
+        return answer
+    return with_conclusion(without_notes(answer), request)
 
 
 def own_text(completion: str) -> str:

@@ -80,6 +80,12 @@ _UNIT_AFTER = re.compile(rf"\s?({_UNITS})")
 _UNIT_OF_VALUE = re.compile(rf"(?<=[0-9)}}\]])\s?{_UNITS}[ .,]*")
 _TIMES_TEN = re.compile(r"(?<=[0-9]) x (?=10\^)")  # 3.0 x 10^8
 _SHARE_OF = re.compile(rf"(?:{DECIMAL}\\?%|[0-9]+/[0-9]+) of \$?{DECIMAL}(?= ?=)")
+# `2 cartons of 1L milk`: the size of what is counted is no answer
+_SIZE_OF_COUNTED = re.compile(
+    rf"(?<![0-9A-Za-z.,/])({DECIMAL} [a-z]{{3,}}) of {DECIMAL}[ -]?(?:{UNIT_NAMES})"
+    r"(?= (?!(?:and|are|as|at|but|by|deep|each|every|for|from|high|in|is|long|of|on|or|per|so|tall"
+    r"|than|that|then|to|was|were|which|wide|with)\b)[a-z]{3,})"
+)
 _BLANKS = re.compile(r"[ \t]{2,}")
 _NUMBER_IN_BRACKETS = re.compile(r"\([0-9]+\)")
 _SEPARATOR = re.compile(r",?\s(?:and|or)\s|,\s?")
@@ -94,7 +100,7 @@ def last_expression(text: str) -> str | None:
     If it is an alternative (`12 or 13`), it is returned together with the value before "or".
     """
     text = _TIMES_TEN.sub(r" \\times ", with_short_units(with_ascii_signs(text)))
-    text = _SHARE_OF.sub("", without_remarks(text))
+    text = _SIZE_OF_COUNTED.sub(r"\1", _SHARE_OF.sub("", without_remarks(text)))
     text = without_quantifier(text.rstrip(" \t\r\n."))
     value = ending_chain(text)
     if value is not None:
