@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import stdev
 from typing import Self
 
 from grpo_ext.environments.episode import Episode
@@ -47,6 +48,9 @@ class EpisodeCounts:
 def episode_figures(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
     """Return means per episode; if there are tools, also those of calls, named as in TRL.
 
+    Turns and the environment's time also have the standard deviation over the episodes, of a
+    sample, which is 0 for a single episode, and the maximum.
+
     There must be at least one episode.
     """
     number = len(counts)
@@ -61,6 +65,8 @@ def episode_figures(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
         "episodes/tokens_per_turn": sum(count.tokens for count in counts) / max(turns, 1),
         "episodes/environment_time": sum(count.seconds for count in counts) / number,
     }
+    figures |= spread("episodes/turns", [count.turns for count in counts])
+    figures |= spread("episodes/environment_time", [count.seconds for count in counts])
     by_tool: Counter[str] = Counter()
     for count in counts:
         by_tool.update(count.calls_by_tool)
@@ -72,3 +78,9 @@ def episode_figures(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
         for name in sorted(by_tool):
             figures[f"tools/{name}/call_frequency"] = by_tool[name] / number
     return figures
+
+
+def spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Return the standard deviation and the maximum of a figure of episodes, by name."""
+    std = stdev(values) if len(values) > 1 else 0.0
+    return {f"{name}/std": std, f"{name}/max": max(values)}

@@ -47,7 +47,12 @@ def test_figures_are_means_per_episode_and_tokens_per_turn():
         "episodes/left_out": 0.5,
         "episodes/tokens_per_turn": 2.5,
         "episodes/environment_time": 1.0,
+        "episodes/turns/std": pytest.approx(8**0.5),
+        "episodes/turns/max": 6,
+        "episodes/environment_time/std": pytest.approx(0.5**0.5),
+        "episodes/environment_time/max": 1.5,
     }
+    assert episode_figures(counts[:1])["episodes/turns/std"] == 0
 
 
 def test_calls_are_counted_by_tool():
