@@ -32,7 +32,7 @@ hypothesis.settings.load_profile("any_speed")
 PATIENT = {
     "grpo_ext.common.hub": {"PATIENCE": 300.0},
     "grpo_ext.environments.tools": {"STATE_SECONDS": 300.0},
-    "grpo_ext.environments.turn_tokens": {"PARSE_SECONDS": 300.0},
+    "grpo_ext.environments.turn_reader": {"PARSE_SECONDS": 300.0},
     "grpo_ext.observe.report.columns": {"EXPLAIN_SECONDS": 300.0},
     "grpo_ext.preflight.first_rows": {"PATIENCE": 300.0},
     "grpo_ext.preflight.forecast": {"PATIENCE": 300.0},

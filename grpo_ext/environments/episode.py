@@ -178,9 +178,9 @@ class Episode:
         turn = self.ids[self._first :]
         prefix = self.prompt_ids + self.ids[: self._first]
         text = str(self.tokens.tokenizer.decode(turn, skip_special_tokens=True))
-        message, broken = self.tokens.message(text, turn, prefix)
+        message, fault = self.tokens.message(text, turn, prefix)
         stopped = turn[-1] in self.tokens.ends
-        self.take_turn(message, text, stopped, broken)
+        self.take_turn(message, text, stopped, fault)
 
     def play_turn(self, ids: Sequence[int]) -> int:
         """Read the environment's answer, write a turn, and wait for the next answer.
@@ -222,7 +222,7 @@ class Episode:
         message: Message,
         text: str,
         stopped: bool = True,
-        broken: bool = False,
+        fault: Message | None = None,
     ) -> None:
         """Pass a complete turn of the model to the environment, unless the episode ends with it.
 
@@ -233,14 +233,14 @@ class Episode:
             message: the turn as a chat message, with its tool calls.
             text: the whole text of the turn.
             stopped: whether the turn has its end token.
-            broken: whether the turn has a call that cannot be parsed.
+            fault: the answer to a turn with a call that is not made.
         """
         self.messages.append(message)
         self.turn_texts.append(text)
         self._stopped = stopped
         self.asking = True
         is_last = self.turns == self.rules.turns
-        has_calls = broken or bool(message.get("tool_calls"))
+        has_calls = fault is not None or bool(message.get("tool_calls"))
         if not stopped and len(self.ids) == self.room:
             self.end = "room"
         elif self.left_out:
@@ -248,8 +248,8 @@ class Episode:
         elif is_last and has_calls:
             self.end = "turns"
         else:
-            self._asked = Exchange(message, broken)
-            self.world.ask(message, broken)
+            self._asked = Exchange(message, fault)
+            self.world.ask(message, fault)
 
     @property
     def waits(self) -> bool:

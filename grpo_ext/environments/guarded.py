@@ -20,8 +20,6 @@ from grpo_ext.rewards.batch_rows import copy_containers
 from grpo_ext.rewards.guard import checksum
 from grpo_ext.rewards.scores import clipped, in_full
 
-UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"
-
 
 class GuardedEnvironment:
     """Calls an environment in such a way that its faults do not end the run.
@@ -60,7 +58,7 @@ class GuardedEnvironment:
         #: whether that code runs in the background; this does not depend on how long it takes
         self.in_background = False
         self._row: Row = {}
-        self._is_broken = False
+        self._fault: Message | None = None
         self._turn = ""
 
     def begin(self, row: Row) -> None:
@@ -79,25 +77,25 @@ class GuardedEnvironment:
             text, _ = self._answer_of("reset", self._row, self._results[0].result)
         return text
 
-    def ask(self, turn: Message, broken: bool) -> None:
+    def ask(self, turn: Message, fault: Message | None) -> None:
         """Pass a turn of the model to the environment: its calls to the tools, or else to `step`.
 
-        A turn with a call that cannot be parsed is not passed on. Async code, and synchronous code
+        A turn with a call that is not made is not passed on. Async code, and synchronous code
         in threads, runs in the background until `answer` waits for it, concurrently with that of
         other environments.
 
         Args:
             turn: the turn as a chat message.
-            broken: whether the turn has a call that cannot be parsed.
+            fault: the answer to a turn with a call that is not made.
         """
         self._requests = turn.get("tool_calls") or []
-        self._is_broken = broken
+        self._fault = fault
         self._turn = turn["content"]
         works: list[Work] = []
         for request in self._requests:
             function = copy_containers(request.get("function") or {})
             works.append(partial(call, self.tools, function))
-        if not self._requests and not broken:
+        if not self._requests and fault is None:
             works.append(partial(self.environment.step, self._turn))
         self._start(works)
 
@@ -108,8 +106,8 @@ class GuardedEnvironment:
     def answer(self) -> tuple[list[Message], bool]:
         """Return the answer to the last turn as chat messages, and whether the episode is over.
 
-        Only `step` can end an episode. After calls of tools, and after a call that could not be
-        parsed, the episode is not over.
+        Only `step` can end an episode. After calls of tools, and after a call that was not made,
+        the episode is not over.
         """
         with self.rules.stopwatch:
             self._wait()
@@ -125,10 +123,11 @@ class GuardedEnvironment:
             self.seconds += max(done_at) - self._asked_at
 
     def _answer(self) -> tuple[list[Message], bool]:
-        if self._is_broken:
+        if self._fault is not None:
             self.calls += 1
             self.failed_calls += 1
-            return [self._tool_message("", self._shortened(UNREADABLE))], False
+            content = self._shortened(self._fault["content"])
+            return [{**self._fault, "content": content}], False
         if not self._requests:
             text, over = self._step()
             return [{"role": "user", "content": text}], over

@@ -26,7 +26,7 @@ class Exchange:
     """A turn of the model and the environment's answer."""
 
     turn: Message
-    unreadable: bool  #: whether the turn has a call that cannot be parsed
+    fault: Message | None  #: the answer to a turn with a call that is not made
     answer: list[Message] | None = None  #: `None` if the environment failed on the turn
     over: bool = False  #: whether the answer ended the episode
 
@@ -166,6 +166,6 @@ def _play_turn(replays: Sequence[Replay], turn: int) -> None:
         if replay.world is not None and turn < len(replay.exchanges):
             playing.append((replay, replay.world, replay.exchanges[turn]))
     for _, world, exchange in playing:
-        world.ask(exchange.turn, exchange.unreadable)
+        world.ask(exchange.turn, exchange.fault)
     for replay, world, exchange in playing:
         replay.hear(world, exchange)

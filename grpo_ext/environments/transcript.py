@@ -43,8 +43,9 @@ def as_read(message: Message) -> str:
     A call is written as `name({"argument": 1})`. The text of an empty message is empty.
     """
     parts = []
-    if message.get("reasoning_content"):
-        parts.append(f"<think>\n{message['reasoning_content']}\n</think>")
+    thought = message.get("reasoning_content") or message.get("thinking")
+    if thought:
+        parts.append(f"<think>\n{thought}\n</think>")
     if message.get("content"):
         parts.append(str(message["content"]))
     for call in message.get("tool_calls") or ():

@@ -10,17 +10,25 @@ answer come from the template::
     <|im_start|>assistant / 24 <|im_end|>         the turn "24"
 """
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from grpo_ext.common.user_code import TooLate, deadline
+from grpo_ext.environments.bare_calls import (
+    THOUGHT_FIELDS,
+    BareCalls,
+    Message,
+    bare_turn,
+    opening_of_call,
+)
+from grpo_ext.environments.turn_reader import TurnReader
 from grpo_ext.seams.chat import (
     is_training_template,
     learn_to_parse,
-    parse,
+    parsed_fields,
     training_template,
 )
 
@@ -29,9 +37,11 @@ ANSWER = "an answer of the environment"
 OPENING = "the text with which an environment opens"
 TURN = "a turn"
 THOUGHT = "<think>\na thought\n</think>\n\n"  # some templates remove thoughts from earlier turns
-MAX_DEPTH = 32  # deepest nesting of the arguments of a call
-PARSE_SECONDS = 5.0  # time limit for parsing the calls of a turn
-Message = dict[str, Any]
+RESULT = 'a "result"\nof a call: é'  # shows whether a template writes results of tools as JSON
+CHANGES_ANSWERS = (
+    "This chat template changes, repeats or drops answers of an environment, so the model would "
+    "not read them as they are. Use a model with another chat template."
+)
 Shape = tuple[tuple[str, str], ...]  # role and name of each message of an answer
 USER = (("user", ""),)
 
@@ -75,17 +85,12 @@ class TurnTokens:
         if tools:
             self._options["tools"] = self.tools
         self._around: dict[Shape, list[list[int]]] = {}
+        self._answers_texts = answers_texts or not tools
+        self._bare: BareCalls | None = None
+        self._result_is_json = False  # whether the template writes results of tools as JSON
+        self._reader: TurnReader | None = None
         self.end = self._end_of_turn()
-        shapes: list[Shape] = [USER] * (answers_texts or not tools)
-        shapes += [(("tool", tool.__name__),) for tool in tools]
-        try:
-            self._read_template(shapes)
-        except ValueError:
-            variant = training_template(tokenizer)
-            if variant is None:
-                raise
-            self._options["chat_template"] = variant
-            self._read_template(shapes)
+        self._find_template()
         prompt = self._written([{"role": "user", "content": QUESTION}])
         for tool in tools:
             if tool.__name__ not in prompt:
@@ -93,10 +98,17 @@ class TurnTokens:
                     f"This chat template does not describe tools: {tool.__name__} is missing from "
                     "the prompt. Use a model whose chat template supports tools."
                 )
-        self._opening_of_call: str | None = None
         if tools:
-            self._opening_of_call = self._find_opening_of_call()
             learn_to_parse(tokenizer)
+            self._reader = TurnReader(
+                tokenizer,
+                self.ends,
+                self.tools,
+                self._find_opening_of_call(),
+                self.end,
+                self._bare,
+                answers_texts,
+            )
         variant = self._options.pop("chat_template", None)
         if variant is not None:
             with suppress(ValueError):  # TRL knows how to parse the original, not the variant
@@ -144,12 +156,31 @@ class TurnTokens:
         for message in messages:
             shape.append((message["role"], message.get("name", "")))
         before, *after_each = self._of_shape(tuple(shape))
-        ids = [] if ended else [self.end]
+        ids = [] if ended else [self._end_before(messages)]
         ids += before
         for message, after in zip(messages, after_each, strict=True):
-            ids += self.plain_tokens(message["content"])
+            content = message["content"]
+            if message["role"] == "tool" and self._result_is_json:
+                content = json.dumps(content, ensure_ascii=False)
+            ids += self.plain_tokens(content)
             ids += after
         return ids
+
+    def ended(self, ids: list[int]) -> list[int]:
+        """Return the tokens of a turn with its end token, which is added if it has none."""
+        if self.ends & {*ids}:
+            return ids
+        message, fault = self.message(str(self.tokenizer.decode(ids)), ids, [])
+        has_call = fault is not None or bool(message.get("tool_calls"))
+        if has_call and self._bare is not None:
+            return [*ids, self._bare.end]
+        return [*ids, self.end]
+
+    def _end_before(self, answer: list[Message]) -> int:
+        """Return the token that ends the turn before an answer."""
+        if self._bare is not None and answer[0]["role"] == "tool":
+            return self._bare.end
+        return self.end
 
     def as_written(self, ids: list[int]) -> dict[str, Any]:
         """Return a turn as it was sampled, for a log.
@@ -214,36 +245,17 @@ class TurnTokens:
         text: str,
         ids: list[int],
         prefix: list[int],
-    ) -> tuple[Message, bool]:
-        """Return a turn as a chat message, and whether it has a call that cannot be parsed.
-
-        A turn that the parser fails on becomes a message with the text alone.
+    ) -> tuple[Message, Message | None]:
+        """Return a turn as a chat message, and the answer to it if it has a call that is not made.
 
         Args:
             text: the turn without special tokens.
             ids: the tokens of the turn.
             prefix: the tokens before it.
         """
-        message = {"role": "assistant", "content": text}
-        if not self.tools:
-            return message, False
-        # Only the template's header of the turn matters; some parsers are slow on longer prefixes.
-        header = len(prefix)
-        while header > 0 and prefix[header - 1] not in self.ends:
-            header -= 1
-        try:
-            with deadline(PARSE_SECONDS):
-                parsed = parse(self.tokenizer, ids, prefix[header:], self.tools)
-                message = plain_json(parsed)
-        except (Exception, TooLate):  # a parser may raise anything on a model's text
-            pass
-        if message.get("tool_calls") or self._opening_of_call is None:
-            return message, False
-        _, _, answer = str(self.tokenizer.decode(ids)).rpartition("</think>")
-        for line in answer.splitlines():
-            if line.lstrip().startswith(self._opening_of_call):
-                return message, True
-        return message, False
+        if self._reader is None:
+            return {"role": "assistant", "content": text}, None
+        return self._reader.read(text, ids, prefix)
 
     def _written(self, messages: list[Message], opens: bool = False) -> str:
         options = {"tokenize": False, "add_generation_prompt": opens, **self._options}
@@ -255,7 +267,7 @@ class TurnTokens:
             ) from error
 
     def _end_of_turn(self) -> int:
-        """Return the token with which the template ends a turn of the model.
+        """Return the token with which the template ends a turn of the model without calls.
 
         Raises:
             ValueError: if the template does not end a turn with one of the model's end tokens.
@@ -273,16 +285,113 @@ class TurnTokens:
                 "cannot be trained on several turns. Use a model whose chat template does."
             )
         end = str(self.tokenizer.decode(tokens[:1]))
+        _, _, after_last = self._written([question, turn]).partition(TURN)
+        last = self.tokens_of(after_last)
+        if last and last[0] in self.ends:
+            if not self._answers_texts:
+                return last[0]
+            raise ValueError(
+                "The chat template changes earlier turns: it ends the last turn with "
+                f"{str(self.tokenizer.decode(last[:1]))!r} and writes {end!r} in its place when "
+                "an answer follows, so the model would not read the tokens that it sampled. Use "
+                "an environment that answers with tools alone, without `step`, or another model."
+            )
         raise ValueError(
             f"The chat template ends a turn with {end!r}, which is not one of the model's end "
             "tokens. In a local copy of the model, set eos_token in tokenizer_config.json to "
             f"{end!r}."
         )
 
+    def _find_template(self) -> None:
+        """Find a variant of the chat template, and a form of calls, that keeps turns as sampled.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        shapes: list[Shape] = [USER] * self._answers_texts
+        shapes += [(("tool", tool.__name__),) for tool in self.tools]
+        try:
+            self._read_template(shapes)
+        except ValueError as error:
+            refusal = error
+        else:
+            return
+        variant = training_template(self.tokenizer)
+        if variant is not None:
+            self._options["chat_template"] = variant
+            try:
+                self._read_template(shapes)
+            except ValueError as error:
+                refusal = error
+            else:
+                return
+        if not self.tools:
+            raise refusal
+        try:
+            learn_to_parse(self.tokenizer)
+        except ValueError:  # TRL does not know the template
+            raise refusal from None
+        self._options.pop("chat_template", None)
+        if self._writes_text_before_call():
+            raise refusal
+        self._bare = self._bare_calls()
+        self._read_template(shapes)
+
+    def _writes_text_before_call(self) -> bool:
+        """Return whether the template writes the text before a call, as text and not as a thought."""
+        question = {"role": "user", "content": QUESTION}
+        calls = [call_of("called")]
+        as_text = {"role": "assistant", "content": TURN, "tool_calls": calls}
+        as_thought = {"role": "assistant", "content": "", "tool_calls": calls, "thinking": TURN}
+        with_text = self._written([question, as_text])
+        before_call, _, _ = with_text.partition("called")
+        return TURN in before_call and with_text != self._written([question, as_thought])
+
+    def _bare_calls(self) -> BareCalls:
+        """Return how the template writes a turn that is a call alone.
+
+        Raises:
+            ValueError: if it does not write such turns, or ends them with a token that is not one
+                of the model's end tokens.
+        """
+        question = {"role": "user", "content": QUESTION}
+        call = call_of(self.tools[0].__name__)
+        fields = parsed_fields(self.tokenizer)
+        [thought_field] = [name for name in THOUGHT_FIELDS if name in fields] or [""]
+        opening = opening_of_call(self._written, question, call)
+        text = self._written([question, bare_turn([call], thought_field)])
+        *_, end = self.tokens_of(text.rstrip())
+        if end not in self.ends:
+            name = str(self.tokenizer.decode([end]))
+            raise ValueError(
+                f"The chat template ends a turn that calls a tool with {name!r}, which is not one "
+                "of the model's end tokens. In a local copy of the model, add its number "
+                f"{end} to eos_token_id in generation_config.json."
+            )
+        return BareCalls(self._written, thought_field, opening, end)
+
     def _read_template(self, shapes: list[Shape]) -> None:
         self._around.clear()
+        self._result_is_json = bool(self.tools) and self._writes_json()
         for shape in shapes:
             self._of_shape(shape)
+
+    def _writes_json(self) -> bool:
+        """Return whether the template writes the result of a tool as JSON.
+
+        Raises:
+            ValueError: if it writes it neither as it is nor as JSON.
+        """
+        question = {"role": "user", "content": QUESTION}
+        name = self.tools[0].__name__
+        result = {"role": "tool", "name": name, "content": RESULT}
+        turn = bare_turn([call_of(name)], "")
+        text = self._written([question, turn, result], opens=True)
+        if RESULT in text:
+            return False
+        if json.dumps(RESULT, ensure_ascii=False) in text:
+            return True
+        raise ValueError(CHANGES_ANSWERS)
 
     def _of_shape(self, shape: Shape) -> list[list[int]]:
         """Return the template's tokens before, between and after the messages of an answer.
@@ -294,17 +403,14 @@ class TurnTokens:
         """
         if shape not in self._around:
             after = self._after_a_turn(shape)
+            quote = '"' if shape[0][0] == "tool" and self._result_is_json else ""
             parts = []
             for number in range(len(shape)):
-                before, answer, after = after.partition(f"{ANSWER} {number}")
+                before, answer, after = after.partition(f"{quote}{ANSWER} {number}{quote}")
                 if answer:
                     parts.append(before)
             if len(parts) < len(shape) or ANSWER in after:
-                raise ValueError(
-                    "This chat template changes, repeats or drops answers of an environment, so "
-                    "the model would not read them as they are. Use a model with another chat "
-                    "template."
-                )
+                raise ValueError(CHANGES_ANSWERS)
             self._around[shape] = [self.tokens_of(part) for part in (*parts, after)]
         return self._around[shape]
 
@@ -327,6 +433,9 @@ class TurnTokens:
             if role == "tool":
                 calls.append(call_of(name))
         question: Message = {"role": "user", "content": QUESTION}
+        if calls and self._bare is not None:
+            end = str(self.tokenizer.decode([self._bare.end]))
+            return self._bare.after_a_call(question, calls, answer, end, self._answers_texts)
         prompt = self._written([question], opens=True)
         thought = "" if prompt.rstrip().endswith("</think>") else THOUGHT
         turn: Message = {"role": "assistant", "content": thought + TURN}
@@ -382,26 +491,6 @@ def trained_turns(chat_template: str | dict[str, str] | None) -> str:
         "those of the model are trained on as sampled; the others are written by the model's own "
         "chat template"
     )
-
-
-def plain_json(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """Return a copy of parsed JSON in which lone surrogates are replaced by `?`.
-
-    Raises:
-        ValueError: if it is nested deeper than `depth`.
-    """
-    if not depth:
-        raise ValueError("the call is nested too deeply")
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        plain = {}
-        for key, item in value.items():
-            plain[plain_json(key)] = plain_json(item, depth - 1)
-        return plain
-    if isinstance(value, list):
-        return [plain_json(item, depth - 1) for item in value]
-    return value
 
 
 def call_of(name: str) -> Message:

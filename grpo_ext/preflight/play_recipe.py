@@ -44,10 +44,7 @@ class Game:
         Special tokens in the text are read as such. An end token is added if it has none.
         """
         tokens = self.episode.tokens
-        ids = tokens.tokens_of(text)
-        if not tokens.ends & {*ids}:
-            ids.append(tokens.end)
-        return self.episode.play_turn(ids)
+        return self.episode.play_turn(tokens.ended(tokens.tokens_of(text)))
 
     def play_by_model(self) -> Episode:
         """Let the model play an episode of the row, sampled by transformers as in training.

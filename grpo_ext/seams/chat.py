@@ -1,10 +1,33 @@
 """TRL's support for chat templates: parsing a model's tool calls, and templates for training."""
 
+from collections.abc import Collection
 from typing import Any
 
 import trl.chat_template_utils
 from transformers import PreTrainedTokenizerBase
-from trl.chat_template_utils import add_response_schema, get_training_chat_template, parse_response
+from trl.chat_template_utils import (
+    add_response_schema,
+    get_training_chat_template,
+    gptoss_template,
+    parse_response,
+)
+
+# gpt-oss itself writes the recipient of a call after the channel, its template before it. TRL reads
+# the second form alone, and drops texts of the channel `commentary`.
+HARMONY_FIELDS = {
+    "content": {
+        "open_pattern": r"<\|channel\|>(?:final|commentary)<\|message\|>",
+        "close_pattern": r"<\|(?:return|end)\|>\s*",
+        "content": "text",
+    },
+    "tool_calls": {
+        **gptoss_template["fields"]["tool_calls"],
+        "open_pattern": (
+            r"(?:<\|channel\|>commentary )?to=functions\.(?P<name>[^\s<]+)"
+            r"(?:<\|channel\|>commentary)?\s+(?:<\|constrain\|>)?json<\|message\|>"
+        ),
+    },
+}
 
 
 def can_parse(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -21,8 +44,18 @@ def learn_to_parse(tokenizer: PreTrainedTokenizerBase) -> None:
     Raises:
         ValueError: if TRL does not know the tokenizer's chat template.
     """
-    if not can_parse(tokenizer):
-        add_response_schema(tokenizer)
+    if can_parse(tokenizer):
+        return
+    add_response_schema(tokenizer)
+    if tokenizer.response_template is gptoss_template:
+        fields = {**gptoss_template["fields"], **HARMONY_FIELDS}
+        tokenizer.response_template = {**gptoss_template, "fields": fields}
+
+
+def parsed_fields(tokenizer: PreTrainedTokenizerBase) -> Collection[str]:
+    """Return the fields of a message that `parse` can find in a turn."""
+    template = getattr(tokenizer, "response_template", None)
+    return template["fields"] if isinstance(template, dict) else ()
 
 
 def parse(

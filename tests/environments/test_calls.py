@@ -318,8 +318,8 @@ def test_any_text_is_a_turn(text):
     one = test_any_text_is_a_turn.episode
     one.end = ""
     before = one.turns
-    message, broken = one.tokens.message(text, one.tokens.tokenizer(text)["input_ids"], [])
-    one.take_turn(message, text, broken=broken)
+    message, fault = one.tokens.message(text, one.tokens.tokenizer(text)["input_ids"], [])
+    one.take_turn(message, text, fault=fault)
     one.hear()
     one.pending.clear()
     assert one.turns == before + 1 and one.world.failures == 0

@@ -1,0 +1,116 @@
+"""Chat templates that write a call without the text before it: Llama 3, Gemma 4 and gpt-oss.
+
+Gemma 4 and gpt-oss end a turn that calls a tool with a token of its own, and write thoughts from
+their own field of the message. `TurnTokens` reads these templates with a bare call, and answers a
+turn that the template would write otherwise, such as a call after a text, with an error.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Message = dict[str, Any]
+Written = Callable[..., str]  # writes messages with the chat template; `opens` adds the next header
+THOUGHT_FIELDS = ("reasoning_content", "thinking")
+BARE_THOUGHT = "a thought"
+CONTENT_TYPE = "<|constrain|>"  # gpt-oss may write it before the type of the arguments
+BUILT_IN = "<|python_tag|>"  # Llama's mark of calls that its template writes for built-in tools
+UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"
+NOT_ALONE = (
+    "error: the call was not made; write it alone, in the form of the instructions, with no other "
+    "text or marks around it"
+)
+CHANGES_CALLS = (
+    "This chat template changes or drops calls of tools or the thoughts before them when it writes "
+    "their results, so the model would not read the tokens that it sampled. Use a model with "
+    "another chat template, or describe the tools in the prompt, and parse the calls in `step` of "
+    "an environment."
+)
+CHANGES_THOUGHTS = (
+    "This chat template drops the thoughts of earlier turns once `step` has answered a turn, so "
+    "the model would not read the tokens that it sampled. Use an environment that answers with "
+    "tools alone, without `step`, or a model with another chat template."
+)
+
+
+@dataclass(frozen=True)
+class BareCalls:
+    """How a chat template writes a turn that is a call alone.
+
+    Args:
+        written: writes messages with the chat template.
+        thought_field: the field of a message for thoughts; empty if the template has none.
+        opening: the text that begins a call.
+        end: the token that ends a turn with calls.
+    """
+
+    written: Written
+    thought_field: str
+    opening: str
+    end: int
+
+    def after_a_call(
+        self,
+        question: Message,
+        calls: Sequence[Message],
+        answer: Sequence[Message],
+        end: str,
+        answers_texts: bool,
+    ) -> str:
+        """Return what the template writes after the end token of a turn with calls.
+
+        Args:
+            question: a message of the user.
+            calls: the calls of the turn.
+            answer: the results of the calls.
+            end: the text of the end token.
+            answers_texts: whether the environment also answers turns without calls.
+
+        Raises:
+            ValueError: if the template changes the turn, its thought or what was before, when it
+                writes the answer, another call, or a turn without a call.
+        """
+        turn = bare_turn(calls, self.thought_field)
+        conversation = [question, turn, *answer]
+        prompt = self.written([question], opens=True)
+        until_end = self.written([question, turn]).rstrip()
+        text = self.written(conversation, opens=True)
+        another = self.written([*conversation, turn, *answer], opens=True)
+        sampled = until_end.removeprefix(prompt)
+        names = [call["function"]["name"] for call in calls]
+        is_whole = all(name in sampled for name in names)
+        if self.thought_field:
+            is_whole = is_whole and BARE_THOUGHT in sampled
+        is_kept = until_end.startswith(prompt) and text.startswith(until_end)
+        if not (is_whole and is_kept and until_end.endswith(end) and another.startswith(text)):
+            raise ValueError(CHANGES_CALLS)
+        if answers_texts:
+            later = self.written([*conversation, bare_turn((), self.thought_field), question])
+            is_dropped = later.count(BARE_THOUGHT) < 2 and self.thought_field
+            if is_dropped or not later.startswith(text):
+                raise ValueError(CHANGES_THOUGHTS)
+        return text.removeprefix(until_end)
+
+
+def bare_turn(calls: Sequence[Message], thought_field: str) -> Message:
+    """Return a turn with calls and a thought, and without text."""
+    turn: Message = {"role": "assistant", "content": ""}
+    if calls:
+        turn["tool_calls"] = list(calls)
+    if thought_field:
+        turn[thought_field] = BARE_THOUGHT
+    return turn
+
+
+def opening_of_call(written: Written, question: Message, call: Message) -> str:
+    """Return the text between the header of a turn and the name of the tool that it calls.
+
+    Raises:
+        ValueError: if the template does not write the name of the tool there.
+    """
+    prompt = written([question], opens=True)
+    text = written([question, bare_turn([call], "")])
+    opening, name, _ = text.removeprefix(prompt).partition(call["function"]["name"])
+    if not text.startswith(prompt) or not name or not opening.strip():
+        raise ValueError(CHANGES_CALLS)
+    return opening.strip()

@@ -1,0 +1,182 @@
+"""Read a sampled turn as a chat message, and decide whether its calls can be made."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from grpo_ext.common.user_code import TooLate, deadline
+from grpo_ext.environments.bare_calls import (
+    BUILT_IN,
+    CONTENT_TYPE,
+    NOT_ALONE,
+    UNREADABLE,
+    BareCalls,
+    Message,
+)
+from grpo_ext.seams.chat import parse
+
+MAX_DEPTH = 32  # deepest nesting of the arguments of a call
+PARSE_SECONDS = 5.0  # time limit for parsing the calls of a turn
+QUESTION: Message = {"role": "user", "content": "a question"}
+
+
+@dataclass(frozen=True)
+class TurnReader:
+    """Reads the turns of a model that may call tools.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        ends: tokens that end a turn of the model.
+        tools: the functions that a turn may call.
+        opening: the text that begins a call; `None` if unknown.
+        end: the token that ends a turn without calls.
+        bare: how the template writes a turn with calls, if it writes them alone; else `None`.
+        answers_texts: whether the environment answers turns without calls.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    ends: Collection[int]
+    tools: Sequence[Callable[..., Any]]
+    opening: str | None
+    end: int
+    bare: BareCalls | None
+    answers_texts: bool
+
+    def read(self, text: str, ids: list[int], prefix: list[int]) -> tuple[Message, Message | None]:
+        """Return a turn as a chat message, and the answer to it if it has a call that is not made.
+
+        A turn that the parser fails on, or whose calls are not made, is a message with the text
+        alone.
+
+        Args:
+            text: the turn without special tokens.
+            ids: the tokens of the turn.
+            prefix: the tokens before it.
+        """
+        # Only the template's header of the turn matters; some parsers are slow on longer prefixes.
+        header = len(prefix)
+        while header > 0 and prefix[header - 1] not in self.ends:
+            header -= 1
+        prefix = prefix[header:]
+        as_call = self._with_end_of_call(ids)
+        message = self._parsed(text, as_call, prefix)
+        if as_call != ids and not message.get("tool_calls"):
+            message = self._parsed(text, ids, prefix)
+            if message.get("tool_calls"):
+                return self._faulty(text, message, ids, UNREADABLE)
+        if message.get("tool_calls"):
+            if self.bare is None or self._writes_back(self.bare, message, ids, prefix):
+                return message, None
+            return self._faulty(text, message, ids, NOT_ALONE)
+        if self._begins_a_call(ids):
+            return self._faulty(text, message, ids, UNREADABLE)
+        return message, None
+
+    def _parsed(self, text: str, ids: list[int], prefix: list[int]) -> Message:
+        """Return a turn as the parser reads it; a message with the text alone if it fails."""
+        try:
+            with deadline(PARSE_SECONDS):
+                return plain_json(parse(self.tokenizer, ids, prefix, list(self.tools)))
+        except (Exception, TooLate):  # a parser may raise anything on a model's text
+            return {"role": "assistant", "content": text}
+
+    def _with_end_of_call(self, ids: list[int]) -> list[int]:
+        """Return a turn with the end token of a call if it was cut off.
+
+        Without it, the parser would complete a call that was cut off before its last brace.
+        """
+        if self.bare is None or (ids and ids[-1] in self.ends):
+            return ids
+        return [*ids, self.bare.end]
+
+    def _faulty(
+        self,
+        text: str,
+        message: Message,
+        ids: list[int],
+        error: str,
+    ) -> tuple[Message, Message | None]:
+        """Return a turn whose calls are not made as a message, and the answer to it.
+
+        A template with a token of its own for the end of a call writes no result of a tool after
+        another end. Then the answer is a user's message, or none, if the environment answers no
+        turns without calls: the episode ends.
+        """
+        if message.get("tool_calls"):
+            message = {"role": "assistant", "content": text}
+        if self._marks_calls and ids[-1:] == [self.end]:
+            if not self.answers_texts:
+                return message, None
+            return message, {"role": "user", "content": error}
+        return message, {"role": "tool", "name": self.tools[0].__name__, "content": error}
+
+    @property
+    def _marks_calls(self) -> bool:
+        """Whether turns with calls have an end token of their own."""
+        return self.bare is not None and self.bare.end != self.end
+
+    def _begins_a_call(self, ids: list[int]) -> bool:
+        """Return whether a turn without a readable call begins one, or ends as if it had one."""
+        if self.bare is not None and self._marks_calls:
+            ends_as_call = ids[-1:] == [self.bare.end]
+            return ends_as_call or self.bare.opening in str(self.tokenizer.decode(ids))
+        if self.opening is None:
+            return False
+        is_bare = self.bare is not None
+        if is_bare and self.tokenizer.convert_tokens_to_ids(BUILT_IN) in ids:
+            return True
+        written = str(self.tokenizer.decode(ids, skip_special_tokens=is_bare))
+        _, _, answer = written.rpartition("</think>")
+        return any(line.lstrip().startswith(self.opening) for line in answer.splitlines())
+
+    def _writes_back(
+        self, bare: BareCalls, message: Message, ids: list[int], prefix: list[int]
+    ) -> bool:
+        """Return whether the template writes a turn with calls back as it was sampled.
+
+        Arguments may differ in spaces and order. Everything else shows in the added tokens, and in
+        the text before the calls. The template may have opened a thought before the turn.
+        """
+        if message["content"].strip():
+            return False
+        try:
+            text = bare.written([QUESTION, message])
+        except ValueError:  # some templates allow only one call, or only objects as arguments
+            return False
+        prompt = self._added(self._tokens_of(bare.written([QUESTION], opens=True)))
+        written = self._added(self._tokens_of(text.rstrip()))[len(prompt) :]
+        content_type = self.tokenizer.convert_tokens_to_ids(CONTENT_TYPE)
+        sampled = self._added(self._with_end_of_call(ids))
+        sampled = [token for token in sampled if token != content_type]
+        opened = self._added(prefix)[-1:]
+        return written in (sampled, opened + sampled)
+
+    def _tokens_of(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _added(self, ids: list[int]) -> list[int]:
+        """Return those of the tokens that are not ordinary text."""
+        added = self.tokenizer.added_tokens_decoder
+        return [token for token in ids if token in added]
+
+
+def plain_json(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """Return a copy of parsed JSON in which lone surrogates are replaced by `?`.
+
+    Raises:
+        ValueError: if it is nested deeper than `depth`.
+    """
+    if not depth:
+        raise ValueError("the call is nested too deeply")
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        plain = {}
+        for key, item in value.items():
+            plain[plain_json(key)] = plain_json(item, depth - 1)
+        return plain
+    if isinstance(value, list):
+        return [plain_json(item, depth - 1) for item in value]
+    return value

@@ -1,0 +1,96 @@
+"""Tokenizers with the chat templates of Llama 3, Gemma 4 and gpt-oss, and how their calls look."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import trl
+from transformers import AutoTokenizer
+
+TEMPLATES = Path(trl.__file__).parent / "chat_templates"
+MARKS = re.compile(r"<\|[a-z_\"]+\|?>|<[a-z_]+\|>")  # as the templates spell them
+
+
+@dataclass(frozen=True)
+class CallFormat:
+    """The end tokens of a family of models, and the texts of its turns."""
+
+    template: str
+    ends: tuple[str, ...]  # first that of a turn without a call
+    opening: str  # what stands between the header of a turn and the name of a tool
+    before_arguments: str
+    after_arguments: str  # with the end of the turn
+    thought: tuple[str, str] | None  # what stands around a thought before a call
+    final: tuple[str, str]  # what stands around the text of a turn without a call
+    more_marks: tuple[str, ...] = ()
+
+    def call(self, name, arguments, thought=""):
+        written = json.dumps(arguments)
+        if self.template.startswith("gemma4"):
+            written = re.sub(r'"(\w+)": ', r"\1:", written).replace(", ", ",")
+            written = written.replace('"', '<|"|>')
+        before = ""
+        if thought:
+            before = thought.join(self.thought)
+        return f"{before}{self.opening}{name}{self.before_arguments}{written}{self.after_arguments}"
+
+    def say(self, text):
+        return text.join(self.final)
+
+    def tokenizer(self, folder):
+        tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+        tokenizer.chat_template = (TEMPLATES / f"{self.template}.jinja").read_text()
+        marks = {*MARKS.findall(tokenizer.chat_template), *self.ends, *self.more_marks}
+        special = {"additional_special_tokens": sorted(marks), "eos_token": self.ends[0]}
+        tokenizer.add_special_tokens({**special, "bos_token": "<bos>"})
+        return tokenizer
+
+    def end_tokens(self, tokenizer):
+        return [tokenizer.convert_tokens_to_ids(end) for end in self.ends]
+
+
+def llama(template):
+    return CallFormat(
+        template,
+        ends=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
+        opening='{"name": "',
+        before_arguments='", "parameters": ',
+        after_arguments="}<|eot_id|>",
+        thought=None,
+        final=("", "<|eot_id|>"),
+        more_marks=("<|python_tag|>",),
+    )
+
+
+def gemma(template):
+    return CallFormat(
+        template,
+        ends=("<turn|>", "<|tool_response>", "<eos>"),
+        opening="<|tool_call>call:",
+        before_arguments="",
+        after_arguments="<tool_call|><|tool_response>",
+        thought=("<|channel>thought\n", "\n<channel|>"),
+        final=("", "<turn|>"),
+    )
+
+
+GPT_OSS = CallFormat(
+    "gptoss",
+    ends=("<|return|>", "<|call|>", "<|endoftext|>"),
+    opening=" to=functions.",
+    before_arguments="<|channel|>commentary json<|message|>",
+    after_arguments="<|call|>",
+    thought=("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
+    final=("<|channel|>final<|message|>", "<|return|>"),
+    more_marks=("<|constrain|>",),
+)
+FORMATS = [
+    llama("llama3_1"),
+    llama("llama3_2"),
+    gemma("gemma4"),
+    gemma("gemma4_v3"),
+    gemma("gemma4_v4"),
+    gemma("gemma4_v5"),
+    GPT_OSS,
+]
