@@ -58,12 +58,12 @@ def fitted_answer(
         ids = tokens.answer(answer, ended)
     if len(ids) <= limit:
         return FittedAnswer(answer, ids, is_cut=False)
-    counts = [len(tokens.plain_tokens(message["content"])) for message in answer]
+    counts = [len(tokens.content_tokens(message)) for message in answer]
     of_template = len(ids) - sum(counts)
     shares = even_shares(counts, limit - of_template)
     cut = []
     for message, share in zip(answer, shares, strict=True):
-        cut.append({**message, "content": cut_text(message["content"], tokens, share)})
+        cut.append({**message, "content": cut_text(message, tokens, share)})
     return FittedAnswer(cut, tokens.answer(cut, ended), is_cut=cut != answer)
 
 
@@ -85,23 +85,24 @@ def even_shares(counts: Sequence[int], total: int) -> list[int]:
     return shares
 
 
-def cut_text(text: str, tokens: TurnTokens, limit: int) -> str:
-    """Return a text of at most `limit` tokens: the text, or its beginning and `CUT_OFF`.
+def cut_text(message: Message, tokens: TurnTokens, limit: int) -> str:
+    """Return a text of at most `limit` tokens: that of a message, or its beginning and `CUT_OFF`.
 
     If `CUT_OFF` alone has more tokens, it is returned, or the whole text if this is not longer.
 
     Args:
-        text: the text, which may already end with `CUT_OFF`.
+        message: the message; its text may already end with `CUT_OFF`.
         tokens: converts texts to tokens.
-        limit: maximum number of tokens.
+        limit: maximum number of tokens, as the chat template writes the text.
     """
+    text = message["content"]
 
     def count(length: int) -> int:
-        return len(tokens.plain_tokens(text[:length] + CUT_OFF))
+        return len(tokens.content_tokens({**message, "content": text[:length] + CUT_OFF}))
 
-    ids = tokens.plain_tokens(text)
-    if len(ids) <= max(limit, count(0)):
+    if len(tokens.content_tokens(message)) <= max(limit, count(0)):
         return text
+    ids = tokens.plain_tokens(text)
     # only the beginning is searched, since the tokenizer may be slow on long texts
     beginning = tokens.tokenizer.decode(
         ids[: max(limit, 0)],

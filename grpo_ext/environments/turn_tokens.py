@@ -159,12 +159,16 @@ class TurnTokens:
         ids = [] if ended else [self._end_before(messages)]
         ids += before
         for message, after in zip(messages, after_each, strict=True):
-            content = message["content"]
-            if message["role"] == "tool" and self._result_is_json:
-                content = json.dumps(content, ensure_ascii=False)
-            ids += self.plain_tokens(content)
+            ids += self.content_tokens(message)
             ids += after
         return ids
+
+    def content_tokens(self, message: Message) -> list[int]:
+        """Return the tokens of the text of an answer, which some templates write as JSON."""
+        content = message["content"]
+        if message["role"] == "tool" and self._result_is_json:
+            content = json.dumps(content, ensure_ascii=False)
+        return self.plain_tokens(content)
 
     def ended(self, ids: list[int]) -> list[int]:
         """Return the tokens of a turn with its end token, which is added if it has none."""
@@ -338,7 +342,7 @@ class TurnTokens:
         self._read_template(shapes)
 
     def _writes_text_before_call(self) -> bool:
-        """Return whether the template writes the text before a call, as text and not as a thought."""
+        """Return whether the template writes the text before a call, and not as a thought."""
         question = {"role": "user", "content": QUESTION}
         calls = [call_of("called")]
         as_text = {"role": "assistant", "content": TURN, "tool_calls": calls}

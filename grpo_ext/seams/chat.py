@@ -1,7 +1,7 @@
 """TRL's support for chat templates: parsing a model's tool calls, and templates for training."""
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, cast
 
 import trl.chat_template_utils
 from transformers import PreTrainedTokenizerBase
@@ -12,6 +12,7 @@ from trl.chat_template_utils import (
     parse_response,
 )
 
+TRL_FIELDS = cast(Mapping[str, dict[str, Any]], gptoss_template["fields"])
 # gpt-oss itself writes the recipient of a call after the channel, its template before it. TRL reads
 # the second form alone, and drops texts of the channel `commentary`.
 HARMONY_FIELDS = {
@@ -21,7 +22,7 @@ HARMONY_FIELDS = {
         "content": "text",
     },
     "tool_calls": {
-        **gptoss_template["fields"]["tool_calls"],
+        **TRL_FIELDS["tool_calls"],
         "open_pattern": (
             r"(?:<\|channel\|>commentary )?to=functions\.(?P<name>[^\s<]+)"
             r"(?:<\|channel\|>commentary)?\s+(?:<\|constrain\|>)?json<\|message\|>"
@@ -48,7 +49,7 @@ def learn_to_parse(tokenizer: PreTrainedTokenizerBase) -> None:
         return
     add_response_schema(tokenizer)
     if tokenizer.response_template is gptoss_template:
-        fields = {**gptoss_template["fields"], **HARMONY_FIELDS}
+        fields = {**TRL_FIELDS, **HARMONY_FIELDS}
         tokenizer.response_template = {**gptoss_template, "fields": fields}
 
 

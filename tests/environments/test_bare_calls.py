@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,23 +12,15 @@ from hypothesis import strategies as st
 from grpo_ext.environments.base import Environment
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.episode_rules import EpisodeRules
+from grpo_ext.environments.fit_answers import fitted_answer
 from grpo_ext.environments.tools import ToolEnvironment
 from grpo_ext.environments.transcript import as_text
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.samplers.lockstep_episodes import hear, write_turn
-from tests.support.call_formats import FORMATS, GPT_OSS, gemma, llama
+from tests.support.call_formats import FORMATS, GPT_OSS, examples, gemma, llama, multiply
 
+ROOT = Path(__file__).parents[2]
 QUESTION = {"role": "user", "content": "What is 3 times 4?"}
-
-
-def multiply(a: int, b: int) -> int:
-    """Multiply two integers.
-
-    Args:
-        a: The first integer.
-        b: The second integer.
-    """
-    return a * b
 
 
 def look(word: str) -> str:
@@ -161,6 +154,21 @@ def test_special_tokens_in_a_result_are_text(form, tiny_folder):
     assert one.end == "environment" and one.world.calls == 1
 
 
+@each([llama("llama3_1"), GPT_OSS])
+def test_a_long_result_is_cut_as_it_is_written(form, tiny_folder):
+    """Quotes and line breaks take more tokens as JSON."""
+    tokens = begun(form, tiny_folder).tokens
+    result = {"role": "tool", "name": "look", "content": '"\n' * 300}
+    for limit in (60, 61, 200):
+        fitted = fitted_answer([result], tokens, ended=True, limit=limit)
+        assert fitted.is_cut and limit - 8 < len(fitted.ids) <= limit
+
+
+def test_the_page_shows_what_is_played():
+    page = (ROOT / "docs" / "several-turns.md").read_text()
+    assert examples() in page
+
+
 FAULTY_ARGUMENTS = ["", "{", "[]", "null", "3", "{'a': 3}", '{"a": 3', "{" * 500, "[" * 5000]
 FAULTY_ARGUMENTS += ['{"a": 3 "b": 4}', '{"a":' * 300, '{"a": NaN, "b": }']
 
@@ -208,9 +216,7 @@ def test_a_call_spelled_with_ordinary_tokens_is_not_made(form, tiny_folder):
         pytest.skip("its calls have no marks of their own")
     one = begun(form, tiny_folder)
     *_, end = one.tokens.tokens_of(form.call("multiply", {"a": 3, "b": 4}))
-    text = form.call("multiply", {"a": 3, "b": 4}).removesuffix(
-        one.tokens.tokenizer.decode([end])
-    )
+    text = form.call("multiply", {"a": 3, "b": 4}).removesuffix(one.tokens.tokenizer.decode([end]))
     ids = [*one.tokens.plain_tokens(text), end]
     write_turn(one, ids, max_tokens=len(ids) + 1)
     hear([one])
@@ -221,7 +227,7 @@ def test_a_call_spelled_with_ordinary_tokens_is_not_made(form, tiny_folder):
 @pytest.mark.parametrize(
     "text",
     [
-        '<|python_tag|>multiply.call(a=3, b=4)<|eom_id|>',
+        "<|python_tag|>multiply.call(a=3, b=4)<|eom_id|>",
         '<|python_tag|>{"name": "multiply", "parameters": {"a": 3, "b": 4}}<|eot_id|>',
         '{"name": "multiply", "parameters": {"a": 3, "b": 4}}<|eom_id|>',
         '<|python_tag|>{"name": "multiply", "parameters": {"a": 3, "b": 4}}<|eom_id|>',

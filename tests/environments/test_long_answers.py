@@ -28,6 +28,10 @@ def tokens(tiny_folder):
     return TurnTokens(tokenizer, [tokenizer.eos_token_id])
 
 
+def said(text):
+    return {"role": "user", "content": text}
+
+
 def episode_of(tokens, room=100, make=Wordy, **rules) -> Episode:
     return Episode(EpisodeRules(make, **rules), tokens, room, dict(ROW))
 
@@ -46,18 +50,18 @@ def test_a_text_is_cut_to_its_longest_beginning_that_fits(tokens):
     shortest = len(tokens.plain_tokens(CUT_OFF))
     whole = len(tokens.plain_tokens(TEXT))
     for limit in (*range(shortest, 60), whole - 1):
-        text = cut_text(TEXT, tokens, limit)
+        text = cut_text(said(TEXT), tokens, limit)
         kept = text.removesuffix(CUT_OFF)
         assert text.endswith(CUT_OFF) and TEXT.startswith(kept)
         assert len(tokens.plain_tokens(text)) <= limit
         longer = TEXT[: len(kept) + 8] + CUT_OFF  # a character may have several tokens
         assert len(tokens.plain_tokens(longer)) > limit
-    assert cut_text(TEXT, tokens, whole) == TEXT
-    assert cut_text(TEXT, tokens, 0) == CUT_OFF and cut_text("no", tokens, 0) == "no"
+    assert cut_text(said(TEXT), tokens, whole) == TEXT
+    assert cut_text(said(TEXT), tokens, 0) == CUT_OFF and cut_text(said("no"), tokens, 0) == "no"
 
 
 def test_a_text_is_marked_once(tokens):
-    text = cut_text(TEXT + CUT_OFF, tokens, 50)
+    text = cut_text(said(TEXT + CUT_OFF), tokens, 50)
     assert text.count(CUT_OFF) == 1 and "(cut" not in text.removesuffix(CUT_OFF)
 
 

@@ -1,4 +1,7 @@
-"""Tokenizers with the chat templates of Llama 3, Gemma 4 and gpt-oss, and how their calls look."""
+"""Tokenizers with the chat templates of Llama 3, Gemma 4 and gpt-oss, and how their calls look.
+
+`python -m tests.support.call_formats` prints the calls and results in `docs/several-turns.md`.
+"""
 
 import json
 import re
@@ -6,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trl
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from grpo_ext.environments.turn_tokens import TurnTokens
+from grpo_ext.tiny.tokenizer import build_tokenizer
 
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 MARKS = re.compile(r"<\|[a-z_\"]+\|?>|<[a-z_]+\|>")  # as the templates spell them
@@ -39,7 +45,10 @@ class CallFormat:
         return text.join(self.final)
 
     def tokenizer(self, folder):
-        tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+        return self.adapted(AutoTokenizer.from_pretrained(folder, padding_side="left"))
+
+    def adapted(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+        """Give a tokenizer the chat template and its special tokens."""
         tokenizer.chat_template = (TEMPLATES / f"{self.template}.jinja").read_text()
         marks = {*MARKS.findall(tokenizer.chat_template), *self.ends, *self.more_marks}
         special = {"additional_special_tokens": sorted(marks), "eos_token": self.ends[0]}
@@ -94,3 +103,39 @@ FORMATS = [
     gemma("gemma4_v5"),
     GPT_OSS,
 ]
+
+
+def multiply(a: int, b: int) -> int:
+    """Multiply two integers.
+
+    Args:
+        a: The first integer.
+        b: The second integer.
+    """
+    return a * b
+
+
+def examples() -> str:
+    """Return a call and its result in each form, as they are played, after the templates' names."""
+    templates: dict[tuple[str, str], list[str]] = {}
+    for form in FORMATS:
+        tokenizer = form.adapted(build_tokenizer(["What is 3 times 4?"]))
+        ends = form.end_tokens(tokenizer)
+        tokens = TurnTokens(tokenizer, ends, None, [multiply], answers_texts=False)
+        ids = tokens.tokens_of(form.call("multiply", {"a": 3, "b": 4}))
+        message, fault = tokens.message("", ids, tokens.prompt([{"role": "user", "content": "x"}]))
+        assert message["tool_calls"] and fault is None
+        result = {"role": "tool", "name": "multiply", "content": "12"}
+        answer = tokens.answer([result], ended=True)
+        texts = (str(tokenizer.decode(ids)), str(tokenizer.decode(answer)))
+        templates.setdefault(texts, []).append(form.template)
+    lines = []
+    for (call, result), names in templates.items():
+        lines.append(", ".join(names))
+        lines.append(f"  call    {call}")
+        lines.append("  result  " + result.replace("\n", "\\n"))
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(examples())
