@@ -131,6 +131,26 @@ def load_class(kind: str, name: str, known: Mapping[str, str]) -> Any:
     return getattr(loaded, attribute)
 
 
+def optional_package(name: str, requirement: str) -> ModuleType:
+    """Import and return a package that is not installed with this one.
+
+    Args:
+        name: the name of the module.
+        requirement: what to install, with the supported versions.
+
+    Raises:
+        ValueError: if the package is missing, or one of its own imports is.
+    """
+    try:
+        with exits_as_errors(name):
+            return importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(
+            f"the package {name} cannot be imported ({error}). Install it: "
+            f"`pip install '{requirement}'`."
+        ) from error
+
+
 def load_module(name: str, file: str | None = None) -> ModuleType:
     """Import and return the module `name`; if there is no such module, load `file` instead.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from grpo_ext.common.modules import load_class
@@ -13,6 +14,12 @@ PLAIN_TYPES = str | int | float | list | tuple | dict | None
 MODULES = {
     "check": "grpo_ext.environments.check:Check",
     "guess": "grpo_ext.environments.guess:Guess",
+}
+# What plays the environments of other packages, by what their names begin with.
+ADAPTERS = {
+    "gymnasium": "grpo_ext.environments.gymnasium_id:GymnasiumEnvironment",
+    "openenv": "grpo_ext.environments.openenv_class:OpenEnvEnvironment",
+    "verifiers": "grpo_ext.environments.verifiers_package:VerifiersEnvironment",
 }
 
 
@@ -65,6 +72,15 @@ class Environment:
             return "", True
         raise NotImplementedError
 
+    def cut_off(self, text: str) -> None:
+        """Note the last turn of an episode that had no room for the rest of it.
+
+        Such a turn is not answered. By default, nothing is noted, so the turn earns nothing.
+
+        Args:
+            text: the turn as far as it was written, without special tokens.
+        """
+
     def close(self) -> None:
         """Release what the environment holds, such as a connection or a sandbox.
 
@@ -78,6 +94,17 @@ class Environment:
 
         `None`, the default, means that each seed is a problem of its own. Evaluation calls this
         after `reset`; its standard errors count all episodes of a problem as one.
+        """
+        return None
+
+    def rows(self, split: str) -> Iterable[Row] | None:
+        """Return the rows that come with the environment, for `task: environment`.
+
+        A row with the column `prompt`, a list of messages, brings its own prompt. `None`, the
+        default, means that there are none: the rows are then seeds.
+
+        Args:
+            split: "train" or "test".
         """
         return None
 
@@ -101,16 +128,22 @@ def plain_attributes(instance: object) -> dict[str, Any]:
     return attributes
 
 
-def environment_class(name: str) -> type:
+def environment_class(name: str) -> Callable[..., Any]:
     """Return an environment class by its name, or a user's class by its path.
 
+    For an environment of another package, its adapter is returned, which creates it.
+
     Args:
-        name: a key of `MODULES`, `package.module:Class` or `file.py:Class`.
+        name: a key of `MODULES`, `package.module:Class` or `file.py:Class`; or a key of `ADAPTERS`
+            with a colon and what the adapter plays, as in `gymnasium:FrozenLake-v1`.
 
     Raises:
         ValueError: if there is no such class, or it is neither a subclass of `Environment` nor a
             class that TRL's `environment_factory` takes.
     """
+    package, sign, played = name.partition(":")
+    if sign and package in ADAPTERS:
+        return partial(load_class("environment", ADAPTERS[package], {}), played)
     cls = load_class("environment", name, MODULES)
     if not isinstance(cls, type) or not hasattr(cls, "reset"):
         raise ValueError(

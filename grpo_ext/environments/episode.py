@@ -242,6 +242,7 @@ class Episode:
         is_last = self.turns == self.rules.turns
         has_calls = fault is not None or bool(message.get("tool_calls"))
         if not stopped and len(self.ids) == self.room:
+            self.world.cut_off(message["content"])
             self.end = "room"
         elif self.left_out:
             self.end = "failures"

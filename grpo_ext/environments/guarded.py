@@ -139,6 +139,12 @@ class GuardedEnvironment:
         self.failures = min(self.failures, failures_before + 1)
         return results, False
 
+    def cut_off(self, text: str) -> None:
+        """Tell the environment the last turn, for the rest of which there was no room."""
+        if type(self.environment).cut_off is not Environment.cut_off:
+            with self.rules.stopwatch:
+                self._answer_of("cut_off", text, lambda: self.environment.cut_off(text))
+
     def state(self) -> dict[str, Any]:
         """Return the environment's state, or an empty dict if its method `state` fails."""
         state: dict[str, Any] = {}

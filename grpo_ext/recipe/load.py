@@ -82,7 +82,9 @@ class Recipe:
     @cached_property
     def task(self) -> Task:
         """The task with its fields set; with `tasks`, a base `Task` without rows and rewards."""
-        return self._build("task")
+        task = self._build("task")
+        task.use_environment(self.get("environment"))
+        return task
 
     @cached_property
     def tasks(self) -> dict[str, TaskOfSeveral]:

@@ -102,7 +102,9 @@ def option_problems(options: Mapping[str, Any], v: Values) -> Iterator[Problem]:
             "max_prompt_tokens",
         )
     if options.get("held_out_share"):
-        if not options.get("dataset_name"):
+        # rows that come with an environment may have no held-out ones
+        brings_rows = options.get("task") == "environment"
+        if not options.get("dataset_name") and not brings_rows:
             yield Problem(
                 "held_out_share needs dataset_name. Write dataset_name, or remove held_out_share: "
                 "a task that makes its own rows also makes held-out rows.",

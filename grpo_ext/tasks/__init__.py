@@ -6,6 +6,7 @@ from grpo_ext.tasks.base import Task
 # Import paths, so that a run loads only the packages of its own task.
 MODULES = {
     "countdown": "grpo_ext.tasks.countdown:Countdown",
+    "environment": "grpo_ext.tasks.environment_rows:EnvironmentRows",
     "gsm8k": "grpo_ext.tasks.gsm8k:GSM8K",
     "guess": "grpo_ext.tasks.guess:GuessTask",
     "instructions": "grpo_ext.tasks.instructions:Instructions",

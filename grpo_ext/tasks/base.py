@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -54,6 +54,12 @@ class Task:
     name: ClassVar[str]  # the value of `task:` in a recipe
     # weights by reward, used if the recipe does not set `reward_funcs`
     default_rewards: ClassVar[dict[str, float]] = {}
+
+    def use_environment(self, environment: str | Mapping[str, Any] | None) -> None:
+        """Note the `environment` of the recipe, which the task `environment` takes its rows from.
+
+        By default, nothing is noted. It may raise `ValueError`.
+        """
 
     def generate(self, split: str) -> Iterator[Row] | None:
         """Return the rows that the task generates, or `None` if it needs a data set.

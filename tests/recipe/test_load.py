@@ -572,6 +572,7 @@ RECIPES = sorted(
     for p in (REPO / "recipes").rglob("*.yaml")
     if p.parent.name != "accelerate" and "sft" not in p.stem
 )
+RECIPES += sorted((REPO / "examples" / "environments").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: f"{p.parent.name}/{p.name}")

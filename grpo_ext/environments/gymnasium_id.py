@@ -1,0 +1,102 @@
+"""Environments that are registered with Gymnasium: `environment: {name: gymnasium:ID}`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grpo_ext.common.modules import optional_package
+from grpo_ext.environments.guess import number_in
+from grpo_ext.environments.stepped import InvalidAction, SteppedEnvironment
+from grpo_ext.rewards.answers import last_answer, without_thoughts
+
+REQUIREMENT = "gymnasium>=1.0,<2"
+COLOURED = re.compile(r"\x1b\[[\d;]*m(.*?)\x1b\[0m", re.DOTALL)  # by terminal codes
+
+
+class GymnasiumEnvironment(SteppedEnvironment):
+    """An environment of Gymnasium whose actions are numbered, or are texts.
+
+    The model reads the text of the render mode `ansi` where there is one, otherwise the
+    observation. What a terminal would show in colour is in brackets there.
+
+    Args:
+        environment_id: the id, such as `FrozenLake-v1`, or `package.module:ID`, which imports the
+            module first.
+        args: arguments of `gymnasium.make`.
+        actions: a word for each numbered action, in their order, which the model writes in place of
+            the number.
+        invalid_action_reward: see `SteppedEnvironment`.
+
+    Raises:
+        ValueError: if Gymnasium is not installed, the environment has actions of another kind, or
+            the number of words is not that of its actions.
+    """
+
+    def __init__(
+        self,
+        environment_id: str,
+        args: Mapping[str, Any] | None = None,
+        actions: Sequence[str] | None = None,
+        invalid_action_reward: float = 0.0,
+    ):
+        gymnasium = optional_package("gymnasium", REQUIREMENT)
+        arguments = {"disable_env_checker": True, **(args or {})}
+        made = gymnasium.make(environment_id, **arguments)
+        if "render_mode" not in arguments and "ansi" in made.metadata.get("render_modes", []):
+            made.close()
+            made = gymnasium.make(environment_id, **arguments, render_mode="ansi")
+        super().__init__(made, invalid_action_reward)
+        space = made.action_space
+        spaces = gymnasium.spaces
+        self._space = space
+        self._words = [word.lower() for word in actions or []]
+        if not isinstance(space, spaces.Discrete | spaces.Text):
+            raise ValueError(
+                "a text cannot state the actions of this environment, which are of the kind "
+                f"{type(space).__name__}: only Discrete and Text are supported."
+            )
+        is_numbered = isinstance(space, spaces.Discrete)
+        count = int(space.n) if is_numbered else 0
+        if self._words and len(self._words) != count:
+            raise ValueError(
+                "the words in `actions` do not match the environment's numbered actions: there "
+                f"are {len(self._words)} words and {count} actions. Write one word for each action."
+            )
+        self._first = int(space.start) if is_numbered else 0
+        self._is_numbered = is_numbered
+
+    def action(self, text: str) -> object:
+        """Return the action that a turn states: in its answer tags, or else outside thoughts."""
+        if not self._is_numbered:
+            if text not in self._space:
+                raise InvalidAction(f"Write a text that is in {self._space}.")
+            return text
+        if self._words:
+            answer = last_answer(text) or without_thoughts(text)
+            named = [word for word in re.findall(r"\w+", answer.lower()) if word in self._words]
+            if len(named) != 1:
+                raise InvalidAction(f"Write one of: {', '.join(self._words)}.")
+            return self._first + self._words.index(named[0])
+        number = number_in(text)
+        last = self._first + int(self._space.n) - 1
+        if number is None or not self._first <= number <= last:
+            raise InvalidAction(f"Write one whole number from {self._first} to {last}.")
+        return number
+
+    def observation_text(self, observation: object) -> str:
+        if self._instance.render_mode == "ansi":
+            return COLOURED.sub(r"[\1]", str(self._instance.render())).strip()
+        return str(plain(observation))
+
+
+def plain(observation: Any) -> Any:
+    """Return an observation with numbers and arrays of numpy as those of Python."""
+    if isinstance(observation, tuple):
+        return tuple(plain(part) for part in observation)
+    if isinstance(observation, dict):
+        return {name: plain(part) for name, part in observation.items()}
+    if hasattr(observation, "tolist"):
+        return observation.tolist()
+    return observation

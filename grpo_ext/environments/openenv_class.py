@@ -1,0 +1,101 @@
+"""Classes of OpenEnv, and others with `reset` and `step`: `environment: {name: openenv:CLASS}`.
+
+An instance of the class is played in this process; no server and no client of OpenEnv is started.
+"""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from grpo_ext.common.modules import load_class
+from grpo_ext.environments.stepped import InvalidAction, SteppedEnvironment
+
+OUTCOME = {"done", "reward", "metadata"}  # fields of OpenEnv's observations beside what is observed
+
+
+class OpenEnvEnvironment(SteppedEnvironment):
+    """An instance of a class with `reset` and `step`, such as a subclass of OpenEnv's Environment.
+
+    A turn becomes an action. If the class of the actions has one field without a default, and the
+    field is a text, the turn is that text; otherwise the turn is a JSON object with the fields. If
+    `step` names no class of OpenEnv for its action, it gets the text.
+
+    Args:
+        place: the class, as `package.module:Class` or `file.py:Class`.
+        args: arguments of the class.
+        action: the class of the actions, in the same form; by default, the one in the annotation of
+            `step`.
+        invalid_action_reward: see `SteppedEnvironment`.
+
+    Raises:
+        ValueError: if there is no such class, or it lacks a method or calls tools by MCP.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        args: Mapping[str, Any] | None = None,
+        action: str | None = None,
+        invalid_action_reward: float = 0.0,
+    ):
+        cls = load_class("environment", place, {})
+        for method in ("reset", "step"):
+            if not callable(getattr(cls, method, None)):
+                raise ValueError(f"{place} has no method {method!r}, so it cannot be played.")
+        if any(base.__name__ == "MCPEnvironment" for base in cls.__mro__):
+            raise ValueError(
+                "an MCPEnvironment of OpenEnv cannot be played, because it calls its tools through "
+                "a server with an event loop of its own. Name a class whose `step` gets an action."
+            )
+        super().__init__(cls(**(args or {})), invalid_action_reward)
+        self._action_class = annotated_action(cls)
+        if action is not None:
+            self._action_class = load_class("action", action, {})
+
+    def action(self, text: str) -> object:
+        if self._action_class is None:
+            return text
+        field = text_field(self._action_class)
+        try:
+            if field is not None:
+                return self._action_class(**{field: text})
+            return self._action_class.model_validate_json(text)
+        except ValidationError as error:
+            faults = [f"{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in error.errors()]
+            raise InvalidAction(f"error: {'; '.join(faults)}") from error
+
+    def observation_text(self, observation: object) -> str:
+        if not isinstance(observation, BaseModel):
+            return str(observation)
+        fields = observation.model_dump(mode="json", exclude=OUTCOME)
+        if len(fields) == 1 and isinstance(next(iter(fields.values())), str):
+            return next(iter(fields.values()))
+        return json.dumps(fields, ensure_ascii=False)
+
+
+def annotated_action(cls: type) -> type[BaseModel] | None:
+    """Return the class of actions in the annotation of `step`; `None` if it is not of pydantic."""
+    step: Any = cls.step  # type: ignore[attr-defined]
+    try:
+        hints = list(typing.get_type_hints(step).items())
+    except NameError:  # a name that only type checkers import
+        return None
+    for name, hint in hints:
+        if name != "return" and isinstance(hint, type) and issubclass(hint, BaseModel):
+            return hint
+    return None
+
+
+def text_field(action_class: type[BaseModel]) -> str | None:
+    """Return the only field without a default if it is a text; otherwise `None`."""
+    required = [
+        (name, field) for name, field in action_class.model_fields.items() if field.is_required()
+    ]
+    if len(required) == 1 and required[0][1].annotation is str:
+        return required[0][0]
+    return None

@@ -1,0 +1,98 @@
+"""Environments of other packages that have `reset` and `step`: Gymnasium's and OpenEnv's.
+
+Text goes in and out: a subclass turns the text of a turn into an action, and an observation into
+text. The score of an episode is the sum of the rewards of its steps.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from grpo_ext.environments.base import Environment, Row
+from grpo_ext.rewards.scores import clipped
+
+
+class InvalidAction(ValueError):
+    """A turn is not an action; the message says what to write instead, and the model reads it."""
+
+
+class SteppedEnvironment(Environment):
+    """An instance of another package's class, played with `reset` and `step`.
+
+    Its state has the number of `steps` and of `invalid_actions`, the turns that were no action.
+
+    Args:
+        instance: the instance, with `reset` and `step`.
+        invalid_action_reward: added to the score for each turn that is not an action.
+    """
+
+    def __init__(self, instance: object, invalid_action_reward: float = 0.0):
+        self.score: float = 0.0
+        self.steps = 0
+        self.invalid_actions = 0
+        self._instance: Any = instance
+        self._invalid_action_reward = invalid_action_reward
+
+    def action(self, text: str) -> object:
+        """Return the action that a turn states; raise `InvalidAction` if it states none."""
+        raise NotImplementedError
+
+    def observation_text(self, observation: object) -> str:
+        """Return an observation as the text that the model reads."""
+        raise NotImplementedError
+
+    def reset(self, row: Row) -> str:
+        arguments = {}
+        if takes(self._instance.reset, "seed"):
+            arguments["seed"] = row["seed"]
+        returned = self._instance.reset(**arguments)
+        if isinstance(returned, tuple) and len(returned) == 2:
+            returned = returned[0]  # the other value is a dict for debugging
+        return self.observation_text(getattr(returned, "observation", returned))
+
+    def step(self, text: str) -> tuple[str, bool]:
+        try:
+            action = self.action(text)
+        except InvalidAction as error:
+            self.invalid_actions += 1
+            self.score += self._invalid_action_reward
+            return str(error), False
+        observation, reward, over = outcome(self._instance.step(action))
+        self.steps += 1
+        self.score += reward
+        return self.observation_text(observation), over
+
+    def close(self) -> None:
+        close = getattr(self._instance, "close", None)
+        if close is not None:
+            close()
+
+
+def outcome(returned: object) -> tuple[object, float, bool]:
+    """Return the observation, the reward and whether the episode is over, from what `step` returns.
+
+    Raises:
+        TypeError: if it is neither a tuple as of Gymnasium or of Gym, nor an object with `reward`
+            and `done` as of OpenEnv.
+    """
+    if isinstance(returned, tuple) and len(returned) == 5:
+        observation, reward, terminated, truncated, _ = returned
+        return observation, float(reward), bool(terminated or truncated)
+    if isinstance(returned, tuple) and len(returned) == 4:
+        observation, reward, done, _ = returned
+        return observation, float(reward), bool(done)
+    if not hasattr(returned, "reward") or not hasattr(returned, "done"):
+        raise TypeError(
+            "step must return (observation, reward, terminated, truncated, info), or an object "
+            f"with reward and done; it returned {clipped(returned)}"
+        )
+    reward = 0.0 if returned.reward is None else float(returned.reward)
+    return getattr(returned, "observation", returned), reward, bool(returned.done)
+
+
+def takes(function: Any, parameter: str) -> bool:
+    """Return whether a function takes a keyword argument of this name."""
+    parameters = inspect.signature(function).parameters
+    kinds = [known.kind for known in parameters.values()]
+    return parameter in parameters or inspect.Parameter.VAR_KEYWORD in kinds

@@ -1,0 +1,341 @@
+"""Environments of `verifiers`: `environment: {name: verifiers:PACKAGE}`.
+
+The package's `load_environment` brings rows, answers, tools and a rubric. Its rollout, which calls
+a model through a client, is not used: our samplers write the turns, and the environment's own
+`setup_state`, `env_response`, `is_completed`, `cleanup` and rubric are called in the same order.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import signal
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from grpo_ext.common.modules import optional_package
+from grpo_ext.environments.background import result_of
+from grpo_ext.environments.base import Environment, Row
+from grpo_ext.environments.tools import Tool
+
+REQUIREMENT = "verifiers>=0.3,<0.4"
+ROW = "verifiers_row"  # column with a whole row of the environment's data, as JSON
+SCORE_SECONDS = 60.0  # time limit of a rubric for an episode
+# What an environment that drives the model by itself overrides.
+DRIVING = ("rollout", "get_prompt_messages", "get_model_response", "add_model_response")
+MODEL = "none"  # the name of the model in the states of rollouts; no client ever sends it
+
+
+class VerifiersEnvironment(Environment):
+    """An environment of a package for `verifiers`, unchanged.
+
+    Its score is the rubric's reward, the weighted sum of its functions, and its state has the value
+    of each function by name. All episodes share the package's environment, as in `verifiers`; each
+    has a state of its own.
+
+    Args:
+        package: the package, or the id of the environment, such as `wordle` or `owner/wordle`.
+        args: arguments of the package's `load_environment`.
+
+    Raises:
+        ValueError: if `verifiers` or the package is not installed, or the environment drives the
+            model by itself, asks another model, or compares the completions of a group.
+    """
+
+    joint = ""
+
+    def __init__(self, package: str, args: Mapping[str, Any] | None = None):
+        self._env = load(package, json.dumps(args or {}, sort_keys=True))
+        self._rollout: Any = None  # the state of the episode
+        self._messages: list[Any] = []  # the conversation so far
+        self._cut_off: str | None = None  # text of a turn for which there was no room
+        self._scored_turns = 0  # turns of the episode when it was last scored
+        self._is_clean = True
+
+    def rows(self, split: str) -> Iterator[Row]:
+        """Yield the rows of the environment's data, each with its prompt.
+
+        Raises:
+            ValueError: if there are none for this split, or a column is not JSON.
+        """
+        data = self._env.build_dataset() if split == "train" else self._env.build_eval_dataset()
+        if data is None:
+            raise ValueError(
+                f"the environment has no data for {split}. For held-out rows, set "
+                "`held_out_share: 0.1`, which takes them from the training data."
+            )
+        for row in data:
+            try:
+                text = json.dumps(row, ensure_ascii=False)
+            except TypeError as error:
+                raise ValueError(
+                    f"a row of the environment's data is not plain data: {error}. Only texts, "
+                    "numbers, lists and mappings can be used."
+                ) from error
+            yield {"prompt": chat_messages(row["prompt"]), ROW: text}
+
+    def tools(self) -> Sequence[Tool]:
+        return [self._recorded(tool) for tool in getattr(self._env, "tools", [])]
+
+    async def reset(self, row: Row) -> str | None:
+        if ROW not in row:
+            raise ValueError(
+                "the row does not come from the environment. Write `task: environment`, which "
+                "takes the rows from it."
+            )
+        state = await self._env.init_state(json.loads(row[ROW]), no_client(), MODEL, {})
+        before = contents(state["prompt"])
+        self._is_clean = False
+        self._rollout = await self._env.setup_state(state) or state
+        self._messages = list(self._rollout["prompt"])
+        after = contents(self._messages)
+        if after[:-1] != before[:-1] or not after[-1].startswith(before[-1]):
+            raise ValueError(
+                "setup_state changes the prompt. Only text at its end can be added, because the "
+                "rows have the prompt."
+            )
+        return after[-1][len(before[-1]) :] or None
+
+    async def step(self, text: str) -> tuple[str, bool]:
+        await self._add_turn(self._types.AssistantMessage(content=text))
+        if await self._env.is_completed(self._rollout):
+            return "", True
+        answers = await self._env.env_response(list(self._messages), self._rollout)
+        self._messages += self._normalized(answers)
+        over = self._rollout.get("final_env_response") is not None
+        return answer_text(answers), over
+
+    def cut_off(self, text: str) -> None:
+        self._cut_off = text
+
+    def state(self) -> dict[str, Any]:
+        turns = 0
+        if self._rollout is not None:
+            turns = len(self._rollout["trajectory"]) + (self._cut_off is not None)
+        if turns == 0:
+            names = self._env.rubric._get_reward_func_names()
+            return {**dict.fromkeys(names), "score": None}
+        if turns != self._scored_turns:
+            with errors_raised():
+                result_of(self._score(), SCORE_SECONDS)
+            self._scored_turns = turns
+        return {**self._rollout["metrics"], "score": self._rollout["reward"]}
+
+    async def close(self) -> None:  # type: ignore[override]
+        if not self._is_clean:
+            await self._clean()
+
+    @property
+    def _types(self) -> Any:
+        return import_module("verifiers.types")
+
+    def _normalized(self, messages: Any) -> list[Any]:
+        normalize = import_module("verifiers.utils.message_utils").maybe_normalize_messages
+        return list(normalize(messages, field_name="env_response"))
+
+    def _recorded(self, tool: Callable[..., Any]) -> Tool:
+        """Return a tool that is called by the environment, so that its rubric sees the calls."""
+        name = getattr(tool, "__name__", type(tool).__name__)
+
+        @functools.wraps(tool)
+        async def recorded(**arguments: Any) -> str:
+            call_id = f"call_{len(self._messages)}"
+            text = json.dumps(arguments)
+            call = self._types.ToolCall(id=call_id, name=name, arguments=text)
+            await self._add_turn(self._types.AssistantMessage(content="", tool_calls=[call]))
+            answers = await self._env.env_response(list(self._messages), self._rollout)
+            self._messages += self._normalized(answers)
+            return answer_text(answers)
+
+        recorded.__name__ = name
+        return recorded
+
+    async def _add_turn(self, message: Any, is_truncated: bool = False) -> None:
+        """Add a turn of the model to the trajectory, as the rollout of `verifiers` does."""
+        turn = {
+            "prompt": list(self._messages),
+            "completion": [message],
+            "response": None,
+            "tokens": None,
+            "reward": None,
+            "advantage": None,
+            "is_truncated": is_truncated,
+            "trajectory_id": self._rollout["trajectory_id"],
+            "extras": {},
+        }
+        self._messages.append(message)
+        await self._env.add_trajectory_step(self._rollout, turn)
+
+    async def _score(self) -> None:
+        if self._cut_off is not None:
+            message = self._types.AssistantMessage(content=self._cut_off)
+            await self._add_turn(message, is_truncated=True)
+            self._cut_off = None
+            self._rollout["is_truncated"] = True
+        await self._clean()
+        await self._env.rubric.score_rollout(self._rollout)
+
+    async def _clean(self) -> None:
+        self._is_clean = True
+        await self._env.cleanup(self._rollout)
+
+
+@functools.cache
+def load(package: str, args: str) -> Any:
+    """Load the environment of a package, once in each process.
+
+    Args:
+        package: the package or the environment's id.
+        args: the arguments of `load_environment`, as JSON.
+
+    Raises:
+        ValueError: see `VerifiersEnvironment`.
+    """
+    verifiers = optional_package("verifiers", REQUIREMENT)
+    if not hasattr(verifiers, "load_environment"):
+        raise ValueError(
+            "environments of verifiers 0.4 run programs that call a model through a server of "
+            "their own, which our samplers cannot answer. Install an earlier version: "
+            f"`pip install '{REQUIREMENT}'`."
+        )
+    with signal_handlers_kept():
+        env = verifiers.load_environment(package, **json.loads(args))
+    check(package, env, verifiers)
+    return env
+
+
+def check(package: str, env: Any, verifiers: Any) -> None:
+    """Refuse an environment that cannot be played without a client of its own.
+
+    Args:
+        package: its name in messages.
+        env: the environment.
+        verifiers: the module.
+
+    Raises:
+        ValueError: with the reason.
+    """
+    base = verifiers.MultiTurnEnv
+    if not isinstance(env, base):
+        raise ValueError(
+            f"{package} is a {type(env).__name__}, which runs the model by itself: only "
+            "subclasses of verifiers' MultiTurnEnv are supported."
+        )
+    for name in DRIVING:
+        if getattr(type(env), name) is not getattr(base, name):
+            raise ValueError(
+                f"{package} has a method {name!r} of its own, which drives the model. Our samplers "
+                "write the turns, so it cannot be used."
+            )
+    if isinstance(env, verifiers.StatefulToolEnv):
+        raise ValueError(
+            f"{package} is a StatefulToolEnv, whose tools take arguments that the model does not "
+            "write: only tools of ToolEnv are supported."
+        )
+    for rubric in all_rubrics(env.rubric):
+        if isinstance(rubric, verifiers.JudgeRubric):
+            raise ValueError(
+                f"{package} has a JudgeRubric, which asks a model through a client of its own. Use "
+                "the reward `judge`, which asks one with limits."
+            )
+    if env.rubric.has_group_rewards:
+        raise ValueError(
+            f"{package} has a reward function of whole groups, but an episode is scored alone: "
+            "only functions of one completion are supported."
+        )
+
+
+def all_rubrics(rubric: Any) -> Iterator[Any]:
+    """Yield a rubric and those that it consists of."""
+    yield rubric
+    for part in getattr(rubric, "rubrics", []):
+        yield from all_rubrics(part)
+
+
+@functools.cache
+def no_client() -> Any:
+    """Return a client of `verifiers` that refuses to ask a model."""
+    client = import_module("verifiers.clients").Client
+
+    def refuse(*_: object, **__: object) -> Coroutine[Any, Any, Any]:
+        raise RuntimeError("the environment asks a model, and there is no client for it")
+
+    methods = dict.fromkeys(client.__abstractmethods__, refuse)
+    return type("NoClient", (client,), methods)(None)
+
+
+@contextmanager
+def signal_handlers_kept() -> Iterator[None]:
+    """Restore the handlers of SIGINT and SIGTERM, which `verifiers` replaces by some that exit."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+class RaisedErrors(logging.Handler):
+    """Collects the errors that are logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+@contextmanager
+def errors_raised() -> Iterator[None]:
+    """Raise `RuntimeError` if `verifiers` logs an error in the block.
+
+    A function of a rubric that raises an error is logged by `verifiers`, and counts as 0 there.
+    """
+    handler = RaisedErrors()
+    logger = logging.getLogger("verifiers")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+    if handler.messages:
+        raise RuntimeError(handler.messages[0])
+
+
+def chat_messages(prompt: Any) -> list[dict[str, Any]]:
+    """Return the prompt of a row as chat messages, without the fields that are null."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    messages = []
+    for message in prompt:
+        messages.append({key: value for key, value in message.items() if value is not None})
+    return messages
+
+
+def contents(messages: Sequence[Any]) -> list[str]:
+    """Return the text of each message."""
+    return [answer_text([message]) for message in messages]
+
+
+def answer_text(messages: Any) -> str:
+    """Return the text of messages of an environment.
+
+    Raises:
+        TypeError: if a message is not text, such as an image.
+    """
+    if isinstance(messages, str):
+        return messages
+    texts = []
+    for message in messages:
+        fields = message if isinstance(message, Mapping) else message.model_dump()
+        content = fields["content"]
+        if isinstance(content, list) and all(part.get("type") == "text" for part in content):
+            content = "".join(part["text"] for part in content)
+        if not isinstance(content, str):
+            raise TypeError(f"a message of the environment is not text: {type(content).__name__}")
+        texts.append(content)
+    return "\n".join(texts)
