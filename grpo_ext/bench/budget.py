@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from grpo_ext.common.termination import terminable
+
 MINUTES = 2.0  # the usual length of a budget
 
 
@@ -62,13 +64,10 @@ class Budget:
 def interruptible(budget: Budget) -> Iterator[None]:
     """Let Ctrl-C end a budget and raise `KeyboardInterrupt`, even while a trainer runs.
 
-    SIGTERM raises `SystemExit`. Otherwise, a trainer would install its own handlers, which save a
+    SIGTERM raises `Terminated`. Otherwise, a trainer would install its own handlers, which save a
     checkpoint at the end of a step. It installs none if the program has one. Outside the main
     thread, this context does nothing.
     """
-
-    def terminate(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         budget.interrupt()
@@ -78,9 +77,8 @@ def interruptible(budget: Budget) -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGINT, interrupt)
-    before_terminate = signal.signal(signal.SIGTERM, terminate)
     try:
-        yield
+        with terminable():
+            yield
     finally:
         signal.signal(signal.SIGINT, before)
-        signal.signal(signal.SIGTERM, before_terminate)

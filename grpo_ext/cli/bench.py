@@ -16,7 +16,7 @@ operations per token for each trained weight and 4 for each frozen one, plus att
 but no recomputation.
 
 exit codes: 0 done; 2 the recipe cannot be used, nothing fits into memory, or the time is too short
-for one step; 130 interrupted by Ctrl-C, with or without results
+for one step; 130 interrupted by Ctrl-C, with or without results; 143 ended by SIGTERM
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from grpo_ext.bench.budget import MINUTES, Budget, interruptible
 from grpo_ext.cli.command import add_recipe_command
+from grpo_ext.common.termination import until_interrupted
 
 if TYPE_CHECKING:
     from grpo_ext.bench.display import Display
@@ -83,7 +83,7 @@ def measure(args: argparse.Namespace, budget: Budget, display: Display) -> int:
         The exit code: 130 after Ctrl-C, otherwise 0.
     """
     search = None
-    with suppress(KeyboardInterrupt):
+    with until_interrupted():
         display.begin("reading the recipe")
         from grpo_ext.recipe.load import load_recipe
 
@@ -105,7 +105,7 @@ def measure(args: argparse.Namespace, budget: Budget, display: Display) -> int:
         return 130
     for line in figure_lines(search.bench):
         display.result(line)
-    with suppress(KeyboardInterrupt):
+    with until_interrupted():
         for line in training_lines(search):
             display.result(line)
     longest = search.bench.longest_completion()

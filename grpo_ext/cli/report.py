@@ -14,10 +14,10 @@ recipe, and alarms. With --serve, the page is updated while runs continue.
 
 import argparse
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from grpo_ext.cli.command import add_command, at_least
+from grpo_ext.common.termination import until_interrupted
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -84,7 +84,7 @@ def serve_report(folders: list[Path], port: int, max_completions: int) -> None:
 
     with (
         ReportServer(folders, port, max_completions) as server,
-        suppress(KeyboardInterrupt),
+        until_interrupted(),
     ):
         print(f"{server.url} (Ctrl-C ends it)", flush=True)
         server.serve_forever()

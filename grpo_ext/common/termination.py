@@ -41,3 +41,14 @@ def terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Leave the block without an error at Ctrl-C, but not at SIGTERM."""
+    try:
+        yield
+    except Terminated:
+        raise
+    except KeyboardInterrupt:
+        pass
