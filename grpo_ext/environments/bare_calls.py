@@ -5,12 +5,17 @@ their own field of the message. `TurnTokens` reads these templates with a bare c
 turn that the template would write otherwise, such as a call after a text, with an error.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
+from grpo_ext.seams.chat import parsed_fields
+
 Message = dict[str, Any]
 Written = Callable[..., str]  # writes messages with the chat template; `opens` adds the next header
+QUESTION: Message = {"role": "user", "content": "a question"}
 THOUGHT_FIELDS = ("reasoning_content", "thinking")
 BARE_THOUGHT = "a thought"
 CONTENT_TYPE = "<|constrain|>"  # gpt-oss may write it before the type of the arguments
@@ -51,7 +56,6 @@ class BareCalls:
 
     def after_a_call(
         self,
-        question: Message,
         calls: Sequence[Message],
         answer: Sequence[Message],
         end: str,
@@ -60,7 +64,6 @@ class BareCalls:
         """Return what the template writes after the end token of a turn with calls.
 
         Args:
-            question: a message of the user.
             calls: the calls of the turn.
             answer: the results of the calls.
             end: the text of the end token.
@@ -71,9 +74,9 @@ class BareCalls:
                 writes the answer, another call, or a turn without a call.
         """
         turn = bare_turn(calls, self.thought_field)
-        conversation = [question, turn, *answer]
-        prompt = self.written([question], opens=True)
-        until_end = self.written([question, turn]).rstrip()
+        conversation = [QUESTION, turn, *answer]
+        prompt = self.written([QUESTION], opens=True)
+        until_end = self.written([QUESTION, turn]).rstrip()
         text = self.written(conversation, opens=True)
         another = self.written([*conversation, turn, *answer], opens=True)
         sampled = until_end.removeprefix(prompt)
@@ -85,7 +88,7 @@ class BareCalls:
         if not (is_whole and is_kept and until_end.endswith(end) and another.startswith(text)):
             raise ValueError(CHANGES_CALLS)
         if answers_texts:
-            later = self.written([*conversation, bare_turn((), self.thought_field), question])
+            later = self.written([*conversation, bare_turn((), self.thought_field), QUESTION])
             is_dropped = later.count(BARE_THOUGHT) < 2 and self.thought_field
             if is_dropped or not later.startswith(text):
                 raise ValueError(CHANGES_THOUGHTS)
@@ -102,14 +105,56 @@ def bare_turn(calls: Sequence[Message], thought_field: str) -> Message:
     return turn
 
 
-def opening_of_call(written: Written, question: Message, call: Message) -> str:
+def writes_text_before(written: Written, call: Message) -> bool:
+    """Return whether a chat template writes the text before a call, and not as a thought."""
+    turn = {"role": "assistant", "tool_calls": [call]}
+    with_text = written([QUESTION, {**turn, "content": BARE_THOUGHT}])
+    with_thought = written([QUESTION, {**turn, "content": "", "thinking": BARE_THOUGHT}])
+    before_call, _, _ = with_text.partition(call["function"]["name"])
+    return BARE_THOUGHT in before_call and with_text != with_thought
+
+
+def bare_calls(
+    written: Written,
+    call: Message,
+    tokenizer: PreTrainedTokenizerBase,
+    ends: Collection[int],
+) -> BareCalls:
+    """Return how a chat template writes a turn that is a call alone.
+
+    Args:
+        written: writes messages with the chat template.
+        call: a call of a tool.
+        tokenizer: the model's tokenizer, which can parse calls.
+        ends: tokens that end a turn of the model.
+
+    Raises:
+        ValueError: if the template does not write such turns, or ends them with a token that is not
+            one of `ends`.
+    """
+    fields = parsed_fields(tokenizer)
+    thought_field = next((name for name in THOUGHT_FIELDS if name in fields), "")
+    opening = opening_of_call(written, call)
+    text = written([QUESTION, bare_turn([call], thought_field)])
+    *_, end = tokenizer(text.rstrip(), add_special_tokens=False)["input_ids"]
+    if end not in ends:
+        name = str(tokenizer.decode([end]))
+        raise ValueError(
+            f"The chat template ends a turn that calls a tool with {name!r}, which is not one "
+            f"of the model's end tokens. In a local copy of the model, add its number {end} to "
+            "eos_token_id in generation_config.json."
+        )
+    return BareCalls(written, thought_field, opening, end)
+
+
+def opening_of_call(written: Written, call: Message) -> str:
     """Return the text between the header of a turn and the name of the tool that it calls.
 
     Raises:
         ValueError: if the template does not write the name of the tool there.
     """
-    prompt = written([question], opens=True)
-    text = written([question, bare_turn([call], "")])
+    prompt = written([QUESTION], opens=True)
+    text = written([QUESTION, bare_turn([call], "")])
     opening, name, _ = text.removeprefix(prompt).partition(call["function"]["name"])
     if not text.startswith(prompt) or not name or not opening.strip():
         raise ValueError(CHANGES_CALLS)

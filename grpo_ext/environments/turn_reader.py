@@ -11,6 +11,7 @@ from grpo_ext.environments.bare_calls import (
     BUILT_IN,
     CONTENT_TYPE,
     NOT_ALONE,
+    QUESTION,
     UNREADABLE,
     BareCalls,
     Message,
@@ -19,7 +20,6 @@ from grpo_ext.seams.chat import parse
 
 MAX_DEPTH = 32  # deepest nesting of the arguments of a call
 PARSE_SECONDS = 5.0  # time limit for parsing the calls of a turn
-QUESTION: Message = {"role": "user", "content": "a question"}
 
 
 @dataclass(frozen=True)

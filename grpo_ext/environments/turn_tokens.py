@@ -18,17 +18,16 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from grpo_ext.environments.bare_calls import (
-    THOUGHT_FIELDS,
     BareCalls,
     Message,
+    bare_calls,
     bare_turn,
-    opening_of_call,
+    writes_text_before,
 )
 from grpo_ext.environments.turn_reader import TurnReader
 from grpo_ext.seams.chat import (
     is_training_template,
     learn_to_parse,
-    parsed_fields,
     training_template,
 )
 
@@ -336,43 +335,11 @@ class TurnTokens:
         except ValueError:  # TRL does not know the template
             raise refusal from None
         self._options.pop("chat_template", None)
-        if self._writes_text_before_call():
-            raise refusal
-        self._bare = self._bare_calls()
-        self._read_template(shapes)
-
-    def _writes_text_before_call(self) -> bool:
-        """Return whether the template writes the text before a call, and not as a thought."""
-        question = {"role": "user", "content": QUESTION}
-        calls = [call_of("called")]
-        as_text = {"role": "assistant", "content": TURN, "tool_calls": calls}
-        as_thought = {"role": "assistant", "content": "", "tool_calls": calls, "thinking": TURN}
-        with_text = self._written([question, as_text])
-        before_call, _, _ = with_text.partition("called")
-        return TURN in before_call and with_text != self._written([question, as_thought])
-
-    def _bare_calls(self) -> BareCalls:
-        """Return how the template writes a turn that is a call alone.
-
-        Raises:
-            ValueError: if it does not write such turns, or ends them with a token that is not one
-                of the model's end tokens.
-        """
-        question = {"role": "user", "content": QUESTION}
         call = call_of(self.tools[0].__name__)
-        fields = parsed_fields(self.tokenizer)
-        [thought_field] = [name for name in THOUGHT_FIELDS if name in fields] or [""]
-        opening = opening_of_call(self._written, question, call)
-        text = self._written([question, bare_turn([call], thought_field)])
-        *_, end = self.tokens_of(text.rstrip())
-        if end not in self.ends:
-            name = str(self.tokenizer.decode([end]))
-            raise ValueError(
-                f"The chat template ends a turn that calls a tool with {name!r}, which is not one "
-                "of the model's end tokens. In a local copy of the model, add its number "
-                f"{end} to eos_token_id in generation_config.json."
-            )
-        return BareCalls(self._written, thought_field, opening, end)
+        if writes_text_before(self._written, call):
+            raise refusal
+        self._bare = bare_calls(self._written, call, self.tokenizer, self.ends)
+        self._read_template(shapes)
 
     def _read_template(self, shapes: list[Shape]) -> None:
         self._around.clear()
@@ -439,7 +406,7 @@ class TurnTokens:
         question: Message = {"role": "user", "content": QUESTION}
         if calls and self._bare is not None:
             end = str(self.tokenizer.decode([self._bare.end]))
-            return self._bare.after_a_call(question, calls, answer, end, self._answers_texts)
+            return self._bare.after_a_call(calls, answer, end, self._answers_texts)
         prompt = self._written([question], opens=True)
         thought = "" if prompt.rstrip().endswith("</think>") else THOUGHT
         turn: Message = {"role": "assistant", "content": thought + TURN}
