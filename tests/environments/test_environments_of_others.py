@@ -6,8 +6,11 @@ import signal
 
 import pytest
 
-from grpo_ext import play
+from grpo_ext import Environment, play
+from grpo_ext.environments.background import result_of
+from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.episode_rules import episode_rules
+from grpo_ext.environments.play import NoTokens, rules_of
 from grpo_ext.environments.stepped import outcome
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import RecipeError
@@ -234,6 +237,23 @@ def test_a_package_that_is_missing_is_named_with_the_command(package, monkeypatc
         episode_rules({"name": f"{package}:anything"})
 
 
+class Noting(Environment):
+    def __init__(self):
+        self.rest = ""
+
+    def step(self, text):
+        return "", True
+
+    def cut_off(self, text):
+        self.rest = text
+
+
+def test_an_environment_learns_of_a_turn_for_which_there_was_no_room():
+    episode = Episode(rules_of(Noting()), NoTokens(), 0, ROW)
+    episode.take_turn({"role": "assistant", "content": "half a tu"}, "half a tu", stopped=False)
+    assert episode.end == "room" and episode.world.state()["rest"] == "half a tu"
+
+
 LAKE = {
     "name": "gymnasium:FrozenLake-v1",
     "args": {"is_slippery": False},
@@ -291,6 +311,15 @@ def test_several_turns_of_verifiers_are_scored_by_the_rubric(package):
     assert contents == ["a", "1 of 2", "b", "2 of 2", "4"]
     assert played.end == "environment" and played.errors == []
     assert played.state == {"turns": 3.0, "right": 1.0, "num_turns": 3.0, "score": 3.5}
+
+
+def test_a_turn_of_verifiers_that_is_cut_off_is_scored(package):
+    world = episode_rules(package).make()
+    assert world.state() == {"turns": None, "right": None, "num_turns": None, "score": None}
+    result_of(world.reset({**ROW, **rows_of(package)[4]}), 60.0)
+    world.cut_off("4")
+    assert world.state() == {"turns": 1.0, "right": 1.0, "num_turns": 1.0, "score": 2.5}
+    assert world._rollout["is_truncated"] and world.state()["score"] == 2.5
 
 
 def test_a_final_answer_of_verifiers_ends_the_episode(package):
