@@ -163,7 +163,7 @@ class Bench:
     def episodes(self, environment: dict[str, Any]) -> tuple[list[Episode], float]:
         """Return new episodes, and the seconds of their `reset`."""
         rules = {"turn_tokens": TURN_TOKENS, **environment}
-        begin = beginning(rules, self.tokenizer, self.ends, self.arguments())
+        begin = beginning({"": rules}, self.tokenizer, self.ends, self.arguments())
         start = time.perf_counter()
         episodes = begin(ROWS)
         seconds_alone(episodes)  # of `reset`

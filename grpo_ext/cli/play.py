@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 ENDS = {
     "environment": "the environment ended the episode",
+    "single turn": "the row has no environment, so its completion is one turn",
     "turns": "the episode has its most turns",
     "failures": "the environment failed too often",
     "room": "cut off: no room or no turns were left",
@@ -144,7 +145,8 @@ def show_end(episode: "Episode", room: int, scores: dict[str, Any]) -> None:
         scores: the score of each reward.
     """
     by_model = sum(episode.mask)
-    print(f"end      {ENDS[episode.end]}, after {episode.turns} turns")
+    end = "single turn" if episode.single_turn and not episode.truncated else episode.end
+    print(f"end      {ENDS[end]}, after {episode.turns} turns")
     print(
         f"tokens   {len(episode.ids)} of {room} used: {by_model} by the model, "
         f"{len(episode.ids) - by_model} by the environment; {len(episode.prompt_ids)} in the prompt"

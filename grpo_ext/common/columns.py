@@ -1,6 +1,8 @@
 """Names of data set columns that several packages read."""
 
 TASK = "task"  # the column that names the row's task, in a data set of several tasks
+ENVIRONMENT = "environment"  # the column that names the row's environment, if there are several
+SINGLE_TURN = "single_turn"  # the task of rows without an environment, if others have one
 
 # Columns that may hold the correct answer; the first that a row has is used.
 ANSWERS = (

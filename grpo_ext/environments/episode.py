@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.episode_rules import EpisodeRules
+from grpo_ext.environments.failures import FailureReport
 from grpo_ext.environments.fit_answers import answer_limit, fitted_answer
 from grpo_ext.environments.guarded import GuardedEnvironment, protected
 from grpo_ext.environments.play_again import Exchange, Replay, Retries, play_again
@@ -82,9 +83,9 @@ class Episode:
             self.environment = environment or rules.new_environment()
         #: guards the environment, and counts failures and calls
         self.world = GuardedEnvironment(self.environment, rules, self.seed)
-        self._row = {**row, "seed": self.seed}
-        self.world.begin(self._row)
-        self._retries = Retries(rules, self._row)
+        self.row = {**row, "seed": self.seed}  #: the row of the data set, with the seed
+        self.world.begin(self.row)
+        self._retries = Retries(rules, self.row)
         self.prompt = prompt
         self.opening = ""  #: text from `reset`, which ends the prompt
         #: numbers in the state, at the start and after each turn; empty unless turns get credit
@@ -136,6 +137,11 @@ class Episode:
     def ended(self) -> bool:
         """Whether the episode is over."""
         return bool(self.end)
+
+    @property
+    def single_turn(self) -> bool:
+        """Whether the row has no environment, so that the completion is a single turn."""
+        return self.rules.single_turn
 
     @property
     def truncated(self) -> bool:
@@ -383,12 +389,14 @@ class Episode:
         and answers, and `ids_checksum`, a checksum of all tokens with those of the prompt. Each
         turn of the model also has `counted_tokens`, the number of its tokens in the loss; `earned`,
         its value from `gains`; and the fields of `TurnTokens.as_written`, with which it can be
-        played again.
+        played again. A `single_turn` has none.
 
         Args:
             weights: see `gains`; `None` leaves out `earned`.
             counts: whether the episode counts in the loss; if not, `counted_tokens` is 0.
         """
+        if self.single_turn:
+            return {}
         turns: deque[dict[str, Any]] = deque()
         for ids in self.turn_ids():
             counted_tokens = len(ids) if counts else 0
@@ -428,11 +436,12 @@ class Episode:
     def columns(self) -> dict[str, Any]:
         """Return the columns that rewards may read in addition to those of the row.
 
-        These are the environment's state and the texts of the turns, if `rules.columns` names them.
+        These are the environment's state, `None` for a `single_turn`, and the texts of the turns,
+        if `rules.columns` names them.
         """
         columns: dict[str, Any] = {}
         if "environment" in self.rules.columns:
-            columns["environment"] = self.world.state()
+            columns["environment"] = None if self.single_turn else self.world.state()
         if "turns" in self.rules.columns:
             columns["turns"] = self.turn_texts
         return columns
@@ -475,6 +484,15 @@ def instances(episodes: Sequence[Episode]) -> list[Any]:
     if all(instance is None for instance in instances):
         return []
     return instances
+
+
+def reports_of(episodes: Sequence[Episode]) -> list[FailureReport]:
+    """Return reports on the calls of the episodes' environments since this was last called."""
+    all_rules = {id(episode.rules): episode.rules for episode in episodes}
+    reports = []
+    for rules in all_rules.values():
+        reports += rules.failures.report()
+    return reports
 
 
 def seconds_alone(episodes: Sequence[Episode]) -> float:

@@ -24,6 +24,7 @@ class EpisodeCounts:
     calls: int  #: calls of tools, with those that could not be read
     failed_calls: int
     calls_by_tool: dict[str, int]  #: for each tool of the environment; empty if it has none
+    environment: str = ""  #: name of its entry in `environments`, if there are several
 
     @classmethod
     def of(cls, episode: Episode) -> Self:
@@ -42,17 +43,23 @@ class EpisodeCounts:
             calls=world.calls,
             failed_calls=world.failed_calls,
             calls_by_tool={name: world.calls_by_tool[name] for name in names},
+            environment=episode.rules.label,
         )
+
+
+def counts_of(episodes: Sequence[Episode]) -> list[EpisodeCounts]:
+    """Return the counts of episodes, without those of rows that have no environment."""
+    return [EpisodeCounts.of(episode) for episode in episodes if not episode.single_turn]
 
 
 def episode_figures(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
     """Return means per episode; if there are tools, also those of calls, named as in TRL.
 
     Turns and the environment's time also have the standard deviation over the episodes, of a
-    sample, which is 0 for a single episode, and the maximum.
-
-    There must be at least one episode.
+    sample, which is 0 for a single episode, and the maximum. There are none without episodes.
     """
+    if not counts:
+        return {}
     number = len(counts)
     turns = sum(count.turns for count in counts)
     figures = {
@@ -84,3 +91,19 @@ def spread(name: str, values: Sequence[float]) -> dict[str, float]:
     """Return the standard deviation and the maximum of a figure of episodes, by name."""
     std = stdev(values) if len(values) > 1 else 0.0
     return {f"{name}/std": std, f"{name}/max": max(values)}
+
+
+def figures_by_environment(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
+    """Return the `episode_figures` of each environment, under `environments/NAME/`.
+
+    There are none in a recipe with one `environment` for all rows.
+    """
+    by_environment: dict[str, list[EpisodeCounts]] = {}
+    for count in counts:
+        if count.environment:
+            by_environment.setdefault(count.environment, []).append(count)
+    figures = {}
+    for name, of_environment in sorted(by_environment.items()):
+        for key, figure in episode_figures(of_environment).items():
+            figures[f"environments/{name}/{key}"] = figure
+    return figures

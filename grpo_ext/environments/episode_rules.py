@@ -42,6 +42,8 @@ class EpisodeRules:
     threads: PositiveInt | None = None
     columns: tuple[str, ...] = COLUMNS  #: columns of an episode that rewards may read
     name: str = ""  #: name of the environment in messages
+    single_turn: bool = False  #: whether its rows have no environment, but others do
+    label: str = ""  #: name of its entry in `environments`; empty if all rows have this environment
 
     @cached_property
     def probe(self) -> Environment:
@@ -62,7 +64,10 @@ class EpisodeRules:
     @cached_property
     def failures(self) -> EnvironmentFailures:
         """The failure counts over all episodes of this process that have these rules."""
-        return EnvironmentFailures(self.name, self.max_failure_rate, self.on_failure)
+        name = self.name
+        if self.label not in ("", name):
+            name = f"{self.label} ({name})"
+        return EnvironmentFailures(name, self.max_failure_rate, self.on_failure)
 
     @cached_property
     def thread_pool(self) -> ThreadPool | None:
@@ -77,16 +82,17 @@ class EpisodeRules:
 
 # The keys that every environment of a recipe may have, with their types.
 RULE_TYPES = get_type_hints(EpisodeRules, include_extras=True)
-for key in ("make", "columns", "name"):
+for key in ("make", "columns", "name", "label", "single_turn"):
     del RULE_TYPES[key]
 
 
-def episode_rules(environment: str | Mapping[str, Any]) -> EpisodeRules:
+def episode_rules(environment: str | Mapping[str, Any], label: str = "") -> EpisodeRules:
     """Return the rules for the `environment` of a recipe.
 
     Args:
         environment: a name, or a mapping with `name`, keys of `RULE_TYPES`, and options of the
             class.
+        label: the name of its entry in `environments`.
 
     Raises:
         ValueError: for an unknown name or option, a value out of range, options that the class
@@ -128,7 +134,7 @@ def episode_rules(environment: str | Mapping[str, Any]) -> EpisodeRules:
         instance = cls(**options)
         return instance if isinstance(instance, Environment) else ToolEnvironment(instance=instance)
 
-    episode_rules = EpisodeRules(make, name=name, **rules)
+    episode_rules = EpisodeRules(make, name=name, label=label, **rules)
     try:
         probe = episode_rules.probe
     except ValueError as error:

@@ -35,13 +35,15 @@ class EnvironmentFailure(UserCodeFailure):
 
 @dataclass(frozen=True)
 class FailureReport:
-    """The calls of one method or tool of the environment since the last report, on one rank."""
+    """The calls of one method or tool of an environment since the last report, on one rank."""
 
+    subject: str  #: the environment, as messages name it
     method: str
     calls: int
     failed: int
     seeds: frozenset[str]  #: seeds of the episodes in which it failed
     too_many: str | None  #: why the run has to end, if so
+    may_end: bool  #: whether failures may end the run: not with `max_failure_rate: 1`
     last_error: str
 
 
@@ -134,50 +136,17 @@ class EnvironmentFailures:
             calls_before, failed_before = self._reported.get(method, (0, 0))
             self._reported[method] = count.calls, count.failed
             report = FailureReport(
+                self.subject,
                 method,
                 calls=count.calls - calls_before,
                 failed=count.failed - failed_before,
                 seeds=frozenset(self._seeds.pop(method, ())),
                 too_many=count.too_many(),
+                may_end=self.max_failure_rate < 1,
                 last_error=count.last_error,
             )
             reports.append(report)
         return reports
-
-    def refuse_many(self, reports: Iterable[FailureReport]) -> None:
-        """End the run if there are too many failures.
-
-        Args:
-            reports: the reports of all ranks.
-
-        Raises:
-            EnvironmentFailure: if a report has `too_many`, or if a method, but not a tool, failed
-                on every call since the last report, in episodes of at least two seeds. Never raised
-                with `max_failure_rate: 1`.
-        """
-        if self.max_failure_rate >= 1:
-            return
-        by_method = defaultdict(list)
-        for report in reports:
-            if report.too_many:
-                raise EnvironmentFailure(report.too_many)
-            if report.method in UNITS:  # a generation may have only two calls of a tool
-                by_method[report.method].append(report)
-        for method in UNITS:
-            of_method = by_method[method]
-            failing = [report for report in of_method if report.failed]
-            seeds: set[str] = set()
-            for report in failing:
-                seeds |= report.seeds
-            if len(seeds) < 2:  # one seed may be a bad row of the data
-                continue
-            if all(report.failed == report.calls for report in of_method):
-                raise EnvironmentFailure(
-                    f"{self.subject}: {method} failed on every call of this step or evaluation. "
-                    "Fix it, test it with `grpo-ext check`, and resume the run. To continue "
-                    "despite failures, write `max_failure_rate: 1` in `environment`. The last "
-                    f"failure: {failing[0].last_error}"
-                )
 
     def _count(self, method: str) -> FailureCount:
         if method not in self.methods:
@@ -187,3 +156,37 @@ class EnvironmentFailures:
                 max_failure_rate=self.max_failure_rate,
             )
         return self.methods[method]
+
+
+def refuse_many(reports: Iterable[FailureReport]) -> None:
+    """End the run if an environment failed too often; with `max_failure_rate: 1`, none does.
+
+    Args:
+        reports: the reports of all environments and ranks.
+
+    Raises:
+        EnvironmentFailure: if a report has `too_many`, or if a method, but not a tool, failed on
+            every call since the last report, in episodes of at least two seeds.
+    """
+    by_method = defaultdict(list)
+    for report in reports:
+        if not report.may_end:
+            continue
+        if report.too_many:
+            raise EnvironmentFailure(report.too_many)
+        if report.method in UNITS:  # a generation may have only two calls of a tool
+            by_method[report.subject, report.method].append(report)
+    for (subject, method), of_method in by_method.items():
+        failing = [report for report in of_method if report.failed]
+        seeds: set[str] = set()
+        for report in failing:
+            seeds |= report.seeds
+        if len(seeds) < 2:  # one seed may be a bad row of the data
+            continue
+        if all(report.failed == report.calls for report in of_method):
+            raise EnvironmentFailure(
+                f"{subject}: {method} failed on every call of this step or evaluation. Fix it, "
+                "test it with `grpo-ext check`, and resume the run. To continue despite failures, "
+                "write `max_failure_rate: 1` in `environment`. The last failure: "
+                f"{failing[0].last_error}"
+            )

@@ -2,32 +2,43 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from grpo_ext.common.columns import ENVIRONMENT
+from grpo_ext.common.suggestions import unknown
 from grpo_ext.environments.base import Row
 from grpo_ext.environments.episode import Episode, open_all
 from grpo_ext.environments.episode_rules import EpisodeRules, answers_texts, episode_rules
 from grpo_ext.environments.guarded import protected
 from grpo_ext.environments.open_environments import add_open, is_open
+from grpo_ext.environments.single_turn import SingleTurnTokens, single_turn_rules
 from grpo_ext.environments.tools import Tool, ToolEnvironment
 from grpo_ext.environments.turn_tokens import TurnTokens
 
+NO_COLUMN = (
+    "environments: the rows have no column `environment` with the name of the environment of each "
+    "row. Add the column, or write the environment for all rows in `environment`."
+)
+Game = tuple[EpisodeRules, TurnTokens]
 Begin = Callable[[Sequence[Row]], list[Episode]]  # creates an episode for each row
 
 
 def beginning(
-    environment: str | Mapping[str, Any],
+    environments: Mapping[str, str | Mapping[str, Any]],
     tokenizer: PreTrainedTokenizerBase,
     ends: Collection[int],
     args: Any,
 ) -> Begin:
-    """Return a function that creates an episode for each row, in the environment of a recipe.
+    """Return a function that creates an episode for each row, in the environments of a recipe.
+
+    With several environments, the function raises `ValueError` for a row that names another one.
 
     Args:
-        environment: the `environment` of the recipe.
+        environments: the environments by the name in a row's column `environment`; an environment
+            for all rows has the name "".
         tokenizer: the model's tokenizer.
         ends: the tokens that end a turn.
         args: the training arguments; `max_completion_length` limits a whole episode, and
@@ -36,20 +47,54 @@ def beginning(
     Raises:
         ValueError: see `episode_rules` and `TurnTokens`.
     """
-    rules = episode_rules(environment)
-    tokens = TurnTokens(
-        tokenizer,
-        ends,
-        args.chat_template_kwargs,
-        rules.probe.tools(),
-        answers_texts(rules.probe),
-    )
+    games: dict[str | None, Game] = {}
+    for name, environment in environments.items():
+        rules = episode_rules(environment, name)
+        tokens = TurnTokens(
+            tokenizer,
+            ends,
+            args.chat_template_kwargs,
+            rules.probe.tools(),
+            answers_texts(rules.probe),
+        )
+        games[name] = (rules, tokens)
+    if "" not in games:
+        games[None] = (single_turn_rules(), SingleTurnTokens(tokenizer, ends, args))
 
     def begin(rows: Sequence[Row]) -> list[Episode]:
         limit = args.max_completion_length
-        return opened([Episode(rules, tokens, limit, row, wait=False) for row in rows])
+        episodes = []
+        for row in rows:
+            name: str | None = ""
+            if "" not in games:
+                row = dict(row)
+                name = row.pop(ENVIRONMENT, None)
+                check_environment_names([name], environments)
+            rules, tokens = games[name]
+            episodes.append(Episode(rules, tokens, limit, row, wait=False))
+        return opened(episodes)
 
     return begin
+
+
+def check_environment_names(names: Iterable[object], environments: Collection[str]) -> None:
+    """Check the names in the column `environment` of rows, where there are several environments.
+
+    Args:
+        names: the names; `None` for rows that are completed in a single turn.
+        environments: the names of the environments.
+
+    Raises:
+        ValueError: if one of `names` is not among them.
+    """
+    for name in names:
+        if name is None or (isinstance(name, str) and name in environments):
+            continue
+        raise ValueError(
+            "environments: a row has another name in its column `environment`: "
+            f"{unknown('environment', str(name)[:100], environments)} A row without an "
+            "environment has null there."
+        )
 
 
 def opened(episodes: list[Episode]) -> list[Episode]:

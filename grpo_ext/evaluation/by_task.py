@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_ext.common.columns import TASK
-from grpo_ext.environments.episode_figures import episode_figures
+from grpo_ext.environments.episode_figures import episode_figures, figures_by_environment
 from grpo_ext.evaluation.compare import compare
 from grpo_ext.evaluation.completions import Row
 from grpo_ext.evaluation.score import (
@@ -28,7 +28,8 @@ def figures_of(
 ) -> Figures:
     """Return means with standard errors, pass@k and the number of different problems.
 
-    If the samples are episodes, `episode_figures` are added.
+    If samples are episodes, `episode_figures` are added, with several environments also those of
+    each under `environments/NAME/`.
 
     If the rows have a column "task", the metrics of each task are added under `tasks/NAME/`,
     without rewards that scored none of its samples.
@@ -42,6 +43,7 @@ def figures_of(
         k: the number of completions of each row.
     """
     figures = _figures(samples, names, outcomes, k)
+    figures |= figures_by_environment([sample.counts for sample in samples if sample.counts])
     for task, of_task in samples_by_task(rows, samples).items():
         task_names = scored_by(names, of_task)
         task_figures = _figures(of_task, task_names, outcomes, k)
@@ -117,9 +119,7 @@ def _figures(
     if outcomes:
         judged = with_outcome(samples, outcomes)
         figures |= outcome_figures(judged, OUTCOME, k)
-    counts = [sample.counts for sample in samples if sample.counts]
-    if counts:
-        figures |= episode_figures(counts)
+    figures |= episode_figures([sample.counts for sample in samples if sample.counts])
     return figures
 
 

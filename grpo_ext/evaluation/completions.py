@@ -271,4 +271,7 @@ def _completion(
 def completion_of(episode: Episode) -> Completion:
     """Return the completion that an episode, which has been played, is."""
     reason = "length" if episode.truncated else "stop"
-    return Completion(as_text(episode.messages), episode.ids, reason, episode)
+    text = as_text(episode.messages)
+    if episode.single_turn:
+        text = episode.messages[0]["content"]
+    return Completion(text, episode.ids, reason, episode)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from grpo_ext.environments.episode import reports_of
+from grpo_ext.environments.failures import refuse_many
 from grpo_ext.environments.open_environments import close_played
 from grpo_ext.evaluation.by_task import figures_of, parts_of_tasks
 from grpo_ext.evaluation.completions import Completion, Decoding, Row, episodes_of
@@ -87,10 +89,8 @@ def evaluate(
 
 
 def check_environment(completions: list[list[Completion]]) -> None:
-    """Raise `EnvironmentFailure` if the environment of these completions failed too often."""
-    for episode in episodes_of(completions)[:1]:  # all episodes share one failure count
-        failures = episode.rules.failures
-        failures.refuse_many(failures.report())
+    """Raise `EnvironmentFailure` if an environment of these completions failed too often."""
+    refuse_many(reports_of(episodes_of(completions)))
 
 
 def constants_by_task(

@@ -23,6 +23,7 @@ from grpo_ext.evaluation.output_files import completions_path
 from grpo_ext.evaluation.run_precision import precision_of
 from grpo_ext.evaluation.score import Rewards, Sample
 from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
+from grpo_ext.recipe.episode_options import environments_of
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.reward_specs import metric_name
 from grpo_ext.rewards.run_defaults import set_prompts
@@ -217,7 +218,8 @@ def evaluate_on(
             engine cannot be used, or if `max_completion_length` is null with transformers.
     """
     training = recipe.training
-    engine = pick_engine(engine, model_name, training.use_cpu, training.environment)
+    environments = environments_of(training)
+    engine = pick_engine(engine, model_name, training.use_cpu, environments)
     if engine != "vllm" and training.max_completion_length is None:
         raise ValueError(
             "max_completion_length is null, so transformers would end completions after 20 "
@@ -231,7 +233,7 @@ def evaluate_on(
         )
     template_options: Any = training.chat_template_kwargs  # already parsed as a mapping
     settings |= {"max_new_tokens": training.max_completion_length, "seed": training.seed}
-    settings["constants"] = training.eval_constant and training.environment is None
+    settings["constants"] = training.eval_constant and not environments
     if engine == "vllm":
         init = init_kwargs(recipe, model_name)
         options = {
@@ -253,8 +255,8 @@ def evaluate_on(
     model = load_model(recipe, model_name)
     ends = end_tokens(tokenizer, model.generation_config)
     begin = None
-    if training.environment:
-        begin = beginning(training.environment, tokenizer, ends, training)
+    if environments:
+        begin = beginning(environments, tokenizer, ends, training)
     by_model = partial(
         generate_completions,
         model,

@@ -24,7 +24,7 @@ def problem_of(row: Row, completion: Completion, rewards: Iterable[Any]) -> str:
         rewards: the rewards of the evaluation.
     """
     episode = completion.episode
-    if episode is None:
+    if episode is None or episode.single_turn:
         names = {"prompt", *IMAGES, *columns_read(row, rewards)}
         columns = {name: row[name] for name in names & row.keys()}
         return prompt_id(columns)

@@ -103,7 +103,7 @@ def score_completions(
             ids=completion.ids,
             problem=problem_of(rows[row], completion, rewards.values()),
         )
-        if completion.episode:
+        if completion.episode and not completion.episode.single_turn:
             sample = with_episode(sample, completion.episode)
         samples.append(sample)
     return samples

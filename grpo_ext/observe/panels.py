@@ -1,7 +1,7 @@
 """Arrange the curves of a run in panels, for the report page and its images."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -53,6 +53,24 @@ BY_TASK = (
         "Only such groups teach.",
     ),
 )
+# The same for each environment, in a run with several.
+BY_ENVIRONMENT = (
+    (
+        "Turns per episode, by environment",
+        "episodes/turns",
+        "Of the model, in each environment.",
+    ),
+    (
+        "Tokens per turn, by environment",
+        "episodes/tokens_per_turn",
+        "Of the model, in each environment.",
+    ),
+    (
+        "Turns per episode in which the environment failed, by environment",
+        "episodes/failures",
+        "It raised an error, returned something else than a text and an end, or took too long.",
+    ),
+)
 SECONDS = ("seconds/", "time/")
 NOT_DRAWN = ("step", "time", "epoch", "total_flos", "num_tokens", "progress/hours_left")
 CONSTANTS = ("_constant", "/constant")  # endings of the scores of the best constant answer
@@ -69,13 +87,17 @@ NOT_HELD_OUT_ENDINGS = (  # endings of evaluation metrics that are not rewards
     "reward_std",
 )
 # an evaluation metric, which may name a data set and a task, such as `eval_tasks/a/episodes/turns`
-EPISODE_FIGURE = re.compile(r"eval_(?:[^/]*_)?(?:tasks/[^/]+/)?(?:episodes|tools)/")
+EPISODE_FIGURE = re.compile(
+    r"eval_(?:[^/]*_)?(?:(?:tasks|environments)/[^/]+/)?(?:episodes|tools)/"
+)
 
 
 def panels(run: RunData) -> list[Panel]:
     """Return the panels of a run that have a curve, the most important ones first."""
     columns = by_metric(run.metrics)
-    all_panels = [*held_out(columns), *rewards(run, columns), *by_task(columns)]
+    all_panels = [*held_out(columns), *rewards(run, columns)]
+    all_panels += by_part(columns, "tasks", BY_TASK)
+    all_panels += by_part(columns, "environments", BY_ENVIRONMENT)
     for layout in PANELS:
         panel = Panel(layout["title"], layout["note"])
         for label, keys in layout["curves"].items():
@@ -101,7 +123,9 @@ def more_panels(run: RunData) -> list[Panel]:
         for keys in layout["curves"].values():
             drawn.update(keys)
     for _, figure, _ in BY_TASK:
-        drawn.update(of_tasks(columns, figure).values())
+        drawn.update(of_parts(columns, "tasks", figure).values())
+    for _, figure, _ in BY_ENVIRONMENT:
+        drawn.update(of_parts(columns, "environments", figure).values())
     drawn_beginnings = (*SECONDS, "eval_", "train_", "rewards/")
     further_panels = []
     for key in sorted(columns.keys() - drawn):
@@ -245,25 +269,37 @@ def is_of_episodes(key: str) -> bool:
     return EPISODE_FIGURE.match(key) is not None
 
 
-def of_tasks(columns: dict[str, Column], figure: str) -> dict[str, str]:
-    """Return the names of the metrics `tasks/NAME/FIGURE`, by the name of the task."""
+def of_parts(columns: dict[str, Column], kind: str, figure: str) -> dict[str, str]:
+    """Return the names of the metrics `KIND/NAME/FIGURE`, by NAME.
+
+    `kind` is "tasks" or "environments".
+    """
+    beginning = f"{kind}/"
     ending = f"/{figure}"
     keys = {}
     for key in columns:
-        if key.startswith("tasks/") and key.endswith(ending):
-            keys[key.removeprefix("tasks/").removesuffix(ending)] = key
+        if key.startswith(beginning) and key.endswith(ending):
+            keys[key.removeprefix(beginning).removesuffix(ending)] = key
     return keys
 
 
-def by_task(columns: dict[str, Column]) -> list[Panel]:
-    """Return the panels of `BY_TASK`, which have a curve for each task."""
-    task_panels = []
-    for title, figure, note in BY_TASK:
+def by_part(
+    columns: dict[str, Column], kind: str, layouts: Sequence[tuple[str, str, str]]
+) -> list[Panel]:
+    """Return the panels with a curve for each task, or for each environment.
+
+    Args:
+        columns: the metrics of the run.
+        kind: "tasks" or "environments".
+        layouts: title, metric and note of each panel.
+    """
+    part_panels = []
+    for title, figure, note in layouts:
         panel = Panel(title, note)
-        for task, key in of_tasks(columns, figure).items():
-            panel.series.append(series(task, columns[key]))
-        task_panels.append(panel)
-    return task_panels
+        for name, key in of_parts(columns, kind, figure).items():
+            panel.series.append(series(name, columns[key]))
+        part_panels.append(panel)
+    return part_panels
 
 
 def seconds(columns: dict[str, Column]) -> Panel:

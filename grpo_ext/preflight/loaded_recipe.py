@@ -23,9 +23,10 @@ from grpo_ext.preflight.row_counts import check_eval_rows, count_train_rows
 from grpo_ext.preflight.sample_completions import try_rewards_on_samples
 from grpo_ext.preflight.tokenized_prompts import load_tokenizer
 from grpo_ext.preflight.try_code import check_code
-from grpo_ext.preflight.try_environment import read_prompts, try_environment
-from grpo_ext.preflight.try_rewards import three_completions, try_rewards_of_tasks
+from grpo_ext.preflight.try_environment import read_prompts, try_environments
+from grpo_ext.preflight.try_rewards import try_rewards_of_tasks
 from grpo_ext.recipe.batch import Batch, batch_of
+from grpo_ext.recipe.episode_options import environments_of
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.memory import eval_batch_size
 from grpo_ext.recipe.problems import Findings
@@ -191,7 +192,7 @@ def check_parts(
         tokenizer = load_tokenizer(v, findings)
     if not prompts_are_sound:
         return
-    has_episodes = v["environment"] is not None
+    has_episodes = bool(environments_of(v))
     checked_rows = rows[:CHECKED_ROWS]
     judge_rows(checked_rows, rewards, findings, episodes=has_episodes)
     judge_golds(checked_rows, rewards, findings)
@@ -221,7 +222,7 @@ def check_completions(
         findings: gets the problems, notes and figures.
         num_samples: number of completions that the model samples to try the rewards on.
     """
-    has_episodes = recipe.flat["environment"] is not None
+    has_episodes = bool(environments_of(recipe.flat))
     checked_rows = rows[:CHECKED_ROWS]
     prompts = None
     begin = None
@@ -231,8 +232,7 @@ def check_completions(
     prefilled = bool(prompts and prompts["prefilled"])
     can_try_rewards = True
     if has_episodes:
-        texts = list(three_completions(rows[0], prefilled).values())
-        can_try_rewards = begin is not None and try_environment(begin, rows[0], texts, findings)
+        can_try_rewards = begin is not None and try_environments(begin, rows, prefilled, findings)
     try:
         check_columns(rewards, [*rows[0], *(COLUMNS if has_episodes else ())])
         if can_try_rewards:

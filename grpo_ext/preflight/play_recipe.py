@@ -20,6 +20,7 @@ from grpo_ext.preflight.first_rows import Row
 from grpo_ext.preflight.replay import row_of_sample
 from grpo_ext.preflight.sample_completions import EXTRAS, load_model, training_decoding
 from grpo_ext.preflight.tokenized_prompts import local_options
+from grpo_ext.recipe.episode_options import environments_of
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.run_defaults import set_prompts
 from grpo_ext.run.from_recipe import Rows, eval_rows, guarded_rewards, train_rows
@@ -79,14 +80,15 @@ def begin_game(recipe: Recipe, number: int = 1, sample: Row | None = None) -> Ga
     """Begin an episode with a row of the recipe, as training does.
 
     Args:
-        recipe: a recipe with `environment`.
+        recipe: a recipe with one environment or several.
         number: the number of the training row, counted from 1.
         sample: a line of `samples.jsonl`, whose row is played instead.
 
     Raises:
         ValueError: if the recipe has no environment, or there is no such row.
     """
-    if not recipe.flat.environment:
+    environments = environments_of(recipe.flat)
+    if not environments:
         raise ValueError(
             "play needs a recipe with `environment`, but this one has none: a completion is one "
             "turn. `grpo-ext check --sample 8` shows completions of the model."
@@ -98,7 +100,7 @@ def begin_game(recipe: Recipe, number: int = 1, sample: Row | None = None) -> Ga
     functions = {reward.__name__: reward for reward in rewards if callable(reward)}
     tokenizer = load_tokenizer(recipe, str(recipe.model.model_name_or_path))
     ends = end_tokens(tokenizer, generation_config(recipe))
-    begin = beginning(recipe.flat.environment, tokenizer, ends, recipe.training)
+    begin = beginning(environments, tokenizer, ends, recipe.training)
     [episode] = begin([row])
     return Game(recipe, tokenizer, begin, row, functions, episode)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from grpo_ext.common.columns import ENVIRONMENT
 from grpo_ext.common.quiet import quiet
 from grpo_ext.common.run_time import duration
 from grpo_ext.environments.episode import Episode, seconds_alone
@@ -24,16 +25,20 @@ from grpo_ext.preflight.tokenized_prompts import (
     local_options,
     prompt_figures,
 )
+from grpo_ext.preflight.try_rewards import three_completions
+from grpo_ext.recipe.episode_options import environments_of
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.scores import in_full
 
+MOST_ENVIRONMENTS = 32  # maximum number of environments of rows that are tried
 MAX_EPISODES = 32  # maximum number of environments that are reset to see their prompts
 MAX_TURNS = 3  # maximum number of turns tried per episode
 SLOW = 0.2  # seconds of a turn from which on it matters that episodes take turns one at a time
 BUDGET = 4.0  # seconds after which no other episode or turn is started
 LOGGER = "grpo_ext.environments.failures"  # its warnings become findings
 KEY = "environment"
+KEYS = (KEY, "environments", "tasks")  # where a recipe names environments
 ADVICE = {  # what to write, by method
     "reset": "Define `reset(self, row)`, which returns text or None.",
     "step": "Define `step(self, text)`, which returns two values: the answer as text, and whether "
@@ -57,21 +62,25 @@ def begin_episodes(
         environment cannot be created.
     """
     v = recipe.flat
-    if v[KEY] is None or v["max_completion_length"] is None or findings.has_problem(KEY):
+    environments = environments_of(v)
+    if not environments or v["max_completion_length"] is None:
+        return None
+    if any(findings.has_problem(key) for key in KEYS):
         return None
     config = GenerationConfig()
     with suppress(OSError):  # the model has no generation config
         config = GenerationConfig.from_pretrained(v["model_name_or_path"], **local_options(v))
     try:
-        probe = episode_rules(v[KEY]).probe
-        if isinstance(probe, ToolEnvironment) and hasattr(probe.instance, "step"):
-            findings.note(
-                "environment: the class is not a subclass of grpo_ext.Environment, so its method "
-                "step is a tool that the model calls. Make it a subclass if step should answer "
-                "the model's turns.",
-                KEY,
-            )
-        return beginning(v[KEY], tokenizer, end_tokens(tokenizer, config), recipe.training)
+        for name, environment in environments.items():
+            probe = episode_rules(environment).probe
+            if isinstance(probe, ToolEnvironment) and hasattr(probe.instance, "step"):
+                findings.note(
+                    f"environment{named(name)}: the class is not a subclass of "
+                    "grpo_ext.Environment, so its method step is a tool that the model calls. Make "
+                    "it a subclass if step should answer the model's turns.",
+                    KEY,
+                )
+        return beginning(environments, tokenizer, end_tokens(tokenizer, config), recipe.training)
     except ValueError as error:
         findings.problem(error, KEY)
     except Exception as error:  # whatever a user's class raises
@@ -125,6 +134,37 @@ def first_episodes(begin: Begin, rows: Sequence[Row]) -> list[Episode]:
     return episodes
 
 
+def named(name: str) -> str:
+    """Return what follows "environment" in a finding; nothing if there is one for all rows."""
+    return f" {name}" if name else ""
+
+
+def try_environments(
+    begin: Begin, rows: Sequence[Row], prefilled: bool, findings: Findings
+) -> bool:
+    """Play each environment on its first row, as `try_environment` does.
+
+    Args:
+        begin: the function that starts the episodes.
+        rows: the first rows; at least one.
+        prefilled: as for `three_completions`.
+        findings: gets the problems and notes.
+
+    Returns:
+        Whether no method of any environment failed on all its calls.
+    """
+    first_rows: dict[str, Row] = {}
+    for row in rows:
+        first_rows.setdefault(str(row.get(ENVIRONMENT)), row)
+        if len(first_rows) == MOST_ENVIRONMENTS:
+            break
+    is_sound = True
+    for row in first_rows.values():
+        texts = list(three_completions(row, prefilled).values())
+        is_sound = try_environment(begin, row, texts, findings) and is_sound
+    return is_sound
+
+
 def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Findings) -> bool:
     """Play one episode per text, with the text as each of the model's turns.
 
@@ -152,11 +192,12 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
     check_episode_lengths(episode, room, answers.tokens, findings)
     seconds = answers.seconds
     # the fastest, since the first call may import something
+    name = named(episode.rules.label)
     if seconds and min(seconds) >= SLOW and not episode.world.in_background:
         findings.note(
-            f"environment: a turn takes {duration(min(seconds))}, and the episodes of a generation "
-            "take their turns one at a time. Make `step` and tools async, or write `threads: 16` "
-            "in `environment` if its instances share no state.",
+            f"environment{name}: a turn takes {duration(min(seconds))}, and the episodes of a "
+            "generation take their turns one at a time. Make `step` and tools async, or write "
+            "`threads: 16` in `environment` if its instances share no state.",
             KEY,
         )
     is_sound = True
@@ -165,14 +206,14 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
         if calls.failed == calls.calls:
             is_sound = False
             findings.problem(
-                f"environment: {method} fails on every call that was tried: {reason}. "
+                f"environment{name}: {method} fails on every call that was tried: {reason}. "
                 f"{ADVICE.get(method, 'Correct it.')}",
                 KEY,
             )
         elif calls.failed:
             findings.note(
-                f"environment: some calls of {method} fail ({calls.failed} of {calls.calls} that "
-                f"were tried): {reason}",
+                f"environment{name}: some calls of {method} fail ({calls.failed} of {calls.calls} "
+                f"that were tried): {reason}",
                 KEY,
             )
     return is_sound

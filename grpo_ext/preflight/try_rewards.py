@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import TrainerState
 
-from grpo_ext.common.columns import TASK, answer_column
+from grpo_ext.common.columns import ENVIRONMENT, TASK, answer_column
 from grpo_ext.common.quiet import quiet
 from grpo_ext.environments.start_episodes import Begin
 from grpo_ext.evaluation.completions import Completion
@@ -58,11 +58,12 @@ def try_rewards_of_tasks(
         begin: the function that starts episodes; see `try_rewards`.
 
     Returns:
-        The figures `{"rewards": trial}`, or `{"rewards_by_task": {"math": trial, ...}}` if some
-        rewards are for certain tasks only and the rows have several tasks. A trial is the result
-        of `try_rewards`.
+        The figures `{"rewards": trial}`, or `{"rewards_by_task": {"math": trial, ...}}` if the rows
+        have several tasks, and rewards are for certain tasks only or rows name environments. A
+        trial is the result of `try_rewards`.
     """
-    if not any(tasks_of(reward) for reward in rewards):
+    several_environments = TASK in rows[0] and ENVIRONMENT in rows[0]
+    if not several_environments and not any(tasks_of(reward) for reward in rewards):
         return {"rewards": try_rewards(rewards, rows[0], prefilled, findings, begin)}
     first_rows: dict[str, Row] = {}
     for row in rows:

@@ -114,13 +114,23 @@ def check_same_run(recipe: Recipe) -> None:
 
 
 def _shaping(key: str, value: object) -> object:
-    """Return a key's value; for `environment`, omit options that do not affect training."""
-    if key != "environment" or not isinstance(value, dict):
+    """Return a key's value; omit options of environments that do not affect training."""
+    if not isinstance(value, dict):
         return value
-    shaping = dict(value)
-    for option in FREE_OF_ENVIRONMENT:
-        shaping.pop(option, None)
-    return shaping
+    if key == "environment":
+        return {name: option for name, option in value.items() if name not in FREE_OF_ENVIRONMENT}
+    if key == "environments":
+        return {name: _shaping("environment", given) for name, given in value.items()}
+    if key == "tasks":
+        return {name: _entry_shaping(entry) for name, entry in value.items()}
+    return value
+
+
+def _entry_shaping(entry: object) -> object:
+    """Return an entry of `tasks`, whose environment is as in `_shaping`."""
+    if not isinstance(entry, dict) or "environment" not in entry:
+        return entry
+    return {**entry, "environment": _shaping("environment", entry["environment"])}
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,17 +1,25 @@
-"""The recipe key for multi-turn episodes; see `docs/several-turns.md`."""
+"""The recipe keys for multi-turn episodes; see `docs/several-turns.md`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from grpo_ext.environments.episode_rules import episode_rules
+from grpo_ext.common.columns import SINGLE_TURN
+from grpo_ext.environments.episode_rules import EpisodeRules, episode_rules
 from grpo_ext.objective.advantage import SUM_THEN_NORMALIZE
 from grpo_ext.recipe.advantage_options import compares_groups
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.rule_kinds import STEP_NORMALIZATION, Dependency, Rule, in_yaml, refuses
 from grpo_ext.recipe.typed_values import Values
 
+# a name, or a mapping with `name`, limits and options of the environment
+EnvironmentSpec = str | Mapping[str, Any]
+
 # keys of `generation_kwargs` that would end turns in other ways
 TURN_ENDS = {"stop", "stop_strings", "stop_token_ids", "max_tokens", "max_new_tokens", "max_time"}
+
+# Values that environments need, because TRL cannot play their episodes.
+NEEDED = STEP_NORMALIZATION | {"use_transformers_continuous_batching": (False,)}
 
 # Values that `credit: turn` needs; the last two because signal is judged for whole episodes.
 WITH_CREDIT_BY_TURN = {
@@ -23,7 +31,7 @@ WITH_CREDIT_BY_TURN = {
 
 @dataclass
 class EpisodeOptions:
-    """The recipe key for episodes; a base of `GRPOExtConfig`.
+    """The recipe keys for episodes; a base of `GRPOExtConfig`.
 
     Args:
         environment (`dict` or `str`, *optional*): the environment that replies to the model: its
@@ -36,21 +44,106 @@ class EpisodeOptions:
             `"retry"`). The run stops if more than `max_failure_rate` (0.5) of the last 256 turns
             failed. `max_completion_length` limits the whole episode, including the replies. `None`:
             a completion is a single turn.
+        environments (`dict`, *optional*): several environments by name, in place of `environment`.
+            Each row names its environment in the column `environment`; a row with `None` there is
+            completed in a single turn. An environment whose mapping has no `name` is the one that
+            its own name refers to.
     """
 
     environment: dict | str | None = None
+    environments: dict[str, dict[str, Any] | str | None] | None = None
 
 
-def environment_that_does_not_fit(v: Values, _: int) -> Iterator[Problem]:
-    """The environment must be known, accept its options and not conflict with other keys."""
-    if v.environment is None:
+def environments_of(v: Any) -> dict[str, EnvironmentSpec]:
+    """Return the environments of a recipe, or of the training arguments, by name.
+
+    An environment for all rows has the name "". With `tasks`, an entry's environment has the name
+    of the entry.
+
+    Args:
+        v: the values of a recipe, or training arguments, which have no `tasks`.
+    """
+    if v.environment is not None:
+        return {"": v.environment}
+    environments: dict[str, EnvironmentSpec] = {}
+    for name, given in (v.environments or {}).items():
+        if isinstance(given, str):
+            environments[name] = given
+        else:
+            environments[name] = {"name": name, **(given or {})}
+    return environments or environments_of_tasks(entries_of(v))
+
+
+def entries_of(v: Any) -> Mapping[str, Mapping[str, Any] | None] | None:
+    """Return the entries of `tasks`; `None` if there are none, as in training arguments."""
+    if isinstance(v, Values) and v.has("tasks"):
+        return v.tasks
+    return None
+
+
+def environments_of_tasks(
+    tasks: Mapping[str, Mapping[str, Any] | None] | None,
+) -> dict[str, EnvironmentSpec]:
+    """Return the `environment` of each entry of `tasks` that has one, by the name of the entry."""
+    environments = {}
+    for task, entry in (tasks or {}).items():
+        if entry and entry.get("environment") is not None:
+            environments[task] = entry["environment"]
+    return environments
+
+
+def all_rules(v: Values) -> Iterator[EpisodeRules | Problem]:
+    """Yield the rules of each environment of a recipe, or what is wrong with it."""
+    of_tasks = environments_of_tasks(entries_of(v))
+    for name, environment in environments_of(v).items():
+        key = "environment"
+        place = ""
+        if name:
+            key = "tasks" if name in of_tasks else "environments"
+            place = f"{key}: {name}: "
+        try:
+            yield episode_rules(environment, name)
+        except ValueError as error:
+            yield Problem(f"{place}{error}", key)
+
+
+def environments_named_twice(v: Values, _: int) -> Iterator[Problem]:
+    """One key must say which environment a row has."""
+    given = [key for key in ("environment", "environments") if v[key] is not None]
+    if environments_of_tasks(entries_of(v)):
+        given.append("tasks")
+    if len(given) > 1:
+        yield Problem(
+            f"{given[0]} and {given[1]} both say which environment a row has. Remove one: "
+            "`environment` is for all rows, `environments` for rows with a column `environment`, "
+            "and an entry of `tasks` for the rows of this task.",
+            given[0],
+        )
+    if v.environments is not None and not v.environments:
+        yield Problem(
+            "environments is empty. Write at least one environment, or remove the key.",
+            "environments",
+        )
+    for name in v.environments or {}:
+        if name == "" or name == SINGLE_TURN:
+            yield Problem(
+                f"environments: {name!r} cannot be the name of an environment. Rename it, here and "
+                "in the column `environment`.",
+                "environments",
+            )
+
+
+def environments_that_do_not_fit(v: Values, _: int) -> Iterator[Problem]:
+    """Environments must be known, accept their options and not conflict with other keys."""
+    credits = set()
+    for rules in all_rules(v):
+        if isinstance(rules, Problem):
+            yield rules
+        else:
+            credits.add(rules.credit)
+    if not environments_of(v):
         return
-    try:
-        rules = episode_rules(v.environment)
-    except ValueError as error:
-        yield Problem(str(error), "environment")
-        return
-    if rules.credit == "turn":
+    if "turn" in credits:
         if v.tie_break_reward is not None:
             yield Problem(
                 "environment: `credit: turn` compares the rewards-to-go of turns, but "
@@ -93,15 +186,25 @@ def environment_that_does_not_fit(v: Values, _: int) -> Iterator[Problem]:
     "number.",
 )
 def episodes_without_a_length(v: Values) -> bool:
-    return v.max_completion_length is None and v.use_vllm and v.environment is not None
+    return v.max_completion_length is None and v.use_vllm and bool(environments_of(v))
+
+
+def environments_of_tasks_that_trl_would_play(v: Values, _: int) -> Iterator[Problem]:
+    """Entries of `tasks` with an environment need the same values as `environment`."""
+    if not environments_of_tasks(entries_of(v)):
+        return
+    for key, fitting in NEEDED.items():
+        if v[key] not in fitting:
+            yield Problem(
+                f"tasks: an entry with `environment` needs `{key}: {in_yaml(fitting[0])}`.", "tasks"
+            )
 
 
 RULES: tuple[Rule, ...] = (
-    Dependency(
-        "environment",
-        (None,),
-        STEP_NORMALIZATION | {"use_transformers_continuous_batching": (False,)},
-    ),
-    environment_that_does_not_fit,
+    Dependency("environment", (None,), NEEDED),
+    Dependency("environments", (None,), NEEDED),
+    environments_of_tasks_that_trl_would_play,
+    environments_named_twice,
+    environments_that_do_not_fit,
     episodes_without_a_length,
 )

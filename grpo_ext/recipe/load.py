@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_ext.common.devices import settings_here
 from grpo_ext.objective.presets import PRESETS
+from grpo_ext.recipe.episode_options import environments_of_tasks
 from grpo_ext.recipe.fields import hints_of
 from grpo_ext.recipe.foreign import unknown_key
 from grpo_ext.recipe.keys import keys_of
@@ -56,9 +57,16 @@ class Recipe:
 
     @cached_property
     def training(self) -> GRPOExtConfig:
-        """The trainer's arguments, adapted to this machine by `fit_machine`."""
+        """The trainer's arguments, adapted to this machine by `fit_machine`.
+
+        The environments of `tasks` are its `environments`.
+        """
         self.fit_machine()
-        return self._build("training")
+        values = self.values["training"]
+        of_tasks = environments_of_tasks(self.values["run"].get("tasks")) if self.grpo else {}
+        if of_tasks:
+            values = {**values, "environments": of_tasks}
+        return self.class_of("training")(**values)
 
     def fit_machine(self) -> None:
         """Adapt the trainer's arguments to this machine.

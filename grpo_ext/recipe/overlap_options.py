@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from grpo_ext.recipe.batch import batch_of
+from grpo_ext.recipe.episode_options import environments_of
 from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.rule_kinds import STEP_NORMALIZATION, Dependency, Idle, Rule, refuses
@@ -167,7 +168,7 @@ def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Probl
     for key, off in KEPT_TOKENS_NEEDED.items():
         if v[key] == off:
             continue
-        if v.environment is not None:
+        if environments_of(v):
             yield Problem(
                 f"`{key}: {v[key]}` does not support environment yet. Remove one of them.", key
             )

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from grpo_ext.recipe.episode_options import environments_of, environments_of_tasks
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.rule_kinds import Rule
 from grpo_ext.recipe.typed_values import Values
@@ -62,8 +63,10 @@ def options_by_task(v: Values) -> dict[str, Mapping[str, Any]]:
 
 def row_options_that_conflict(v: Values, _: int) -> Iterator[Problem]:
     """Row options must not contradict each other, and must suit streaming if it is on."""
+    of_tasks = environments_of_tasks(v.tasks)
     for name, options in options_by_task(v).items():
-        for problem in option_problems(options, v):
+        completed = name in of_tasks or (not of_tasks and bool(environments_of(v)))
+        for problem in option_problems(options, v, completed):
             if name:
                 yield Problem(f"tasks: {name}: {problem.message}", "tasks")
             else:
@@ -93,9 +96,15 @@ def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[
             )
 
 
-def option_problems(options: Mapping[str, Any], v: Values) -> Iterator[Problem]:
-    """Yield the problems of one task's row options."""
-    if options.get("max_prompt_tokens") and v.environment is not None:
+def option_problems(options: Mapping[str, Any], v: Values, completed: bool) -> Iterator[Problem]:
+    """Yield the problems of one task's row options.
+
+    Args:
+        options: the options of the task.
+        v: the values of the recipe.
+        completed: whether an environment may complete the prompts of the task.
+    """
+    if options.get("max_prompt_tokens") and completed:
         yield Problem(
             "max_prompt_tokens cannot be combined with environment, which completes the prompts "
             "only when an episode begins. Remove max_prompt_tokens.",

@@ -47,6 +47,8 @@ class TaskOptions(RowOptions):
             `None` for every task, each row is used once per epoch; streams get equal shares.
         reward_funcs (`list`, *optional*): the rewards of this task, with their weights. `None`: the
             default rewards of the task.
+        environment (`dict` or `str`, *optional*): the environment that replies to the model in rows
+            of this task. `None`: a completion is a single turn.
         dataset_name, dataset_config, dataset_train_split, dataset_test_split (`str`, *optional*):
             where the rows come from.
     """
@@ -54,6 +56,7 @@ class TaskOptions(RowOptions):
     task: str | None = None
     share: Positive | None = None
     reward_funcs: list[str | dict[str, Any]] | None = None
+    environment: dict[str, Any] | str | None = None
     dataset_name: str | None = None
     dataset_config: str | None = None
     dataset_train_split: str = "train"

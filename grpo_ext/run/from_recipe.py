@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from datasets import Dataset, IterableDataset
 
 from grpo_ext.environments.episode_rules import COLUMNS
+from grpo_ext.recipe.episode_options import environments_of
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.several_tasks import reward_specs
 from grpo_ext.rewards.guard import guard_rewards
 from grpo_ext.rewards.reward_specs import check_columns, resolve_rewards
 from grpo_ext.rewards.run_defaults import set_model
+from grpo_ext.run.environment_rows import with_environments
 from grpo_ext.run.task_rows import (
     can_hold_out,
     eval_rows_of,
@@ -43,13 +45,12 @@ def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool =
         task_rows = train_rows_of(recipe, task, options, streaming=streaming, prompts=prompts)
         report_filters(name, task_rows, "training")
         rows_by_task[name] = task_rows.rows
-    if not recipe.tasks:
-        return rows_by_task[""]
     shares = {}
     for name, entry in recipe.tasks.items():
         if entry.options.share:
             shares[name] = entry.options.share
-    return mix(recipe, rows_by_task, shares or None, recipe.run.max_train_samples)
+    rows = mix(recipe, rows_by_task, shares or None, recipe.run.max_train_samples)
+    return with_environments(recipe, rows) if prompts else rows
 
 
 def eval_rows(recipe: Recipe, *, streaming: bool = False, prompts: bool = True) -> Rows:
@@ -68,9 +69,8 @@ def eval_rows(recipe: Recipe, *, streaming: bool = False, prompts: bool = True) 
         task_rows = eval_rows_of(recipe, task, options, streaming=streaming, prompts=prompts)
         report_filters(name, task_rows, "evaluation")
         rows_by_task[name] = task_rows.rows
-    if not recipe.tasks:
-        return rows_by_task[""]
-    return mix(recipe, rows_by_task, None, recipe.run.max_eval_samples)
+    rows = mix(recipe, rows_by_task, None, recipe.run.max_eval_samples)
+    return with_environments(recipe, rows) if prompts else rows
 
 
 def mix(
@@ -81,12 +81,16 @@ def mix(
 ) -> Rows:
     """Return the rows of several tasks as one data set, or as one stream if any is a stream.
 
+    Without `tasks`, return the rows of the only task.
+
     Args:
         recipe: the recipe, whose seed is used for streams.
         rows_by_task: the rows of each task by its name.
         shares: the shares of the tasks, as for `mixed` and `mixed_streams`.
         limit: how many rows to keep; `None` keeps all.
     """
+    if not recipe.tasks:
+        return rows_by_task[""]
     rows: Rows
     if all(isinstance(task_rows, Dataset) for task_rows in rows_by_task.values()):
         rows = mixed(rows_by_task, shares)
@@ -134,7 +138,7 @@ def guarded_rewards(recipe: Recipe, columns: Iterable[str] | None) -> tuple[list
         ValueError: if a reward is unknown, or does not fit the columns of the data set.
     """
     rewards, weights = named_rewards_and_weights(recipe)
-    if columns is not None and recipe.get("environment"):
+    if columns is not None and environments_of(recipe.flat):
         columns = [*columns, *COLUMNS]
     check_columns(rewards, columns)
     guarded = guard_rewards(

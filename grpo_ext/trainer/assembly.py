@@ -5,14 +5,18 @@ from functools import partial
 from typing import Any
 
 from accelerate.utils import gather_object
+from datasets import Dataset
 from torch.distributed.checkpoint.stateful import Stateful
 from transformers import TrainerCallback
 
 import grpo_ext.trainer.settings as settings
+from grpo_ext.common.columns import ENVIRONMENT
 from grpo_ext.environments.episode_rules import COLUMNS
+from grpo_ext.environments.start_episodes import NO_COLUMN, check_environment_names
 from grpo_ext.observe.health import HealthMonitor
 from grpo_ext.observe.health_rules import chosen_rules
 from grpo_ext.observe.run_log import RunLog
+from grpo_ext.recipe.episode_options import environments_of
 from grpo_ext.recipe.overlap_options import OverlapOptions
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.reward_specs import check_columns
@@ -220,10 +224,11 @@ def check_data(trainer: Trainer) -> None:
         ValueError: if the training set lacks a column that a reward reads, or a held-out set has no
             readable `prompt` column.
     """
+    check_environment_columns(trainer)
     # TRL drops the column "completion"
     columns = [name for name in columns_of(trainer.train_dataset) if name != "completion"]
     if columns and trainer.rollout_func is None:
-        if trainer.args.environment:
+        if environments_of(trainer.args):
             columns += COLUMNS
         rewards = [r.reward if isinstance(r, Guard) else r for r in trainer.reward_funcs]
         check_columns(rewards, columns)
@@ -233,6 +238,23 @@ def check_data(trainer: Trainer) -> None:
             check_prompt(rows, f"eval_dataset[{name!r}]")
     else:
         check_prompt(eval_dataset, "eval_dataset")
+
+
+def check_environment_columns(trainer: Trainer) -> None:
+    """Check that rows name their environments, if there are several; streams are not read."""
+    environments = environments_of(trainer.args)
+    if not environments or "" in environments:
+        return
+    eval_dataset = trainer.eval_dataset
+    data_sets = [trainer.train_dataset, eval_dataset]
+    if isinstance(eval_dataset, dict):
+        data_sets = [trainer.train_dataset, *eval_dataset.values()]
+    for rows in data_sets:
+        if not isinstance(rows, Dataset):
+            continue
+        if ENVIRONMENT not in rows.column_names:
+            raise ValueError(NO_COLUMN)
+        check_environment_names(rows.unique(ENVIRONMENT), environments)
 
 
 def about(trainer: Trainer) -> dict[str, Any]:

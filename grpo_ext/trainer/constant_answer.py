@@ -96,7 +96,7 @@ class ConstantAnswer:
         own_rewards = judged.raw_rewards[first : first + len(judged.rows)].tolist()  # (B, R)
         masks = judged.table.completion_mask.bool()
         for i, row in enumerate(judged.rows):
-            text = text_of(judged.completions[i], bool(judged.episodes))
+            text = text_of(judged.completions[i], judged.is_episode(i))
             ids = judged.table.completion_ids[i][masks[i]].tolist()
             rewards = by_name(self.trainer.reward_func_names, own_rewards[i])
             self._collected.append((row, Sample(0, text, rewards, judged.lengths[i], ids=ids)))

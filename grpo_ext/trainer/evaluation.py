@@ -207,7 +207,7 @@ def _score(
     )
     first = trainer.accelerator.process_index * len(completions)
     own_rewards = rewards[first : first + len(completions)].tolist()
-    turn_weights = trainer.parts.generations.turn_weights
+    turn_credit = trainer.parts.generations.turn_credit
     samples = []
     for (number, completion), scores in zip(completions, own_rewards, strict=True):
         sample = Sample(
@@ -219,7 +219,8 @@ def _score(
             ids=completion.ids,
             problem=problem_of(rows[number], completion, trainer.reward_funcs),
         )
-        if completion.episode:
+        if completion.episode and not completion.episode.single_turn:
+            turn_weights = turn_credit.weights(completion.episode)
             sample = with_episode(sample, completion.episode, turn_weights)
         samples.append(sample)
     return samples

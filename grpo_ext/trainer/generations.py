@@ -15,8 +15,13 @@ from torch import Tensor
 import grpo_ext.trainer.settings as settings
 from grpo_ext.common.columns import TASK
 from grpo_ext.common.hashes import prompt_id
-from grpo_ext.environments.episode import Episode, instances, seconds_alone
-from grpo_ext.environments.episode_figures import EpisodeCounts, episode_figures
+from grpo_ext.environments.episode import Episode, instances, reports_of, seconds_alone
+from grpo_ext.environments.episode_figures import (
+    counts_of,
+    episode_figures,
+    figures_by_environment,
+)
+from grpo_ext.environments.failures import refuse_many
 from grpo_ext.environments.open_environments import close_played
 from grpo_ext.objective.advantage import has_signal
 from grpo_ext.samplers.base import Request, Sampler
@@ -34,6 +39,7 @@ from grpo_ext.trainer.phases import Phases
 from grpo_ext.trainer.policy import OldAndReference
 from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.trl_path import scored_by_trl
+from grpo_ext.trainer.turn_credit import TurnCredit
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +88,7 @@ class Generations:
         self.on_played = on_played
         self.ends = settings.end_rule(trainer)
         self.begin = settings.episodes_of(trainer, sampler, by_trl)
-        self.turn_weights = settings.turn_weights(trainer)
+        self.turn_credit = TurnCredit(trainer)
         self.outcome_order = outcomes_of_groups(trainer)
         self.tie_break = tie_break_of(trainer)
         args = trainer.args
@@ -247,7 +253,7 @@ class Generations:
             lengths = [sum(mask) for mask in generation.tool_mask]
         counted = table.completion_mask.any(1).tolist()
         episode_logs = [
-            episode.logged(self.turn_weights, is_counted)
+            episode.logged(self.turn_credit.weights(episode), is_counted)
             for episode, is_counted in zip(sampled.episodes, counted, strict=False)
         ]
         return Judged(
@@ -269,10 +275,12 @@ class Generations:
         )
 
     def _log_episodes(self, episodes: list[Episode]) -> None:
-        counts = [EpisodeCounts.of(episode) for episode in episodes]
+        counts = counts_of(episodes)
         if self.trainer.model.training:
             self.on_played([count.failures for count in counts])
-        seam.log_figures(self.trainer, episode_figures(self.ranks.gather_objects(counts)))
+        all_counts = self.ranks.gather_objects(counts)
+        figures = episode_figures(all_counts) | figures_by_environment(all_counts)
+        seam.log_figures(self.trainer, figures)
 
     def _shape(self, rows: list[Row]) -> GroupShape:
         """Return the sizes of the groups of all ranks' completions.
@@ -318,26 +326,28 @@ class Generations:
 
         `rewards` and `advantages` are those of all ranks.
 
-        With `credit: turn`, each turn has its own advantage.
+        With `credit: turn`, each turn has its own advantage. All ranks must call it.
         """
         own_rows = self.ranks.own_slice(len(rewards))
-        if self.turn_weights is None:
+        if not self.turn_credit.applies:
             signal = shape.gather(has_signal(shape.spread(advantages, 0.0), shape.largest))
             own_advantages = advantages[own_rows]
         else:
             gains = self.ranks.gather_objects(
-                [episode.gains(self.turn_weights) for episode in episodes]
+                [self.turn_credit.gains(episode) for episode in episodes]
             )
+            credits = self.ranks.gather_objects([episode.rules.credit for episode in episodes])
+            by_turn = torch.tensor([credit == "turn" for credit in credits], device=rewards.device)
             of_turns = self.rule.turn_advantages(rewards, gains)  # (B of all ranks, K)
+            of_turns = torch.where(by_turn.unsqueeze(1), of_turns, advantages.unsqueeze(1))
             signal = has_signal(of_turns, self.rule.num_generations)
             own_advantages = by_token(table, of_turns[own_rows])
         return replace(table, advantages=own_advantages.float(), signal=signal[own_rows].float())
 
     def check_environment(self, episodes: list[Episode]) -> None:
-        """Raise `EnvironmentFailure` on all ranks if the episodes' environment failed too often."""
-        if episodes:
-            failures = episodes[0].rules.failures
-            failures.refuse_many(self.ranks.gather_objects(failures.report()))
+        """Raise `EnvironmentFailure` on all ranks if an environment failed too often."""
+        if self.begin is not None:
+            refuse_many(self.ranks.gather_objects(reports_of(episodes)))
 
     def _generation(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
         """Return the generation that was requested ahead, or sample one if there is none."""

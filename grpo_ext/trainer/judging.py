@@ -174,8 +174,12 @@ class Judged:
     failed: Tensor | None = None  # (B, R), bool, where a reward failed
     # (B,), bool, in groups that the tie-break reward decides; `None` without such a reward
     ties: Tensor | None = None
-    # the fields of each episode in `samples.jsonl`; empty if a completion is one turn
+    # the fields of each episode in `samples.jsonl`; none for a completion of a single turn
     episodes: list[Row] = field(default_factory=list)
+
+    def is_episode(self, i: int) -> bool:
+        """Return whether completion `i` of this rank was written in an environment."""
+        return bool(self.episodes and self.episodes[i])
 
 
 class Judge:

@@ -74,7 +74,7 @@ class Samples:
                 "dataset": dataset,
                 "group": group,
                 "prompt": judged.prompts[i],
-                "text": text_of(judged.completions[i], bool(judged.episodes)),
+                "text": text_of(judged.completions[i], judged.is_episode(i)),
                 "advantage": advantages[i],
                 "length": judged.lengths[i],
                 "finish_reason": "length" if judged.truncated[i] else "stop",

@@ -1,7 +1,6 @@
 """Derive the settings of each stage from the training arguments, the model and the ranks."""
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import fields, replace
 from functools import partial
@@ -13,16 +12,13 @@ from transformers import PreTrainedModel, ProcessorMixin
 from trl import GRPOConfig
 
 from grpo_ext.common.adapters import adapter_fault
-from grpo_ext.environments.episode_rules import episode_rules
 from grpo_ext.environments.start_episodes import Begin, beginning, beginning_with_tools
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.objective.policy import LossOptions, get_loss
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.recipe.arguments import argument_notes, check_arguments, with_our_defaults
-from grpo_ext.recipe.episode_options import TURN_ENDS
+from grpo_ext.recipe.episode_options import TURN_ENDS, environments_of
 from grpo_ext.recipe.schema import CHECKPOINTING_KEYS, GRPOExtConfig
-from grpo_ext.rewards.guard import Guard
-from grpo_ext.rewards.reward import Reward
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import precision_of
 from grpo_ext.samplers.port import CheckedArguments
@@ -169,7 +165,7 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
     """Return the function that starts episodes for rows; `None` if we play no episodes.
 
     Args:
-        trainer: the trainer, with the option `environment`, or tools.
+        trainer: the trainer, with the option `environment` or `environments`, or tools.
         sampler: the sampler that plays the episodes.
         by_trl: whether TRL generates.
 
@@ -179,9 +175,10 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
             or the chat template does not keep turns as they were sampled.
     """
     args = trainer.args
-    if args.environment is None and (by_trl or not calls_tools(trainer)):
+    environments = environments_of(args)
+    if not environments and (by_trl or not calls_tools(trainer)):
         return None
-    if args.environment is not None and calls_tools(trainer):
+    if environments and calls_tools(trainer):
         raise ValueError(
             "environment does not work with the arguments tools and environment_factory. Remove "
             "environment, or these arguments."
@@ -207,27 +204,9 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
         )
     tokenizer: Any = trainer.processing_class
     end_tokens = trainer.eos_token_ids
-    if args.environment is not None:
-        return beginning(args.environment, tokenizer, end_tokens, args)
+    if environments:
+        return beginning(environments, tokenizer, end_tokens, args)
     return beginning_with_tools(*seam.tools_of(trainer), tokenizer, end_tokens, args)
-
-
-def turn_weights(trainer: Trainer) -> dict[str, float] | None:
-    """Return the weight of each state entry that gives turns their advantages (`credit: turn`).
-
-    These are the entries that the `environment` rewards read, with the weights of those rewards.
-    Return `None` if there is no environment, or with `credit: episode`.
-    """
-    environment = trainer.args.environment
-    if environment is None or episode_rules(environment).credit == "episode":
-        return None
-    weights: dict[str, float] = defaultdict(float)
-    reward_weights = trainer.reward_weights.tolist()
-    for guard, weight in zip(trainer.reward_funcs, reward_weights, strict=True):
-        reward = guard.reward if isinstance(guard, Guard) else None
-        if isinstance(reward, Reward) and reward.registration.name == "environment":
-            weights[reward.options["key"]] += weight
-    return dict(weights)
 
 
 def align_reference(trainer: Trainer) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoTokenizer
 
-from grpo_ext.environments.failures import EnvironmentFailure
+from grpo_ext.environments.failures import EnvironmentFailure, refuse_many
 from grpo_ext.environments.start_episodes import beginning
 from tests.support.broken_environments import BROKEN, write
 
@@ -28,7 +28,7 @@ def test_the_first_failure_is_named_and_the_run_ends(name, tiny_folder, tmp_path
     place = rf"{reason}(?s:.*)\({re.escape(str(file))}:\d+, in \w+\)"
 
     def play() -> None:
-        begin = beginning(f"{file}:World", tokenizer, [tokenizer.eos_token_id], ARGS)
+        begin = beginning({"": f"{file}:World"}, tokenizer, [tokenizer.eos_token_id], ARGS)
         with caplog.at_level(logging.WARNING, "grpo_ext.environments.failures"):
             episodes = begin(ROWS)
             for episode in episodes:
@@ -36,7 +36,7 @@ def test_the_first_failure_is_named_and_the_run_ends(name, tiny_folder, tmp_path
                 episode.hear()
                 episode.columns()
         failures = episodes[0].rules.failures
-        failures.refuse_many(failures.report())
+        refuse_many(failures.report())
 
     if name in ("options", "tools", "async tools", "tools by name"):
         with pytest.raises(ValueError, match=place):

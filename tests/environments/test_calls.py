@@ -412,7 +412,7 @@ def test_each_row_names_its_environment(tokenizer):
 
 
 def test_a_recipe_names_such_a_class(tokenizer):
-    begin = beginning(f"{__file__}:Counter", tokenizer, [tokenizer.eos_token_id], options())
+    begin = beginning({"": f"{__file__}:Counter"}, tokenizer, [tokenizer.eos_token_id], options())
     [one] = begin([{**ASKED, "start": 3}])
     say(one, called("increment", step=1))
     say(one, "done")
@@ -443,7 +443,7 @@ def test_a_template_must_also_hold_the_answers_of_step(tiny_folder):
     TRL's variant keeps them.
     """
     tokenizer = with_template(tiny_folder, "qwen3")
-    begin = beginning(f"{__file__}:Both", tokenizer, [tokenizer.eos_token_id], options())
+    begin = beginning({"": f"{__file__}:Both"}, tokenizer, [tokenizer.eos_token_id], options())
     [one] = begin([ASKED])
     say(one, "<think>\nhm\n</think>\n\nI do not know.")
     assert one.messages[-1] == {"role": "user", "content": "Go on."} and not one.ended
@@ -494,7 +494,7 @@ class Leaves(Environment):
 
 def test_exits_and_errors_without_words_are_answers(tokenizer):
     begin = beginning(
-        {"name": f"{__file__}:Leaves"}, tokenizer, [tokenizer.eos_token_id], options()
+        {"": {"name": f"{__file__}:Leaves"}}, tokenizer, [tokenizer.eos_token_id], options()
     )
     one, other = begin([ASKED, ASKED])
     say(one, called("leave") + called("speechless"))

@@ -27,7 +27,7 @@ def begin(tiny_folder):
 
     def begin_one(**options) -> Episode:
         world = {"name": "tests.support.failing_services:Flaky", **options}
-        [one] = beginning(world, tokenizer, [tokenizer.eos_token_id], ARGS)([ROW])
+        [one] = beginning({"": world}, tokenizer, [tokenizer.eos_token_id], ARGS)([ROW])
         return one
 
     return begin_one
@@ -158,7 +158,7 @@ def test_episodes_of_a_generation_are_played_again_together(tiny_folder):
     }
     MeetingAgain.failed = set()
     MeetingAgain.gatherings = tuple(Gathering(4) for _ in range(3))
-    begin_all = beginning(world, tokenizer, [tokenizer.eos_token_id], ARGS)
+    begin_all = beginning({"": world}, tokenizer, [tokenizer.eos_token_id], ARGS)
     episodes = begin_all([{**ROW, "seed": seed} for seed in range(4)])
     for text in ("a", "b", "c"):
         for episode in episodes:

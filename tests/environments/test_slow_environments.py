@@ -42,7 +42,7 @@ def beginner(parts, environment, length=400):
     model, tokenizer = parts
     args = GRPOExtConfig("out", max_completion_length=length, use_cpu=True, bf16=False)
     ends = end_tokens(tokenizer, model.generation_config)
-    return beginning(environment, tokenizer, ends, args)
+    return beginning({"": environment}, tokenizer, ends, args)
 
 
 def play(parts, environment, fast=True, temperature=1.0):

@@ -220,11 +220,11 @@ def test_games_with_one_number_count_once():
     for seed in (3, 34, 4):
         game = Guess()
         game.reset({"seed": seed})
-        games.append(SimpleNamespace(environment=game, seed=seed))
+        games.append(SimpleNamespace(environment=game, seed=seed, single_turn=False))
     problems = [problem_of({"prompt": "?"}, Completion("", [], episode=game), []) for game in games]
     assert problems[0] == problems[1] != problems[2]
-    plain = SimpleNamespace(environment=Environment(), seed=3)
-    other = SimpleNamespace(environment=Environment(), seed=34)
+    plain = SimpleNamespace(environment=Environment(), seed=3, single_turn=False)
+    other = SimpleNamespace(environment=Environment(), seed=34, single_turn=False)
     assert problem_of({"prompt": "?"}, Completion("", [], episode=plain), []) != problem_of(
         {"prompt": "?"}, Completion("", [], episode=other), []
     )

@@ -178,6 +178,10 @@ NOT_DRAWN: dict[str, tuple[Any, str]] = {
         0.01,
         "a term of models with experts, beside the loss: `tests/trainer/test_one_meaning.py`",
     ),
+    "environments": (
+        {"letters": {"name": WORLD}},
+        "as `environment`, for rows that name theirs: `tests/trainer/test_several_environments.py`",
+    ),
     "deterministic": (
         True,
         "a scripted sampler has log-probs of its own: `tests/trainer/test_deterministic.py`",

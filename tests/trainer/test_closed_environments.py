@@ -97,7 +97,10 @@ def test_those_of_check_are_closed(tiny_folder, tmp_path, events):
 def test_a_close_that_fails_is_named_and_ends_nothing(tiny_folder, events, caplog):
     tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
     begin = beginning(
-        "tests.support.closing_world:FailingClose", tokenizer, [tokenizer.eos_token_id], ARGS
+        {"": "tests.support.closing_world:FailingClose"},
+        tokenizer,
+        [tokenizer.eos_token_id],
+        ARGS,
     )
     begin(ROWS[:2])
     with caplog.at_level(logging.WARNING, "grpo_ext.environments.failures"):

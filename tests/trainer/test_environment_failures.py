@@ -10,7 +10,7 @@ import logging
 import pytest
 
 from grpo_ext.environments.episode_rules import EpisodeRules
-from grpo_ext.environments.failures import EnvironmentFailure, EnvironmentFailures
+from grpo_ext.environments.failures import EnvironmentFailure, EnvironmentFailures, refuse_many
 from tests.support import worlds
 from tests.support.episode_run import make
 from tests.support.logs import entries_with
@@ -103,9 +103,9 @@ def test_every_call_is_that_of_all_ranks(ranks, stops):
         reports += failures.report()
     if stops:
         with pytest.raises(EnvironmentFailure, match=r"World: step failed on every call.*a\.py:1"):
-            failures.refuse_many(reports)
+            refuse_many(reports)
     else:
-        failures.refuse_many(reports)
+        refuse_many(reports)
 
 
 def test_a_report_has_the_calls_since_the_one_before():
@@ -128,4 +128,4 @@ def test_a_tool_that_raises_is_named_and_one_that_never_worked_again(caplog):
     for _ in range(70):
         failures.tool_raised("tool draw", "KeyError: 'x' (a.py:9, in draw)", {"name": "draw"})
     assert len(caplog.records) == 1
-    failures.refuse_many(failures.report())  # the model may be at fault
+    refuse_many(failures.report())  # the model may be at fault

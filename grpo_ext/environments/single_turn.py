@@ -1,0 +1,49 @@
+"""Rows without an environment, in a run in which other rows have one.
+
+Such a row is an episode of one turn, which nothing answers. Its prompt, tokens and rewards are
+those of a run without environments.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from grpo_ext.environments.base import Environment
+from grpo_ext.environments.episode_rules import EpisodeRules
+from grpo_ext.environments.turn_tokens import TurnTokens
+
+
+class SingleTurn(Environment):
+    """Ends an episode after its first turn."""
+
+    def step(self, text: str) -> tuple[str, bool]:
+        """End the episode."""
+        return "", True
+
+
+class SingleTurnTokens(TurnTokens):
+    """Converts prompts to tokens, where no turn is answered.
+
+    So it does not matter what the chat template makes of earlier turns.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        ends: tokens that end the turn.
+        args: the training arguments; `chat_template_kwargs` are passed to the template.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, ends: Collection[int], args: Any):
+        self.tokenizer = tokenizer
+        self.ends = frozenset(ends)
+        self.end = min(self.ends)
+        if tokenizer.eos_token_id in self.ends:
+            self.end = int(tokenizer.eos_token_id)
+        self.tools = []
+        self._reader = None
+        self._options = dict(args.chat_template_kwargs or {})
+
+
+def single_turn_rules() -> EpisodeRules:
+    """Return the rules of episodes of one turn."""
+    return EpisodeRules(SingleTurn, turns=1, name="single turn", single_turn=True)

@@ -1,0 +1,64 @@
+"""Name the environment of each row, in a recipe with several environments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from datasets import Dataset, IterableDataset
+
+from grpo_ext.common.columns import ENVIRONMENT, SINGLE_TURN, TASK
+from grpo_ext.environments.start_episodes import NO_COLUMN, check_environment_names
+from grpo_ext.recipe.episode_options import environments_of, environments_of_tasks
+from grpo_ext.recipe.load import Recipe
+
+Rows: TypeAlias = Dataset | IterableDataset
+
+
+def with_environments(recipe: Recipe, rows: Rows) -> Rows:
+    """Return rows with the columns `environment` and `task`, if there are several environments.
+
+    The environment of a row is that of its entry in `tasks`, or else the one that its column
+    `environment` names. Rows without a column `task` get the name of their environment as task, or
+    `single_turn`, so that rewards can be chosen and figures are logged by environment.
+
+    Raises:
+        ValueError: if no row can name an environment, or one names an unknown environment.
+    """
+    environments = environments_of(recipe.flat)
+    if not environments or "" in environments:
+        return rows
+    columns = rows.column_names
+    if environments_of_tasks(recipe.flat.tasks):
+        return with_column(rows, ENVIRONMENT, TASK, {name: name for name in environments}, None)
+    if columns is not None and ENVIRONMENT not in columns:
+        raise ValueError(NO_COLUMN)
+    if isinstance(rows, Dataset):
+        check_environment_names(rows.unique(ENVIRONMENT), environments)
+    if columns is not None and TASK in columns:
+        return rows
+    return with_column(rows, TASK, ENVIRONMENT, {name: name for name in environments}, SINGLE_TURN)
+
+
+def with_column(
+    rows: Rows, name: str, source: str, values: Mapping[str, str], other: str | None
+) -> Rows:
+    """Return rows with a column that is looked up in the values of another one.
+
+    Args:
+        rows: the rows.
+        name: the name of the column; one of that name is replaced.
+        source: the column that is looked up.
+        values: the value for each value of `source`.
+        other: the value for all other values of `source`.
+    """
+
+    def looked_up(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        return {name: [values.get(value, other) for value in batch[source]]}
+
+    if isinstance(rows, IterableDataset):
+        return rows.map(looked_up, batched=True)
+    column = looked_up({source: list(rows[source])})[name]
+    if name in rows.column_names:
+        rows = rows.remove_columns(name)
+    return rows.add_column(name, column)

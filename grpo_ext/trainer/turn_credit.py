@@ -1,0 +1,63 @@
+"""What the turns of an episode earn, in environments with `credit: turn`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from grpo_ext.common.columns import TASK
+from grpo_ext.environments.episode import Episode
+from grpo_ext.recipe.episode_options import environments_of
+from grpo_ext.rewards.guard import Guard
+from grpo_ext.rewards.reward import Reward
+
+if TYPE_CHECKING:
+    from grpo_ext.trainer.port import Trainer
+
+
+@dataclass(frozen=True)
+class StateReward:
+    """A reward `environment`, which reads an entry of the environment's state."""
+
+    key: str  #: the entry
+    weight: float
+    tasks: tuple[str, ...] | None  #: the tasks whose rows it scores; `None`: all
+
+
+class TurnCredit:
+    """The weights of the state entries that give turns their advantages.
+
+    These are the entries that the `environment` rewards read, with the weights of those rewards.
+    """
+
+    def __init__(self, trainer: Trainer):
+        #: whether any environment has `credit: turn`
+        self.applies = False
+        for environment in environments_of(trainer.args).values():
+            if isinstance(environment, Mapping) and environment.get("credit") == "turn":
+                self.applies = True
+        self.rewards: list[StateReward] = []
+        weights = trainer.reward_weights.tolist()
+        for guard, weight in zip(trainer.reward_funcs, weights, strict=True):
+            reward = guard.reward if isinstance(guard, Guard) else None
+            if isinstance(reward, Reward) and reward.registration.name == "environment":
+                key = reward.options["key"]
+                self.rewards.append(StateReward(key, weight, reward.tasks))
+
+    def weights(self, episode: Episode) -> dict[str, float] | None:
+        """Return the weight of each entry, by name; `None` for an episode with one advantage."""
+        if episode.rules.credit == "episode":
+            return None
+        weights: dict[str, float] = {}
+        for reward in self.rewards:
+            if reward.tasks is None or episode.row.get(TASK) in reward.tasks:
+                weights[reward.key] = weights.get(reward.key, 0.0) + reward.weight
+        return weights
+
+    def gains(self, episode: Episode) -> list[float]:
+        """Return what each turn earned; 0 for turns that share one advantage."""
+        weights = self.weights(episode)
+        if weights is None:
+            return [0.0] * episode.turns
+        return episode.gains(weights)
