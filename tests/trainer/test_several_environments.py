@@ -247,3 +247,30 @@ def test_an_environment_that_fails_is_named(tiny_folder, tmp_path):
         make(
             tiny_folder, tmp_path, environments=environments, per_device_train_batch_size=32
         ).train()
+
+
+def test_a_run_learns_in_both_environments(tiny_folder, tmp_path):
+    """Even lengths of turns in one, those of 4 or 9 in the other, in 20 steps."""
+    environments = {
+        "counting": {**WORLD, "turn_tokens": 1},
+        "bordering": {"name": f"{WORLDS}:Bordering", "turn_tokens": 2},
+    }
+    rows = [row(number, name) for number in range(8) for name in environments]
+    trainer = make(
+        tiny_folder,
+        tmp_path,
+        rows=rows,
+        rewards=["environment"],
+        environments=environments,
+        max_steps=20,
+        per_device_train_batch_size=64,
+        num_generations=8,
+        learning_rate=1e-2,
+    )
+    trainer.train()
+    logs = entries_with(trainer, "loss")
+    for name in environments:
+        curve = [entry[f"tasks/{name}/reward"] for entry in logs]
+        first = sum(curve[:4]) / 4
+        last = sum(curve[-4:]) / 4
+        assert last > first + 0.2, curve
