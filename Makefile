@@ -19,7 +19,7 @@ READY := $(VENV)/.ready
 VLLM := .venv-vllm
 NEWEST := .venv-newest
 
-.PHONY: demo test test-fast promises vllm real suite gym docs wheel newest lint types hunt pairs rules fields keys names cards notebook figures format clean help
+.PHONY: demo test test-fast promises vllm real suite gym docs wheel newest lint types hunt pairs rules templates fields keys names cards notebook figures format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -212,6 +212,10 @@ keys: $(READY)
 # make rules   write docs/rules.md: every rule that refuses or notes a setting, by key
 rules: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.recipe.rules_page
+
+# make templates   write docs/chat-templates.md: the chat templates that episodes accept
+templates: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.environments.templates_page
 
 # make cards   write docs/which-settings.md: settings that fit a card, by estimate
 cards: $(READY)

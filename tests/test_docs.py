@@ -17,7 +17,7 @@ import torch
 import yaml
 from transformers import TrainerState
 
-from grpo_ext import RecipeError, load_recipe
+from grpo_ext import RecipeError, load_recipe, play
 from grpo_ext.cli.main import main, make_parser
 from grpo_ext.common.pages import DOES_NOT_LEARN, NOTHING_WAS_LEARNT
 from grpo_ext.objective.advantage import get_advantages, joint_advantages
@@ -219,6 +219,17 @@ def test_an_environment_is_played_as_the_page_says():
     exec(block("several-turns.md", "python", "class Doubling"), found := {})
     exec(block("several-turns.md", "python", "played = play("), found)
     assert found["played"].counts.turns == 3
+
+
+def test_calls_that_step_reads_are_answered():
+    exec(block("several-turns.md", "python", "class Adding"), found := {})
+    played = play(found["Adding"](), ["I add: <add>2 3</add>", "It is 5."])
+    assert [message["content"] for message in played.messages] == [
+        "I add: <add>2 3</add>",
+        "5",
+        "It is 5.",
+    ]
+    assert played.end == "environment" and played.errors == []
 
 
 def test_a_file_of_completions_is_scored_as_the_page_says(tmp_path, monkeypatch):

@@ -137,6 +137,8 @@ def bare_calls(
     opening = opening_of_call(written, call)
     text = written([QUESTION, bare_turn([call], thought_field)])
     *_, end = tokenizer(text.rstrip(), add_special_tokens=False)["input_ids"]
+    if end not in tokenizer.added_tokens_decoder:
+        raise ValueError(CHANGES_CALLS)
     if end not in ends:
         name = str(tokenizer.decode([end]))
         raise ValueError(

@@ -24,6 +24,12 @@ from grpo_ext.environments.bare_calls import (
     bare_turn,
     writes_text_before,
 )
+from grpo_ext.environments.earlier_turns import (
+    EarlierTurnChanged,
+    after_turn,
+    end_of_turn,
+    options_of_thoughts,
+)
 from grpo_ext.environments.turn_reader import TurnReader
 from grpo_ext.seams.chat import (
     is_training_template,
@@ -34,8 +40,6 @@ from grpo_ext.seams.chat import (
 QUESTION = "a question"
 ANSWER = "an answer of the environment"
 OPENING = "the text with which an environment opens"
-TURN = "a turn"
-THOUGHT = "<think>\na thought\n</think>\n\n"  # some templates remove thoughts from earlier turns
 RESULT = 'a "result"\nof a call: é'  # shows whether a template writes results of tools as JSON
 CHANGES_ANSWERS = (
     "This chat template changes, repeats or drops answers of an environment, so the model would "
@@ -88,14 +92,15 @@ class TurnTokens:
         self._bare: BareCalls | None = None
         self._result_is_json = False  # whether the template writes results of tools as JSON
         self._reader: TurnReader | None = None
-        self.end = self._end_of_turn()
+        self.end = end_of_turn(self._written, tokenizer, self.ends, self._answers_texts)
         self._find_template()
         prompt = self._written([{"role": "user", "content": QUESTION}])
         for tool in tools:
             if tool.__name__ not in prompt:
                 raise ValueError(
                     f"This chat template does not describe tools: {tool.__name__} is missing from "
-                    "the prompt. Use a model whose chat template supports tools."
+                    "the prompt. Use a model whose chat template supports tools, or describe them "
+                    "in the prompt, and parse the calls in `step` of an environment."
                 )
         if tools:
             learn_to_parse(tokenizer)
@@ -266,44 +271,10 @@ class TurnTokens:
             return str(self.tokenizer.apply_chat_template(messages, **options))
         except Exception as error:  # a template may raise anything
             raise ValueError(
-                f"The chat template fails on a conversation of several turns or with tools: {error}"
+                "The chat template fails on a conversation of several turns or with tools: "
+                f"{error}. Use a model with another chat template, or describe the tools in the "
+                "prompt, and parse the calls in `step` of an environment."
             ) from error
-
-    def _end_of_turn(self) -> int:
-        """Return the token with which the template ends a turn of the model without calls.
-
-        Raises:
-            ValueError: if the template does not end a turn with one of the model's end tokens.
-        """
-        question = {"role": "user", "content": QUESTION}
-        turn = {"role": "assistant", "content": TURN}
-        conversation = self._written([question, turn, question])
-        _, _, after = conversation.partition(TURN)
-        tokens = self.tokens_of(after)
-        if tokens and tokens[0] in self.ends:
-            return tokens[0]
-        if not tokens or tokens[0] not in self.tokenizer.added_tokens_decoder:
-            raise ValueError(
-                "The chat template does not end a turn with a token of its own, so the model "
-                "cannot be trained on several turns. Use a model whose chat template does."
-            )
-        end = str(self.tokenizer.decode(tokens[:1]))
-        _, _, after_last = self._written([question, turn]).partition(TURN)
-        last = self.tokens_of(after_last)
-        if last and last[0] in self.ends:
-            if not self._answers_texts:
-                return last[0]
-            raise ValueError(
-                "The chat template changes earlier turns: it ends the last turn with "
-                f"{str(self.tokenizer.decode(last[:1]))!r} and writes {end!r} in its place when "
-                "an answer follows, so the model would not read the tokens that it sampled. Use "
-                "an environment that answers with tools alone, without `step`, or another model."
-            )
-        raise ValueError(
-            f"The chat template ends a turn with {end!r}, which is not one of the model's end "
-            "tokens. In a local copy of the model, set eos_token in tokenizer_config.json to "
-            f"{end!r}."
-        )
 
     def _find_template(self) -> None:
         """Find a variant of the chat template, and a form of calls, that keeps turns as sampled.
@@ -328,18 +299,35 @@ class TurnTokens:
                 refusal = error
             else:
                 return
+        self._options.pop("chat_template", None)
+        if isinstance(refusal, EarlierTurnChanged):
+            option = self._option_that_keeps_turns(shapes)
+            if option:
+                raise EarlierTurnChanged(refusal.sampled, refusal.written, option)
         if not self.tools:
             raise refusal
         try:
             learn_to_parse(self.tokenizer)
         except ValueError:  # TRL does not know the template
             raise refusal from None
-        self._options.pop("chat_template", None)
         call = call_of(self.tools[0].__name__)
         if writes_text_before(self._written, call):
             raise refusal
         self._bare = bare_calls(self._written, call, self.tokenizer, self.ends)
         self._read_template(shapes)
+
+    def _option_that_keeps_turns(self, shapes: list[Shape]) -> str:
+        """Return an option of the template with which it keeps earlier turns; empty if none."""
+        options = self._options
+        try:
+            for name, value in options_of_thoughts(str(self.tokenizer.chat_template)):
+                self._options = {**options, name: value}
+                with suppress(ValueError):
+                    self._read_template(shapes)
+                    return f"{name}: {str(value).lower()}"
+        finally:
+            self._options = options
+        return ""
 
     def _read_template(self, shapes: list[Shape]) -> None:
         self._around.clear()
@@ -403,29 +391,10 @@ class TurnTokens:
             answer.append(message)
             if role == "tool":
                 calls.append(call_of(name))
-        question: Message = {"role": "user", "content": QUESTION}
         if calls and self._bare is not None:
             end = str(self.tokenizer.decode([self._bare.end]))
             return self._bare.after_a_call(calls, answer, end, self._answers_texts)
-        prompt = self._written([question], opens=True)
-        thought = "" if prompt.rstrip().endswith("</think>") else THOUGHT
-        turn: Message = {"role": "assistant", "content": thought + TURN}
-        if calls:
-            turn["tool_calls"] = calls
-        if prompt.rstrip().endswith("<think>"):
-            thought = thought.removeprefix("<think>\n")
-        end = str(self.tokenizer.decode([self.end]))
-        until_turn, _, _ = self._written([question, turn]).rpartition(end)
-        text = self._written([question, turn, *answer], opens=True)
-        starts_as_sampled = text.startswith(prompt + thought + TURN)
-        if not until_turn or not starts_as_sampled or not text.startswith(until_turn + end):
-            raise ValueError(
-                "This chat template changes earlier turns, for example by dropping their thoughts, "
-                "so the model would not read the tokens that it sampled. Use a model whose "
-                "template keeps earlier turns unchanged, or set an option of the template that "
-                "does so in chat_template_kwargs."
-            )
-        return text.removeprefix(until_turn + end)
+        return after_turn(self._written, str(self.tokenizer.decode([self.end])), calls, answer)
 
     def _find_opening_of_call(self) -> str | None:
         """Return the text that begins a tool call, such as `<tool_call>`; `None` if unknown."""

@@ -47,7 +47,14 @@ def learn_to_parse(tokenizer: PreTrainedTokenizerBase) -> None:
     """
     if can_parse(tokenizer):
         return
-    add_response_schema(tokenizer)
+    try:
+        add_response_schema(tokenizer)
+    except ValueError as error:
+        raise ValueError(
+            "TRL does not know how this chat template writes calls of tools, so they cannot be "
+            "read. Use a model whose template it knows, or describe the tools in the prompt, and "
+            "parse the calls in `step` of an environment."
+        ) from error
     if tokenizer.response_template is gptoss_template:
         fields = {**TRL_FIELDS, **HARMONY_FIELDS}
         tokenizer.response_template = {**gptoss_template, "fields": fields}

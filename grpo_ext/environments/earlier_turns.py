@@ -1,0 +1,168 @@
+"""How a chat template writes earlier turns of the model, and why some templates are refused.
+
+Episodes need a template that writes an earlier turn as the model sampled it, with its thoughts and
+its end token. Else the model would read other tokens in training than whoever serves it gives it.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from grpo_ext.environments.bare_calls import QUESTION, Message, Written
+
+TURN = "a turn"
+OPENS_THOUGHT = "<think>"
+CLOSES_THOUGHT = "</think>"
+THOUGHT = "a thought"
+NAME_OF_OPTION = re.compile(r"\b\w*(?:think|reason)\w*\b")
+NO_THOUGHTS = "enable_thinking"
+
+
+class EarlierTurnChanged(ValueError):
+    """A chat template does not write an earlier turn as it was sampled.
+
+    Args:
+        sampled: the turn as it was sampled, from the first difference on.
+        written: what the template writes in its place.
+        option: an option of the template with which it keeps earlier turns, such as
+            `preserve_thinking: true`; empty if there is none.
+    """
+
+    def __init__(self, sampled: str, written: str, option: str = ""):
+        self.sampled = sampled
+        self.written = written
+        remedy = (
+            "Use a model whose template keeps earlier turns, or put a chat_template.jinja that "
+            "does so next to the tokenizer"
+        )
+        if option:
+            remedy = f"Write `chat_template_kwargs: {{{option}}}`, with which it keeps them"
+        super().__init__(
+            "This chat template changes earlier turns, so the model would not read the tokens that "
+            f"it sampled: it writes {written!r} in place of {sampled!r}. {remedy}."
+        )
+
+
+def after_turn(
+    written: Written, end: str, calls: Sequence[Message], answer: Sequence[Message]
+) -> str:
+    """Return what a template writes after a turn's end token: an answer, and the next header.
+
+    Args:
+        written: writes messages with the chat template.
+        end: the text of the token that ends a turn.
+        calls: the calls of the turn.
+        answer: the messages that follow the turn.
+
+    Raises:
+        EarlierTurnChanged: if the template changes the turn.
+    """
+    prompt = written([QUESTION], opens=True)
+    sampled = prompt + sampled_turn(prompt)
+    text = ""
+    for turn in turns_with_thought(prompt):
+        if calls:
+            turn["tool_calls"] = list(calls)
+        until_end, _, _ = written([QUESTION, turn]).rpartition(end)
+        text = written([QUESTION, turn, *answer], opens=True)
+        if until_end and text.startswith(sampled) and text.startswith(until_end + end):
+            return text.removeprefix(until_end + end)
+    start = len(prompt)  # some templates change the header of the turn, too
+    while not text.startswith(prompt[:start]):
+        start -= 1
+    in_place, _, _ = text[start:].partition(end)
+    raise EarlierTurnChanged(sampled[start:], in_place)
+
+
+def turns_with_thought(prompt: str) -> Iterator[Message]:
+    """Yield a turn with a thought in the ways that templates read: by itself, and in the text.
+
+    Args:
+        prompt: the prompt before the turn. If it ends with an empty thought, the turn has none.
+    """
+    if prompt.rstrip().endswith(CLOSES_THOUGHT):
+        yield {"role": "assistant", "content": TURN}
+        return
+    yield {"role": "assistant", "content": TURN, "reasoning_content": THOUGHT}
+    yield {"role": "assistant", "content": sampled_turn("")}
+
+
+def sampled_turn(prompt: str) -> str:
+    """Return the turn of `turns_with_thought` as a model samples it after a prompt."""
+    rest = f"{THOUGHT}\n{CLOSES_THOUGHT}\n\n{TURN}"
+    if prompt.rstrip().endswith(CLOSES_THOUGHT):
+        return TURN
+    if prompt.rstrip().endswith(OPENS_THOUGHT):
+        return rest
+    return f"{OPENS_THOUGHT}\n{rest}"
+
+
+def options_of_thoughts(template: str) -> list[tuple[str, bool]]:
+    """Return the values to try for options of a template whose names speak of thoughts.
+
+    The option that switches thoughts off comes last.
+    """
+    names = {*NAME_OF_OPTION.findall(template)} - {NO_THOUGHTS}
+    return [(name, value) for name in (*sorted(names), NO_THOUGHTS) for value in (True, False)]
+
+
+def end_of_turn(
+    written: Written,
+    tokenizer: PreTrainedTokenizerBase,
+    ends: Collection[int],
+    answers_texts: bool,
+) -> int:
+    """Return the token with which a template ends a turn of the model without calls.
+
+    Args:
+        written: writes messages with the chat template.
+        tokenizer: the model's tokenizer.
+        ends: tokens that end a turn of the model.
+        answers_texts: whether the environment answers turns without calls.
+
+    Raises:
+        ValueError: if the template does not end a turn with one of the model's end tokens.
+    """
+    turn = {"role": "assistant", "content": TURN}
+    end = _first_token(written([QUESTION, turn, QUESTION]), tokenizer)
+    if end is not None and end in ends:
+        return end
+    last_end = _first_token(written([QUESTION, turn]), tokenizer)
+    name = "" if end is None else str(tokenizer.decode([end]))
+    if last_end is not None and last_end in ends:
+        if not answers_texts:
+            return last_end
+        raise ValueError(
+            "The chat template changes earlier turns: it ends the last turn with "
+            f"{str(tokenizer.decode([last_end]))!r} and writes {name!r} in its place when an "
+            "answer follows, so the model would not read the tokens that it sampled. Use an "
+            "environment that answers with tools alone, without `step`, or another model."
+        )
+    _, _, after = written([QUESTION, turn, QUESTION]).partition(TURN)
+    until_answer, _, _ = after.partition(QUESTION["content"])
+    for token in sorted(ends):
+        text = str(tokenizer.decode([token]))
+        between, found, _ = until_answer.partition(text)
+        if found:
+            raise ValueError(
+                f"The chat template writes {between!r} between a turn and its end token {text!r}, "
+                "so the model would not read the tokens that it sampled. Put a chat_template.jinja "
+                "whose turns end with the end token next to the tokenizer, or use another model."
+            )
+    if end is None or end not in tokenizer.added_tokens_decoder:
+        raise ValueError(
+            "The chat template does not end a turn with a token of its own, so the model cannot be "
+            "trained on several turns. Use a model whose chat template does."
+        )
+    raise ValueError(
+        f"The chat template ends a turn with {name!r}, which is not one of the model's end tokens. "
+        f"In a local copy of the model, set eos_token in tokenizer_config.json to {name!r}."
+    )
+
+
+def _first_token(conversation: str, tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Return the first token after the turn; `None` if nothing follows it."""
+    _, _, after = conversation.partition(TURN)
+    ids = list(tokenizer(after, add_special_tokens=False)["input_ids"])
+    return ids[0] if ids else None
