@@ -30,7 +30,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.recorded import save
 from grpo_ext import Environment, GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.environments.episode import Episode, seconds_alone
+from grpo_ext.environments.episode import Episode
+from grpo_ext.environments.played_episodes import seconds_alone
 from grpo_ext.environments.start_episodes import beginning
 from grpo_ext.samplers.async_episodes import play_as_ready
 from grpo_ext.samplers.base import Request

@@ -11,7 +11,6 @@ from typing import Any, Literal, cast
 
 from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.episode_rules import EpisodeRules
-from grpo_ext.environments.failures import FailureReport
 from grpo_ext.environments.fit_answers import answer_limit, fitted_answer
 from grpo_ext.environments.guarded import GuardedEnvironment, protected
 from grpo_ext.environments.play_again import Exchange, Replay, Retries, play_again
@@ -19,7 +18,6 @@ from grpo_ext.environments.transcript import as_read
 from grpo_ext.environments.turn_tokens import Message, TurnTokens
 from grpo_ext.rewards.guard import checksum
 from grpo_ext.rewards.scores import clipped
-from grpo_ext.step.records import Generation
 
 MAX_FAILURES = 3  # failures of an environment after which its episode ends
 # Why an episode ended: its environment said so, it has its most turns, its environment failed too
@@ -473,47 +471,3 @@ def seed_of(row: Row) -> object:
         columns = repr(sorted(row.items()))
         return zlib.crc32(columns.encode())
     return seed
-
-
-def instances(episodes: Sequence[Episode]) -> list[Any]:
-    """Return each episode's instance of a TRL environment; `None` for an episode without one.
-
-    The list is empty if no episode has one.
-    """
-    instances = [getattr(episode.environment, "instance", None) for episode in episodes]
-    if all(instance is None for instance in instances):
-        return []
-    return instances
-
-
-def reports_of(episodes: Sequence[Episode]) -> list[FailureReport]:
-    """Return reports on the calls of the episodes' environments since this was last called."""
-    all_rules = {id(episode.rules): episode.rules for episode in episodes}
-    reports = []
-    for rules in all_rules.values():
-        reports += rules.failures.report()
-    return reports
-
-
-def seconds_alone(episodes: Sequence[Episode]) -> float:
-    """Return the seconds, since the last call, in which only the environment was at work."""
-    all_rules = {id(episode.rules): episode.rules for episode in episodes}
-    return sum(rules.stopwatch.take() for rules in all_rules.values())
-
-
-def of_episodes(generation: Generation, episodes: Sequence[Episode]) -> Generation:
-    """Return a copy of a generation with the masks, messages and columns of its episodes.
-
-    There must be at least one episode.
-    """
-    columns = [episode.columns() for episode in episodes]
-    extra_fields = {}
-    for name in columns[0]:
-        extra_fields[name] = [row[name] for row in columns]
-    return replace(
-        generation,
-        tool_mask=[episode.mask for episode in episodes],
-        messages=[episode.messages for episode in episodes],
-        cut=[episode.truncated or not episode.ended for episode in episodes],
-        extra_fields=extra_fields,
-    )

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from grpo_ext.environments.episode import reports_of
 from grpo_ext.environments.failures import refuse_many
 from grpo_ext.environments.open_environments import close_played
+from grpo_ext.environments.played_episodes import reports_of
 from grpo_ext.evaluation.by_task import figures_of, parts_of_tasks
 from grpo_ext.evaluation.completions import Completion, Decoding, Row, episodes_of
 from grpo_ext.evaluation.constant import (

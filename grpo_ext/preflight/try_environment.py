@@ -12,8 +12,9 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from grpo_ext.common.columns import ENVIRONMENT
 from grpo_ext.common.quiet import quiet
 from grpo_ext.common.run_time import duration
-from grpo_ext.environments.episode import Episode, seconds_alone
+from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.episode_rules import episode_rules
+from grpo_ext.environments.played_episodes import seconds_alone
 from grpo_ext.environments.start_episodes import Begin, beginning
 from grpo_ext.environments.tools import ToolEnvironment
 from grpo_ext.environments.turn_tokens import trained_turns

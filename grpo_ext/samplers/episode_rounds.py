@@ -13,7 +13,8 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from grpo_ext.environments.episode import Episode, hear_all, of_episodes
+from grpo_ext.environments.episode import Episode, hear_all
+from grpo_ext.environments.played_episodes import of_episodes
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.samplers.base import Request
 from grpo_ext.step.records import Generation

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import torch
 from accelerate.utils import gather_object
 
-from grpo_ext.environments.episode import Episode, hear_all, of_episodes
+from grpo_ext.environments.episode import Episode, hear_all
+from grpo_ext.environments.played_episodes import of_episodes
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.samplers.base import Request
 from grpo_ext.samplers.rollout_function import logp_tensors

@@ -8,8 +8,8 @@ from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
 from torch import nn
 
-from grpo_ext.environments.episode import instances
 from grpo_ext.environments.open_environments import close_played
+from grpo_ext.environments.played_episodes import instances
 from grpo_ext.evaluation.by_task import figures_of
 from grpo_ext.evaluation.completions import (
     Completion,

@@ -15,7 +15,7 @@ from torch import Tensor
 import grpo_ext.trainer.settings as settings
 from grpo_ext.common.columns import TASK
 from grpo_ext.common.hashes import prompt_id
-from grpo_ext.environments.episode import Episode, instances, reports_of, seconds_alone
+from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.episode_figures import (
     counts_of,
     episode_figures,
@@ -23,6 +23,7 @@ from grpo_ext.environments.episode_figures import (
 )
 from grpo_ext.environments.failures import refuse_many
 from grpo_ext.environments.open_environments import close_played
+from grpo_ext.environments.played_episodes import instances, reports_of, seconds_alone
 from grpo_ext.objective.advantage import has_signal
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.samplers.partial import PartialSampler

@@ -8,8 +8,9 @@ import threading
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_ext.environments.episode import Episode, seconds_alone
+from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.episode_rules import episode_rules
+from grpo_ext.environments.played_episodes import seconds_alone
 from grpo_ext.environments.start_episodes import beginning
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.evaluation.completions import Decoding, end_tokens, generate_completions
