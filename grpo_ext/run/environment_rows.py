@@ -54,6 +54,8 @@ def with_column(
     """
 
     def looked_up(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        if source not in batch:  # only a stream's columns may be unknown before
+            raise ValueError(NO_COLUMN)
         return {name: [values.get(value, other) for value in batch[source]]}
 
     if isinstance(rows, IterableDataset):

@@ -1,11 +1,13 @@
 """Recipes with several environments, named by a column of the rows or in the entries of `tasks`."""
 
 import pytest
+from datasets import IterableDataset
 
 from grpo_ext import load_recipe
 from grpo_ext.recipe.difference import _shaping
 from grpo_ext.recipe.episode_options import environments_of
 from grpo_ext.recipe.problems import RecipeError
+from grpo_ext.run.environment_rows import with_environments
 from grpo_ext.run.from_recipe import named_rewards_and_weights, train_rows
 from tests.support.logs import write_json_rows
 
@@ -129,3 +131,14 @@ def test_limits_that_do_not_change_what_is_learned_may_change():
     entries = [{"a": {"environment": given["guess"], "share": 1}} for given in (before, after)]
     assert _shaping("tasks", entries[0]) == _shaping("tasks", entries[1])
     assert _shaping("environments", {"guess": {"turns": 4}}) != _shaping("environments", before)
+
+
+def test_a_stream_without_the_column_is_refused():
+    """Its columns are unknown until its first row is read."""
+    loaded = recipe(
+        environments={"guess": GUESS},
+        reward_funcs=[{"name": "environment", "tasks": ["guess"]}],
+    )
+    stream = IterableDataset.from_generator(lambda: iter([{"prompt": "Play."}]))
+    with pytest.raises(ValueError, match="the rows have no column `environment`"):
+        next(iter(with_environments(loaded, stream)))
