@@ -211,6 +211,12 @@ def test_no_test_module_imports_another():
                 assert not re.search(r"(^|\.)test_", name), f"{path.name}:{node.lineno} {name}"
 
 
+def test_files_of_tests_have_names_of_their_own():
+    """pytest imports them by their file names, and refuses a second one of the same name."""
+    names = [path.name for path in (REPO / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted({*names})
+
+
 def test_the_text_of_an_exception_decides_nothing():
     places = {
         f"{path.relative_to(PACKAGE).as_posix()}: {function}"
