@@ -350,7 +350,11 @@ class TurnTokens:
             return False
         if json.dumps(RESULT, ensure_ascii=False) in text:
             return True
-        raise ValueError(CHANGES_ANSWERS)
+        raise ValueError(
+            "This chat template changes or drops results of tools, which are messages of the role "
+            "`tool`, so the model would not read them. Describe the tools in the prompt, and parse "
+            "the calls in `step` of an environment, or use a model with another chat template."
+        )
 
     def _of_shape(self, shape: Shape) -> list[list[int]]:
         """Return the template's tokens before, between and after the messages of an answer.

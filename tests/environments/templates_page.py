@@ -1,7 +1,8 @@
 """Write `docs/chat-templates.md`: which chat templates episodes accept, by trying each of them.
 
-`make templates` runs it. The templates are those that TRL ships. Each gets a small tokenizer with
-the special tokens that it writes, and the end tokens of its models.
+`make templates` runs it. The templates are those that TRL ships, and short ones of other families.
+Each gets a small tokenizer with the special tokens that it writes, and the end tokens of its
+models.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.seams.chat import is_training_template
 from grpo_ext.tiny.tokenizer import build_tokenizer
 from tests.support.places import REPO
+from tests.support.short_templates import SHORT_TEMPLATES
 
 PAGE = REPO / "docs" / "chat-templates.md"
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
@@ -25,7 +27,7 @@ TAGS = re.compile(r"<[|｜][\w▁\"]+[|｜]?>|<\w+\|>|<(?:start|end)_of_turn>")
 QWEN = ("<|im_end|>", "<|endoftext|>")
 GEMMA_4 = ("<turn|>", "<|tool_response>", "<eos>")
 LLAMA = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
-# the models of each template of TRL, and their end tokens
+# the models of each template, and their end tokens
 FAMILIES = {
     "qwen2_5": ("Qwen2.5", QWEN),
     "qwen3": ("Qwen3", QWEN),
@@ -53,6 +55,12 @@ FAMILIES = {
     "lfm2": ("LFM2", ("<|im_end|>",)),
     "lfm2_v2": ("LFM2, second template", ("<|im_end|>",)),
     "lfm2_2_5": ("LFM2.5", ("<|im_end|>",)),
+    "chatml": ("ChatML", QWEN),
+    "smollm2": ("SmolLM2", QWEN),
+    "zephyr": ("Zephyr, TinyLlama", ("</s>",)),
+    "mistral_v1": ("Mistral Instruct v0.1", ("</s>",)),
+    "mistral_v2": ("Mistral Instruct v0.2", ("</s>",)),
+    "llama2": ("Llama 2", ("</s>",)),
     "cohere": ("Command R", ("<|END_OF_TURN_TOKEN|>",)),
     "cohere2": ("Command R7B and A", ("<|END_OF_TURN_TOKEN|>",)),
 }
@@ -62,7 +70,8 @@ INTRODUCTION = """# Chat templates that episodes accept
 it, with its thoughts and its end token. Otherwise the model would be trained on other \
 conversations than those that a server gives it. This table is written by `make templates`, which \
 tries each template of TRL with a tokenizer that has its special tokens; a test compares it with \
-the code. The models' own files may differ: `grpo-ext check` says what holds for yours.
+the code. The rows from ChatML to Llama 2 try short templates by the rules of their models. The \
+models' own files may differ: `grpo-ext check` says what holds for yours.
 
 - **own**: the model's own template is used.
 - **variant**: the template changes earlier turns, and TRL's training variant of it, which keeps \
@@ -94,8 +103,10 @@ def multiply(a: int, b: int) -> int:
 
 
 def tokenizer_of(template: str) -> PreTrainedTokenizerBase:
-    """Return a small tokenizer with a template of TRL, its special tokens and the end tokens."""
-    text = (TEMPLATES / f"{template}.jinja").read_text(encoding="utf-8")
+    """Return a small tokenizer with a template, its special tokens and the end tokens."""
+    text = SHORT_TEMPLATES.get(template)
+    if text is None:
+        text = (TEMPLATES / f"{template}.jinja").read_text(encoding="utf-8")
     _, ends = FAMILIES[template]
     tokenizer = build_tokenizer(["a question", "a turn", "an answer"] * 10, 400)
     marks = sorted({*TAGS.findall(text), *ends})

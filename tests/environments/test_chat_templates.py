@@ -1,12 +1,11 @@
-"""Chat templates of TRL in episodes: what they write, and why some are refused."""
+"""Chat templates in episodes: what they write, and why some are refused."""
 
 from __future__ import annotations
 
 import pytest
 
 from grpo_ext.environments.bare_calls import QUESTION
-from grpo_ext.environments.turn_tokens import TurnTokens
-from tests.environments.templates_page import FAMILIES, PAGE, page, tokenizer_of, turn_tokens
+from tests.environments.templates_page import FAMILIES, PAGE, page, turn_tokens
 
 THOUGHT = "it grows by 3"
 OPTIONS = {
@@ -14,11 +13,7 @@ OPTIONS = {
     "nemotron_3_ultra": {"truncate_history_thinking": False},
     "lfm2_2_5": {"preserve_thinking": True},
 }
-REFUSED = {"deepseekv3", "gptoss", "glm4moe", "cohere2"}
-LLAMA_2 = (
-    "{% for m in messages %}{% if m.role == 'user' %}<s>[INST] {{ m.content }} [/INST]"
-    "{% else %} {{ m.content }} </s>{% endif %}{% endfor %}"
-)
+REFUSED = {"deepseekv3", "gptoss", "glm4moe", "mistral_v2", "llama2", "cohere2"}
 
 
 def test_the_page_is_what_the_templates_do():
@@ -70,18 +65,26 @@ def test_the_option_that_a_refusal_names_is_enough():
 
 
 def test_text_before_an_end_token_is_the_reason_that_is_given():
-    """As Llama 2 writes a turn, with a blank before its end token."""
-    tokenizer = tokenizer_of("qwen2_5")
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<s>", "</s>"]})
-    tokenizer.chat_template = LLAMA_2
-    end = tokenizer.convert_tokens_to_ids("</s>")
     with pytest.raises(ValueError, match="writes ' ' between a turn and its end token '</s>'"):
-        TurnTokens(tokenizer, [end])
+        turn_tokens("llama2")
+
+
+def test_text_before_a_turn_is_shown():
+    with pytest.raises(ValueError, match=r"writes ' <think>.* in place of '<think>"):
+        turn_tokens("mistral_v2")
 
 
 def test_a_template_that_trl_cannot_parse_is_told_what_to_do_instead():
     with pytest.raises(ValueError, match="describe the tools in the prompt, and parse the calls"):
         turn_tokens("lfm2", [print_word])
+
+
+@pytest.mark.parametrize("template", ["phi3", "zephyr"])
+def test_a_template_that_drops_results_of_tools_is_told_what_to_do_instead(template):
+    with pytest.raises(
+        ValueError, match=r"drops results of tools.*Describe the tools in the prompt"
+    ):
+        turn_tokens(template, [print_word])
 
 
 def print_word(word: str) -> str:
