@@ -83,7 +83,6 @@ ONE_PASS: Settings = {
     "use_vllm": False,
     "sampler": None,
     "behaviour_policy": "decoupled",
-    "environment": None,
     "group_filter": "off",
     "curriculum": "none",
     "reward_workers": 0,
@@ -388,6 +387,9 @@ class Bench:
         if "gradient_checkpointing" in settings:
             values.pop("activation_checkpointing", None)  # transformers' new name comes first
         recipe = load_recipe(None, values, 1)
+        if "sampler" in arguments:  # recorded completions, which no environment answers
+            recipe.training.environment = None
+            recipe.training.environments = None
         if self.random_weights:
             arguments["model"], arguments["processing_class"] = make_random_model(recipe)
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):

@@ -81,6 +81,8 @@ def print_findings(findings: Findings, name: str) -> None:
         print(f"turns    {figures['turns']}")
     if figures.get("episodes"):
         print_episodes(figures["episodes"])
+    for environment, episodes in figures.get("episodes_by_environment", {}).items():
+        print_episodes(episodes, f"in {printable(environment)}: ")
     if figures.get("rewards"):
         print_rewards(figures["rewards"])
     for task, rewards in figures.get("rewards_by_task", {}).items():
@@ -122,14 +124,14 @@ def print_prompts(prompts: Mapping[str, Any]) -> None:
         print(f"         | {line}")
 
 
-def print_episodes(episodes: Mapping[str, Any]) -> None:
+def print_episodes(episodes: Mapping[str, Any], place: str = "") -> None:
     """Print the token counts of answers to made-up turns, and how many turns fit with them."""
     length = f"at least {episodes['shortest_answer']}"
     if episodes["answers"]:
         shortest, longest = episodes["answers"]
         length = f"{shortest} to {longest}"
     print(
-        f"episodes answers of {length} tokens with the chat template; turns that fit in "
+        f"episodes {place}answers of {length} tokens with the chat template; turns that fit in "
         f"max_completion_length {episodes['room']}: {episodes['turns']} of at most "
         f"{episodes['turn_tokens']} tokens"
     )

@@ -75,7 +75,8 @@ class Environment:
     def cut_off(self, text: str) -> None:
         """Note the last turn of an episode that had no room for the rest of it.
 
-        Such a turn is not answered. By default, nothing is noted, so the turn earns nothing.
+        Such a turn is not answered. By default, nothing is noted, so the turn earns nothing. The
+        method must not be async.
 
         Args:
             text: the turn as far as it was written, without special tokens.

@@ -17,6 +17,7 @@ UNITS = {
     "reset": "episodes",
     "step": "turns",
     "state": "states",
+    "cut_off": "turns",
     "tools": "episodes",
 }
 # What follows from a failure of such a method, by `on_failure`, and from one of `close`.
@@ -24,6 +25,7 @@ CONSEQUENCES = {
     "mask": "The episode ends, and is neither scored nor trained on.",
     "train": "If the model waits for an answer, it receives the error instead.",
     "retry": "The episode is played again from its seed.",
+    "cut_off": "The episode is neither scored nor trained on, unless `on_failure: train` is set.",
     "close": "What the environment holds may stay open.",
 }
 NEVER_WORKED = 64  # warn about a tool that has been called this often and always raised an error
@@ -94,7 +96,7 @@ class EnvironmentFailures:
         self._seeds[method].add(str(seed))
         if count.is_new_kind(error):
             case = self.on_failure if method in UNITS else "train"
-            if method == "close":
+            if method in ("close", "cut_off"):
                 case = method
             consequence = CONSEQUENCES[case]
             logger.warning(

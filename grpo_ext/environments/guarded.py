@@ -143,7 +143,14 @@ class GuardedEnvironment:
         """Tell the environment the last turn, for the rest of which there was no room."""
         if type(self.environment).cut_off is not Environment.cut_off:
             with self.rules.stopwatch:
-                self._answer_of("cut_off", text, lambda: self.environment.cut_off(text))
+                self._answer_of("cut_off", text, lambda: self._note_cut_off(text))
+
+    def _note_cut_off(self, text: str) -> None:
+        note: Callable[[str], object] = self.environment.cut_off
+        returned = note(text)
+        if inspect.iscoroutine(returned):
+            returned.close()  # it would warn that nothing has awaited it
+            raise TypeError("cut_off must not be async: write `def cut_off(self, text)`")
 
     def state(self) -> dict[str, Any]:
         """Return the environment's state, or an empty dict if its method `state` fails."""

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_ext.common.modules import optional_package
-from grpo_ext.environments.guess import number_in
 from grpo_ext.environments.stepped import InvalidAction, SteppedEnvironment
 from grpo_ext.rewards.answers import last_answer, without_thoughts
 
@@ -31,7 +30,7 @@ class GymnasiumEnvironment(SteppedEnvironment):
 
     Raises:
         ValueError: if Gymnasium is not installed, the environment has actions of another kind, or
-            the number of words is not that of its actions.
+            there is not one word for each of its actions.
     """
 
     def __init__(
@@ -52,6 +51,8 @@ class GymnasiumEnvironment(SteppedEnvironment):
         spaces = gymnasium.spaces
         self._space = space
         self._words = [word.lower() for word in actions or []]
+        longest_first = sorted(map(re.escape, self._words), key=len, reverse=True)
+        self._word = re.compile(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)")
         if not isinstance(space, spaces.Discrete | spaces.Text):
             raise ValueError(
                 "a text cannot state the actions of this environment, which are of the kind "
@@ -64,26 +65,31 @@ class GymnasiumEnvironment(SteppedEnvironment):
                 "the words in `actions` do not match the environment's numbered actions: there "
                 f"are {len(self._words)} words and {count} actions. Write one word for each action."
             )
+        if len({*self._words}) != len(self._words):
+            raise ValueError(
+                "two words in `actions` are equal, apart from upper and lower case. Write another "
+                "word for each action."
+            )
         self._first = int(space.start) if is_numbered else 0
         self._is_numbered = is_numbered
 
     def action(self, text: str) -> object:
         """Return the action that a turn states: in its answer tags, or else outside thoughts."""
+        answer = (last_answer(text) or without_thoughts(text)).strip()
         if not self._is_numbered:
-            if text not in self._space:
+            if answer not in self._space:
                 raise InvalidAction(f"Write a text that is in {self._space}.")
-            return text
+            return answer
         if self._words:
-            answer = last_answer(text) or without_thoughts(text)
-            named = [word for word in re.findall(r"\w+", answer.lower()) if word in self._words]
+            named = self._word.findall(answer.lower())
             if len(named) != 1:
                 raise InvalidAction(f"Write one of: {', '.join(self._words)}.")
             return self._first + self._words.index(named[0])
-        number = number_in(text)
+        numbers = [int(number) for number in re.findall(r"-?\d{1,9}", answer)]
         last = self._first + int(self._space.n) - 1
-        if number is None or not self._first <= number <= last:
+        if len(numbers) != 1 or not self._first <= numbers[0] <= last:
             raise InvalidAction(f"Write one whole number from {self._first} to {last}.")
-        return number
+        return numbers[0]
 
     def observation_text(self, observation: object) -> str:
         if self._instance.render_mode == "ansi":

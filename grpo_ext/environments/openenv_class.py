@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from grpo_ext.common.modules import load_class
 from grpo_ext.environments.stepped import InvalidAction, SteppedEnvironment
+from grpo_ext.rewards.answers import last_answer, without_thoughts
 
 OUTCOME = {"done", "reward", "metadata"}  # fields of OpenEnv's observations beside what is observed
 
@@ -21,9 +22,10 @@ OUTCOME = {"done", "reward", "metadata"}  # fields of OpenEnv's observations bes
 class OpenEnvEnvironment(SteppedEnvironment):
     """An instance of a class with `reset` and `step`, such as a subclass of OpenEnv's Environment.
 
-    A turn becomes an action. If the class of the actions has one field without a default, and the
-    field is a text, the turn is that text; otherwise the turn is a JSON object with the fields. If
-    `step` names no class of OpenEnv for its action, it gets the text.
+    What a turn has in its answer tags, or else all but its thoughts, becomes an action. If the
+    class of the actions has one field without a default, and the field is a text, it is that text;
+    otherwise it is a JSON object with the fields. If `step` names no class of OpenEnv for its
+    action, it gets the whole turn.
 
     Args:
         place: the class, as `package.module:Class` or `file.py:Class`.
@@ -33,7 +35,8 @@ class OpenEnvEnvironment(SteppedEnvironment):
         invalid_action_reward: see `SteppedEnvironment`.
 
     Raises:
-        ValueError: if there is no such class, or it lacks a method or calls tools by MCP.
+        ValueError: if there is no such class, it lacks a method or calls tools by MCP, or
+            `action` is not a class of pydantic.
     """
 
     def __init__(
@@ -56,17 +59,26 @@ class OpenEnvEnvironment(SteppedEnvironment):
         self._action_class = annotated_action(cls)
         if action is not None:
             self._action_class = load_class("action", action, {})
+            if not issubclass(self._action_class, BaseModel):
+                raise ValueError(
+                    f"the class of actions {action} is not one of pydantic, as OpenEnv's are. Name "
+                    "such a class in `action`."
+                )
 
     def action(self, text: str) -> object:
         if self._action_class is None:
             return text
+        answer = (last_answer(text) or without_thoughts(text)).strip()
         field = text_field(self._action_class)
         try:
             if field is not None:
-                return self._action_class(**{field: text})
-            return self._action_class.model_validate_json(text)
+                return self._action_class(**{field: answer})
+            return self._action_class.model_validate_json(answer)
         except ValidationError as error:
-            faults = [f"{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in error.errors()]
+            faults = []
+            for fault in error.errors():
+                place = [*map(str, fault["loc"]), ""] if fault["loc"] else []
+                faults.append(f"{': '.join(place)}{fault['msg']}")
             raise InvalidAction(f"error: {'; '.join(faults)}") from error
 
     def observation_text(self, observation: object) -> str:

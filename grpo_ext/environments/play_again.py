@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grpo_ext.common.user_code import TooLate, deadline
+from grpo_ext.common.user_code import deadline, exit_if_forked
 from grpo_ext.environments.base import Row
 from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.guarded import GuardedEnvironment, protected
@@ -66,9 +66,12 @@ class Replay:
             with (
                 protected(self.rules.name, self.row["seed"], "make"),
                 deadline(self.rules.step_timeout),
+                exit_if_forked(),
             ):
                 environment = self.rules.new_environment()
-        except (Exception, TooLate) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             self.failures += 1
             logger.warning(
                 f"{self.rules.name}: a new instance for an episode that is played again could not "

@@ -7,6 +7,7 @@ a model through a client, is not used: our samplers write the turns, and the env
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import logging
@@ -54,6 +55,7 @@ class VerifiersEnvironment(Environment):
         self._cut_off: str | None = None  # text of a turn for which there was no room
         self._scored_turns = 0  # turns of the episode when it was last scored
         self._is_clean = True
+        self._one_call = asyncio.Lock()  # the calls of a turn are recorded one after another
 
     def rows(self, split: str) -> Iterator[Row]:
         """Yield the rows of the environment's data, each with its prompt.
@@ -142,12 +144,13 @@ class VerifiersEnvironment(Environment):
 
         @functools.wraps(tool)
         async def recorded(**arguments: Any) -> str:
-            call_id = f"call_{len(self._messages)}"
             text = json.dumps(arguments)
-            call = self._types.ToolCall(id=call_id, name=name, arguments=text)
-            await self._add_turn(self._types.AssistantMessage(content="", tool_calls=[call]))
-            answers = await self._env.env_response(list(self._messages), self._rollout)
-            self._messages += self._normalized(answers)
+            async with self._one_call:
+                call_id = f"call_{len(self._messages)}"
+                call = self._types.ToolCall(id=call_id, name=name, arguments=text)
+                await self._add_turn(self._types.AssistantMessage(content="", tool_calls=[call]))
+                answers = await self._env.env_response(list(self._messages), self._rollout)
+                self._messages += self._normalized(answers)
             return answer_text(answers)
 
         recorded.__name__ = name
@@ -176,7 +179,10 @@ class VerifiersEnvironment(Environment):
             self._cut_off = None
             self._rollout["is_truncated"] = True
         await self._clean()
-        await self._env.rubric.score_rollout(self._rollout)
+        try:
+            await self._env.rubric.score_rollout(self._rollout)
+        finally:
+            await self._env.rubric.cleanup(self._rollout)
 
     async def _clean(self) -> None:
         self._is_clean = True

@@ -35,7 +35,12 @@ def check_episode_lengths(
     shortest = min([*shortest_answers(episode), *answers])
     usual = round(sum(answers) / len(answers)) if answers else shortest
     num_turns = turns_that_fit(room, turn_tokens or 1, usual, turns)
-    findings.figures["episodes"] = {
+    label = episode.rules.label
+    place = f"environment {label}: " if label else ""
+    figures = findings.figures
+    if label:
+        figures = figures.setdefault("episodes_by_environment", {})
+    figures[label or "episodes"] = {
         "room": room,
         "answers": [min(answers), max(answers)] if answers else None,
         "shortest_answer": shortest,
@@ -51,23 +56,24 @@ def check_episode_lengths(
         )
     elif room < 1 + shortest + 1:
         findings.problem(
-            f"no second turn of an episode fits in max_completion_length {room}, because the "
-            f"shortest answer has {shortest} tokens with the chat template around it. Raise "
+            f"{place}no second turn of an episode fits in max_completion_length {room}, because "
+            f"the shortest answer has {shortest} tokens with the chat template around it. Raise "
             "max_completion_length, which limits all turns and answers together, to at least "
             f"{shortest + 2}.",
             KEY,
         )
     elif turn_tokens is not None and room < turn_tokens + shortest + 1:
         findings.note(
-            f"no second turn of an episode fits in max_completion_length {room} after a first one "
-            f"of turn_tokens {turn_tokens}, because the shortest answer has {shortest} tokens with "
-            "the chat template around it. Raise max_completion_length, or lower turn_tokens.",
+            f"{place}no second turn of an episode fits in max_completion_length {room} after a "
+            f"first one of turn_tokens {turn_tokens}, because the shortest answer has {shortest} "
+            "tokens with the chat template around it. Raise max_completion_length, or lower "
+            "turn_tokens.",
             KEY,
         )
     elif max(answers, default=0) > answer_limit(room - 1, turn_tokens):
         findings.note(
-            f"answers of the environment have up to {max(answers)} tokens and are cut off, because "
-            f"max_completion_length {room} limits all turns and answers together. Raise "
+            f"{place}answers of the environment have up to {max(answers)} tokens and are cut off, "
+            f"because max_completion_length {room} limits all turns and answers together. Raise "
             "max_completion_length, or let the environment say less.",
             KEY,
         )

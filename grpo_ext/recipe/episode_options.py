@@ -141,6 +141,13 @@ def environments_that_do_not_fit(v: Values, _: int) -> Iterator[Problem]:
             yield rules
         else:
             credits.add(rules.credit)
+            if rules.credit == "turn" and rules.name.startswith("verifiers:"):
+                yield Problem(
+                    f"{rules.name}: `credit: turn` reads the score after each turn, but the rubric "
+                    "of verifiers scores an episode once, after it has cleaned up. Write "
+                    "`credit: episode`.",
+                    "environment",
+                )
     if not environments_of(v):
         return
     if "turn" in credits:

@@ -2,7 +2,9 @@
 
 Nine of its scorers pass the answer to `eval` or to sympy's parser, which calls `eval`, and five do
 so with a part of the problem. Both come from outside, so a text must match the pattern of its
-scorer: lists of words and numbers, or formulas without texts, attributes and large powers.
+scorer: lists of words and numbers, or formulas without texts, attributes and large powers. A power
+has an exponent of at most two digits, a fraction or a letter, and few powers have a power or a sum
+as their base, so that no number becomes large enough to fill time or memory.
 """
 
 import re
@@ -14,9 +16,11 @@ _NUMBERS = re.compile(r"[-+.\deE\s\[\],'\"]*")
 _INTEGERS = re.compile(r"(?:0x[\da-fA-F]+|[\d\s()+*&|^~<>-])*")
 # sympy evaluates texts again, so formulas have none; they have no attributes and few functions.
 _FUNCTION = r"(?<![A-Za-z_])(?:[A-Za-z]|a?(?:sin|cos|tan)h?|cot|sec|csc|log|exp|sqrt)(?![A-Za-z_])"
-_FORMULA = re.compile(
-    rf"(?:[-+/(), 0-9]|\*(?!\*[ (]*(?:[0-9]{{3}}|[^-+*/,]*\*\*))|\.(?=[0-9])|{_FUNCTION})*"
-)
+_EXPONENT = r"(?:[0-9]{1,2}|\(-?[0-9]{1,2}(?:/[0-9]{1,2})?\)|[A-Za-z])(?![0-9A-Za-z.]| *\*\*)"
+_FORMULA = re.compile(rf"(?:[-+/(), 0-9]|\*(?!\*)|\*\* ?{_EXPONENT}|\.(?=[0-9])|{_FUNCTION})*")
+_POWER_OF_BRACKETS = re.compile(r"\) *\*\*")
+MAX_POWERS_OF_BRACKETS = 3
+MAX_CHARACTERS = 2000
 
 ANSWERS: dict[str, re.Pattern[str]] = {
     "binary_matrix": _LIST,
@@ -42,7 +46,17 @@ PROBLEMS: dict[str, tuple[str, re.Pattern[str]]] = {
 def may_score(generator: str, answer: str) -> bool:
     """Return whether the scorer of a generator may get this answer."""
     pattern = ANSWERS.get(generator)
-    return pattern is None or pattern.fullmatch(answer) is not None
+    return pattern is None or matches(pattern, answer)
+
+
+def matches(pattern: re.Pattern[str], text: str) -> bool:
+    """Return whether a text matches a pattern, and is short and simple enough to be evaluated."""
+    if pattern is not _FORMULA:
+        return pattern.fullmatch(text) is not None
+    num_powers = len(_POWER_OF_BRACKETS.findall(text))
+    if len(text) > MAX_CHARACTERS or num_powers > MAX_POWERS_OF_BRACKETS:
+        return False
+    return pattern.fullmatch(text) is not None
 
 
 def check_problem(entry: Mapping[str, Any]) -> None:
@@ -52,7 +66,7 @@ def check_problem(entry: Mapping[str, Any]) -> None:
         return
     key, pattern = PROBLEMS[generator]
     text = entry["answer"] if key == "answer" else entry["metadata"].get(key)
-    if not isinstance(text, str) or pattern.fullmatch(text) is None:
+    if not isinstance(text, str) or not matches(pattern, text):
         raise ValueError(
             f"entry: the {key} of a problem of {generator} is {str(text)[:80]!r}, which its scorer "
             "would run as Python. Use rows that the task reasoning_gym makes."

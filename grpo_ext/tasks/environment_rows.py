@@ -53,11 +53,11 @@ class EnvironmentRows(Task):
         rules = episode_rules(self._environment)
         try:
             rows = rules.probe.rows(split)
+            if rows is not None:
+                yield from rows
+                return
         finally:
             close_played([rules], lasting=True)
-        if rows is not None:
-            yield from rows
-            return
         seeds = range(self.num_test_problems)
         if not is_held_out:
             seeds = range(self.num_test_problems, self.num_test_problems + self.num_problems)

@@ -18,6 +18,7 @@ from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.memory import longest_completion
 from tests.support.bench_words import SMALL, words
+from tests.support.places import REPO
 
 
 def test_the_settings_it_names_keep_the_completions_of_a_step(
@@ -207,3 +208,37 @@ def test_the_longest_completion_is_the_last_that_fits(offered, more):
         longest > 100
         and weights + kept + cache <= offered < weights + (kept + cache) * (tokens + 1) / tokens
     )
+
+
+GUESS = {"name": "guess", "turns": 2, "turn_tokens": 4, "credit": "turn"}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"task": "guess", "environment": GUESS, "reward_funcs": ["environment"]},
+        {"tasks": {"guess": {"environment": GUESS, "reward_funcs": ["environment"]}}},
+        {
+            "task": "environment",
+            "environment": {"name": f"{REPO}/tests/support/worlds.py:Counting", "turn_tokens": 4},
+            "reward_funcs": ["environment"],
+        },
+    ],
+    ids=["environment", "tasks", "rows"],
+)
+def test_recorded_episodes_are_trained_on_without_their_environment(rows, tiny_folder, tmp_path):
+    settings = {
+        "model_name_or_path": str(tiny_folder),
+        "output_dir": str(tmp_path),
+        "max_steps": 2,
+        "num_generations": 2,
+        "per_device_train_batch_size": 4,
+        "max_completion_length": 60,
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+    }
+    bench = Bench(load_recipe(None, {**settings, **rows}, 1))
+    bench.as_it_stands()
+    measured = bench.training_phase({})
+    assert measured is not None and measured.tokens_per_second > 0

@@ -17,6 +17,23 @@ from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.tasks.environment_rows import EnvironmentRows
 
 ROW = {"seed": 3}
+HELD = """
+import grpo_ext
+
+
+class Held(grpo_ext.Environment):
+    def __init__(self):
+        self.seeds = range(3)
+
+    def rows(self, split):
+        yield from ({"seed": seed} for seed in self.seeds)
+
+    def step(self, text):
+        return "", True
+
+    def close(self):
+        self.seeds = None
+"""
 # A class as those of OpenEnv's servers: actions and observations are models of pydantic.
 SERVER = '''
 from pydantic import BaseModel
@@ -184,9 +201,23 @@ def test_an_action_of_openenv_with_several_fields_is_json(server):
     world = {"name": f"openenv:{server}:Auction", "invalid_action_reward": -0.5}
     played = play(world, ["7", '{"amount": 7, "player": "A"}'], ROW)
     answer = played.messages[1]["content"]
-    assert answer.startswith("error: ") and "object" in answer
+    assert answer.startswith("error: Input") and "object" in answer
     assert played.end == "environment" and played.errors == []
     assert played.state == {"score": -0.5, "steps": 1, "invalid_actions": 1}
+
+
+def test_an_action_of_openenv_is_read_without_thoughts_and_tags(server):
+    thought = "<think>\nI bid.\n</think>\n\n"
+    played = play({"name": f"openenv:{server}:Echo"}, [f"{thought}hi", "<answer>you</answer>"], ROW)
+    assert played.messages[1]["content"] == "hi" and played.state["score"] == 1.25
+    bid = thought + '{"amount": 7, "player": "A"}'
+    played = play({"name": f"openenv:{server}:Auction"}, [bid], ROW)
+    assert played.end == "environment" and played.state["invalid_actions"] == 0
+
+
+def test_a_class_of_actions_that_is_not_of_pydantic_is_refused(server):
+    with pytest.raises(ValueError, match="is not one of pydantic, as OpenEnv's are"):
+        episode_rules({"name": f"openenv:{server}:Echo", "action": f"{server}:Old"})
 
 
 def test_a_class_of_gym_gets_the_text(server):
@@ -254,6 +285,24 @@ def test_an_environment_learns_of_a_turn_for_which_there_was_no_room():
     assert episode.end == "room" and episode.world.state()["rest"] == "half a tu"
 
 
+def test_a_cut_off_that_is_async_is_a_failure_that_says_so(caplog):
+    class Late(Noting):
+        async def cut_off(self, text):
+            pass
+
+    episode = Episode(rules_of(Late()), NoTokens(), 0, ROW)
+    episode.take_turn({"role": "assistant", "content": "half"}, "half", stopped=False)
+    assert episode.left_out and "cut_off must not be async" in caplog.text
+    assert "The episode is neither scored nor trained on" in caplog.text
+
+
+def test_rows_are_read_before_the_environment_is_closed(tmp_path):
+    (tmp_path / "held.py").write_text(HELD)
+    rows = EnvironmentRows()
+    rows.use_environment({"name": f"{tmp_path}/held.py:Held"})
+    assert [row["seed"] for row in rows.generate("train")] == [0, 1, 2]
+
+
 LAKE = {
     "name": "gymnasium:FrozenLake-v1",
     "args": {"is_slippery": False},
@@ -280,9 +329,22 @@ def test_a_group_of_blackjack_has_the_same_cards(gymnasium):
     assert games[0].prompt[0]["content"].startswith("(")
 
 
+def test_words_of_actions_may_have_blanks_and_numbers_have_signs(gymnasium):
+    words = ["turn left", "go-on", "turn", "left"]
+    world = {**LAKE, "actions": words}
+    turns = ["I TURN LEFT.", "<answer>go-on</answer>", "turn, left", "-1"]
+    played = play(world, turns, ROW)
+    told = [message["content"] for message in played.messages[1::2]]
+    assert told[0].startswith("(Left)") and told[1].startswith("(Down)")
+    assert told[2] == f"Write one of: {', '.join(words)}."
+    numbered = play({"name": "gymnasium:Blackjack-v1"}, ["-1"], ROW)
+    assert numbered.messages[1]["content"] == "Write one whole number from 0 to 1."
+
+
 @pytest.mark.parametrize(
     ("world", "words"),
     [
+        ({**LAKE, "actions": ["up", "UP", "left", "right"]}, "two words in `actions` are equal"),
         ({"name": "gymnasium:Pendulum-v1"}, "of the kind Box: only Discrete and Text"),
         ({"name": "gymnasium:Blackjack-v1", "actions": ["hit"]}, "there are 1 words and 2 actions"),
         ({"name": "gymnasium:Lake-v9"}, "Lake"),

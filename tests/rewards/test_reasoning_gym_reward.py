@@ -15,7 +15,7 @@ pytest.importorskip("reasoning_gym")
 from grpo_ext.common.gym_package import import_gym
 from grpo_ext.rewards import build
 from grpo_ext.rewards.example_checks import check_reward
-from grpo_ext.rewards.gym_patterns import ANSWERS, PROBLEMS
+from grpo_ext.rewards.gym_patterns import ANSWERS, PROBLEMS, may_score
 from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.reasoning_gym_reward import score
 from grpo_ext.tasks.gym_rows import problems
@@ -220,3 +220,26 @@ def test_hostile_completions_are_scored_within_the_deadline(name):
 
 def test_the_reward_holds_to_its_examples():
     assert check_reward("reasoning_gym") == ([], 3)
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "9**999",
+        "9**9**9",
+        "9**(9*99999999)",
+        "9**(9*9**9)",
+        "((((9**99)**99)**99)**99)**99",
+        "9**x**99",
+        "**" + "(" * 8000,
+    ],
+)
+def test_formulas_with_large_powers_are_not_evaluated(formula):
+    assert not may_score("simple_integration", formula)
+
+
+@pytest.mark.parametrize(
+    "formula", ["8*x**3 - x**(3/2)/2", "exp(-3*x)**2", "(2*x + 3)**4/8 + C", "sin(x)**2", "x**n"]
+)
+def test_formulas_of_answers_are_evaluated(formula):
+    assert may_score("simple_integration", formula)
