@@ -48,12 +48,12 @@ def generator_configs() -> dict[str, type]:
 
 
 def make_dataset(name: str, options: dict[str, Any], seed: int, size: int) -> Any:
-    """Return the data set of a generator, which makes and scores its problems.
+    """Return the data set of a generator; it makes problems and scores answers to them.
 
     Args:
         name: the name of the generator.
         options: fields of its configuration, without those in `RESERVED`.
-        seed: the seed of its first problem; each following one has the next seed.
+        seed: the seed of the first problem; it increases by 1 from each problem to the next.
         size: the number of its problems.
 
     Raises:

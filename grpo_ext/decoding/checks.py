@@ -191,8 +191,8 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
         if inputs[name] is not None:
             raise NotSupported(
                 f"the model gets the input {name}, which this version of grpo_ext does not know; "
-                "if transformers is newer than in constraints.txt, install that version or a newer "
-                "grpo_ext"
+                "if transformers is newer than the one in constraints.txt, install the one that is "
+                "named there, or a newer grpo_ext"
             )
     cache = inputs.get(CACHE_INPUT)
     if cache is None:

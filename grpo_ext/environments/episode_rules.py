@@ -76,7 +76,7 @@ class EpisodeRules:
 
     @cached_property
     def stopwatch(self) -> Stopwatch:
-        """The time in which episodes with these rules do nothing but run or await user code."""
+        """Measures the time in which episodes with these rules only run or await user code."""
         return Stopwatch()
 
 

@@ -52,9 +52,9 @@ USER = (("user", ""),)
 class TurnTokens:
     """Converts prompts and answers to tokens with the chat template, and sampled turns to messages.
 
-    A template that changes earlier turns is replaced by TRL's training variant of it, if there is
-    one. The tokenizer then has the variant, which is saved with the model: who serves the model
-    writes conversations as in training.
+    If the template changes earlier turns, TRL's training variant of it is used, where there is one.
+    That variant stays on the tokenizer and is saved with the model, so that conversations are
+    formatted as in training when the model is served.
 
     Args:
         tokenizer: the model's tokenizer.

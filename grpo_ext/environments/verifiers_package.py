@@ -275,7 +275,7 @@ def no_client() -> Any:
 
 @contextmanager
 def signal_handlers_kept() -> Iterator[None]:
-    """Restore the handlers of SIGINT and SIGTERM, which `verifiers` replaces by some that exit."""
+    """Restore the SIGINT and SIGTERM handlers on exit; `verifiers` installs its own, which exit."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

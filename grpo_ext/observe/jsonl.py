@@ -98,7 +98,7 @@ class JsonLines:
                 os.fsync(file.fileno())
         except OSError as error:
             logger.warning(
-                "%s may not be complete on the disk (%s). The run continues.", self.path, error
+                "%s may be incomplete on disk (%s). The run continues.", self.path, error
             )
 
     def cut(self, step: int) -> None:

@@ -167,7 +167,7 @@ def series(
         column: the steps and values of the metric.
         errors: the standard errors of an evaluation metric, with their steps.
         problems: the number of independent problems behind each value, with their steps.
-        smoothed: whether the curve is noisy and drawn smoothed.
+        smoothed: whether to smooth the curve when it is drawn; `False` if its values are exact.
     """
     steps, values = column
     return Series(

@@ -49,7 +49,7 @@ def check_episode_lengths(
     }
     if room < 1 + shortest + 1 and not answers:
         findings.note(
-            f"no result of a tool fits in max_completion_length {room}, because the shortest one "
+            f"{place}no tool result fits in max_completion_length {room}, because the shortest one "
             f"has {shortest} tokens with the chat template around it. Raise max_completion_length, "
             f"which limits all turns and results together, to at least {shortest + 2}.",
             KEY,

@@ -24,7 +24,7 @@ MEASURED_WIDTH = 2048  # maximum width of the product, which takes seconds with 
 
 
 def rate_of_cpu(hidden_size: int) -> float:
-    """Measure the operations per second of matrix products of a model's width on this CPU.
+    """Measure how many operations a second this CPU does in matrix products of a model's width.
 
     Products wider than `MEASURED_WIDTH` run at about the same rate.
     """

@@ -36,7 +36,7 @@ def propose(rows: list[Row], prompt: str | None = None) -> Proposal:
 
     Args:
         rows: the first rows of a data file.
-        prompt: the question, as a column or a template of columns in braces; `None`: choose it.
+        prompt: the question: a column, or a template with columns in braces; `None` chooses one.
 
     Raises:
         ValueError: if there is no row, or no column can be the question.

@@ -134,10 +134,9 @@ def reward_for_tests(rows: list[Row], column: str) -> RewardChoice:
 
 
 def are_tests(tests: Sequence[object]) -> bool:
-    """Return whether tests are asserts, or are all mappings with `input` and `output`.
+    """Return whether tests are assert statements, or mappings that have `input` and `output`.
 
-    If all tests are texts, one with an assert is enough, because the others may only import
-    modules.
+    If all tests are strings, it is enough that one contains an assert; the others may be imports.
     """
     if all(isinstance(test, str) for test in tests):
         return any("assert" in str(test) for test in tests)
@@ -266,9 +265,10 @@ def first_of(candidates: Iterable[str], names: list[str]) -> str | None:
 
 
 def usual_names(candidates: Iterable[str], names: list[str]) -> list[str]:
-    """Return the columns with one of the usual names, in the order of `candidates`.
+    """Return the columns in `names` whose name is one of `candidates`, in the order of the latter.
 
-    Capital letters, spaces and hyphens do not count: `Correct Answer` has the name correct_answer.
+    Case is ignored, and spaces and hyphens count as underscores: `Correct Answer` matches
+    `correct_answer`.
     """
     plain = {re.sub("[ -]", "_", name).lower(): name for name in names}
     return [plain[name.lower()] for name in candidates if name.lower() in plain]

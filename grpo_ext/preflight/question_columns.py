@@ -58,7 +58,7 @@ def language_pair(rows: list[Row]) -> tuple[str, str] | None:
 
 
 def is_text_column(rows: list[Row], name: str) -> bool:
-    """Return whether a column contains only texts, not all empty and not mostly identifiers."""
+    """Return whether all cells of a column are strings, some non-empty and most not identifiers."""
     cells = [row.get(name) for row in rows]
     if not all(isinstance(cell, str) for cell in cells) or not any(cells):
         return False

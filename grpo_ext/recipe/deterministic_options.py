@@ -35,8 +35,8 @@ NOT_DETERMINISTIC = {
         "torch_compile, or write `deterministic: false`."
     ),
     "use_liger_kernel": (
-        "use_liger_kernel: Liger's kernels replace operations that `deterministic: true` replaces, "
-        "too. Remove use_liger_kernel, or write `deterministic: false`."
+        "use_liger_kernel: Liger's kernels replace operations that `deterministic: true` must "
+        "replace itself. Remove use_liger_kernel, or write `deterministic: false`."
     ),
     "load_in_4bit": (
         "load_in_4bit: products with quantized weights have their own kernels, which depend on the "

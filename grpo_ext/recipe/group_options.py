@@ -184,7 +184,7 @@ def reward_weights_of(v: Values) -> dict[str, float]:
 
 
 def weight_of(spec: object) -> float:
-    """Return the weight of an entry of `reward_funcs`; 1 if it has no weight that is a number."""
+    """Return the weight of an entry of `reward_funcs`, or 1 if it has no numeric weight."""
     weight = spec.get("weight", 1.0) if isinstance(spec, Mapping) else 1.0
     return float(weight) if isinstance(weight, int | float) else 1.0
 

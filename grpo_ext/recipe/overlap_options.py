@@ -124,7 +124,7 @@ def older_weights_without_a_correction(v: Values) -> bool:
 
 
 def sampling_of(v: Values) -> dict[str, Any]:
-    """Return top_k, top_p and min_p with the values of `generation_kwargs`."""
+    """Return top_k, top_p and min_p, overridden and extended by `generation_kwargs`."""
     sampling: dict[str, Any] = {"top_k": v.top_k, "top_p": v.top_p, "min_p": v.min_p}
     return sampling | (v.generation_kwargs or {})
 

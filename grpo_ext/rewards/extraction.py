@@ -232,12 +232,13 @@ def emphasised(text: str, *, in_words: bool = False) -> str | None:
 
 
 def piece_of(text: str, in_words: bool = False) -> str | None:
-    """Return the formula or number in the text of an answer.
+    """Return the formula or number in the text of an answer, or else the text itself.
 
-    If the text states the answer ("the answer is ..."), only the rest of that sentence is read. If
-    that is not a sentence, begins with an option letter such as `(B)`, or has no formula or number,
-    it is returned as it is, without a final period; `None` if it is then empty or longer than
-    `MAX_ANSWER`. With `in_words`, a text that begins with "yes", "no", "true" or "false" and a
+    Signs and units are normalized first, and outer asterisks and a final period removed. If the
+    text states the answer ("the answer is ..."), only the rest of that sentence is read. A sentence
+    yields its last formula or number. Any other text is returned whole, and so is a sentence that
+    has none or that begins with an option letter such as `(B)`; `None` if this is empty or longer
+    than `MAX_ANSWER`. With `in_words`, a text that begins with "yes", "no", "true" or "false" and a
     punctuation mark yields that word.
     """
     text = with_short_units(with_ascii_signs(text.strip(" \t\r\n*"))).removesuffix(".")

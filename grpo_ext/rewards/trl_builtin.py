@@ -112,12 +112,13 @@ def reasoning_accuracy(
 ) -> list[float | None]:
     """1 if the answer after the reasoning equals the gold answer, else 0 (from TRL).
 
-    It is also 0 if the completion has none of the delimiters.
+    It is also 0 if the completion has none of the delimiters, and `None` if the two answers cannot
+    be compared, for example because the gold answer cannot be read.
 
     Args:
         solution: the gold answer.
-        reasoning_delimiters: texts that end the reasoning; None: `</think>`. The first in the list
-            that the completion contains is used.
+        reasoning_delimiters: strings that end the reasoning; `None` means `</think>`. The first one
+            in the list that occurs in the completion is used.
     """
     scores: list[float | None] = []
     questions = prompts if prompts is not None else [None] * len(completions)

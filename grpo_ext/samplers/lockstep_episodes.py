@@ -46,7 +46,10 @@ class PlayedTokens:
             self.kept.append(KeptSet.of_tokens(answer, self.vocab_size))
 
     def write(self, episode: Episode, turn: Turn, max_tokens: int) -> None:
-        """Append a turn, or its part that `write_turn` used, to the episode."""
+        """Append a generated turn, with its log-probs and kept tokens, to the episode.
+
+        Tokens that `write_turn` drops are left out.
+        """
         count = write_turn(episode, turn.ids, max_tokens)
         self.logps += turn.logps[:count]
         if self.vocab_size is not None:

@@ -82,7 +82,7 @@ class Feed:
         self._to_come = len(batches)
 
     def following(self, after: int = 0) -> Batch | None:
-        """Return the batch that starts the generation `after` places past the next one.
+        """Return the first batch of the next generation, or of the one `after` generations later.
 
         Return `None` beyond the end of the epoch.
         """

@@ -197,9 +197,9 @@ class Scored:
         return replace(self, **columns, model_inputs=inputs)
 
     def without(self, left_out: Tensor) -> Scored:
-        """Return the table with rows excluded from the loss and from the counts that divide it.
+        """Return a copy of the table in which some rows do not count, in the loss or its divisors.
 
-        `left_out` is a bool mask (B,).
+        `left_out` is a bool mask (B,) of these rows.
         """
         stays = ~left_out  # (B,)
         by_token = stays.unsqueeze(1)  # (B, 1)

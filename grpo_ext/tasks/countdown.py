@@ -56,12 +56,12 @@ class Countdown(Task):
     def __post_init__(self) -> None:
         if not 2 <= self.min_numbers <= self.max_numbers <= 6:
             raise ValueError(
-                f"min_numbers={self.min_numbers}, max_numbers={self.max_numbers}: write "
-                "2 <= min_numbers <= max_numbers <= 6."
+                f"min_numbers={self.min_numbers}, max_numbers={self.max_numbers}: choose values "
+                "with 2 <= min_numbers <= max_numbers <= 6."
             )
         if not 1 <= self.min_number <= self.max_number:
             raise ValueError(
-                f"min_number={self.min_number}, max_number={self.max_number}: write "
+                f"min_number={self.min_number}, max_number={self.max_number}: choose values with "
                 "1 <= min_number <= max_number."
             )
         if not self.operators or set(self.operators) - set("+-*/"):

@@ -15,7 +15,7 @@ PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["guess"]
 
 @dataclass
 class GuessTask(Task):
-    """Games of guessing a number, for `environment: guess`.
+    """Number-guessing games, for `environment: guess`.
 
     Held-out seeds start at 0. If the number of held-out games is a multiple of the size of the
     range, they contain each number equally often. Training seeds follow the held-out ones.

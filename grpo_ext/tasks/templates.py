@@ -17,8 +17,8 @@ class PromptFormatter(string.Formatter):
             entries = entries_of(value, format_spec)
             if len(entries) > len(ascii_uppercase):
                 raise ValueError(
-                    f"user_prompt formats a list of {len(entries)} options with `:letters`, which "
-                    f"names at most {len(ascii_uppercase)}. Write `:lines`."
+                    f"user_prompt formats a list of {len(entries)} options with `:letters`, but "
+                    f"there are only {len(ascii_uppercase)} letters. Write `:lines` instead."
                 )
             lettered = zip(ascii_uppercase, entries, strict=False)
             return "\n".join(f"{letter}) {entry}" for letter, entry in lettered)

@@ -38,7 +38,8 @@ def build_model(
     unknown = shape.keys() - SHAPE.keys()
     if unknown:
         raise TypeError(
-            f"A tiny model's shape has no {', '.join(sorted(unknown))}: use {', '.join(SHAPE)}."
+            f"A tiny model's shape has no {', '.join(sorted(unknown))}. Its keys are "
+            f"{', '.join(SHAPE)}."
         )
     shape = SHAPE | shape
     heads = shape["num_attention_heads"]

@@ -65,7 +65,8 @@ def refuse_unequal(trainer: Trainer, figures: Mapping[str, float]) -> None:
     difference = figures.get("sampling/logp_difference/max", 0.0)
     if difference != 0:
         raise EngineFailure(
-            "Log-probs of sampler and trainer differ, which `deterministic: true` does not allow: "
-            f"by {difference:.2g} at most in this step. An operation of this model, or of this "
-            "processor, depends on the other tokens of its batch. Write `deterministic: false`."
+            f"Log-probs of sampler and trainer differ by up to {difference:.2g} in this step, but "
+            "`deterministic: true` requires them to be equal. An operation of this model, or of "
+            "this processor, depends on the other tokens of its batch. Write "
+            "`deterministic: false`."
         )

@@ -104,10 +104,10 @@ class OldAndReference:
             return self._old(table)
 
     def scored_everywhere(self, table: Scored) -> Scored:
-        """Return a table of all ranks with the missing old log-probs; each rank scores a share.
+        """Fill in the missing old log-probs of a table of all ranks; each rank scores a share.
 
-        All ranks must call it with the same table, and before the policy changes, that is, before
-        the step that follows the generation.
+        All ranks must call it with the same table, before the policy changes, that is, before the
+        step that follows the generation.
         """
         old = table.old_per_token_logps
         if old is None:

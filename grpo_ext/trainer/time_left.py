@@ -83,7 +83,7 @@ class TimeLeft(TrainerCallback):
             self._print(state, state.global_step + 1)
 
     def figures(self) -> dict[str, float]:
-        """Return the metric `progress/hours_left`; empty before it is known."""
+        """Return the metric `progress/hours_left`, or an empty dict until it is known."""
         state = self.trainer.state
         left = self.left(state, state.global_step)
         return {} if left is None else {"progress/hours_left": left.seconds / 3600}

@@ -191,5 +191,5 @@ def test_a_disk_that_fails_at_fsync_does_not_end_the_run(tmp_path, monkeypatch, 
     monkeypatch.setattr(os, "fsync", fails)
     with caplog.at_level("WARNING"):
         log.sync()
-    assert "may not be complete on the disk" in caplog.text and os.strerror(error) in caplog.text
+    assert "may be incomplete on disk" in caplog.text and os.strerror(error) in caplog.text
     JsonLines(tmp_path / "nothing.jsonl").sync()  # not written yet

@@ -259,7 +259,7 @@ def test_tools_need_room_for_a_result(tool_model, tmp_path):
     file = write(tmp_path, TALKING.replace("LENGTH", "1"))
     recipe = recipe_values(tmp_path, folder, f"{file}:World", max_completion_length=20)
     findings = check_recipe(None, recipe)
-    assert findings.sound and "no result of a tool fits" in told_of_lengths(findings)[0]
+    assert findings.sound and "no tool result fits" in told_of_lengths(findings)[0]
     enough = check_recipe(None, {**recipe, "max_completion_length": 400})
     assert enough.sound and enough.figures["episodes"]["answers"] is None
     assert enough.figures["episodes"]["turns"] == 8

@@ -65,7 +65,7 @@ def test_what_cannot_be_used_is_told():
         Prompts().dataset()
     with pytest.raises(ValueError, match="needs a list, but its value is 'red'"):
         Prompts(user_prompt="{a:letters}").example({"a": "red"})
-    with pytest.raises(ValueError, match="a list of 27 options with `:letters`, which names at"):
+    with pytest.raises(ValueError, match="a list of 27 options with `:letters`, but there are"):
         Prompts(user_prompt="{a:letters}").example({"a": [str(n) for n in range(27)]})
 
 

@@ -132,7 +132,7 @@ def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]
     Raises:
         NoIsolation: if this is not Linux, bubblewrap is missing, or the kernel does not let it
             create namespaces.
-        MachineFault: if the sandbox did not start for another reason, or not in time.
+        MachineFault: if the sandbox fails to start in time, or for any other reason.
     """
     if start_by is None:
         start_by = time.monotonic() + limits.start_seconds

@@ -21,9 +21,9 @@ def han(line: str) -> str:
 
 
 def verse_lines(text: str | Iterable) -> list[str]:
-    """Return the Chinese characters of each list item, or each run of them in a text.
+    """Return the Chinese characters of each list item, or each run of such characters in a text.
 
-    Characters separated by spaces, such as `一 棹 烟`, form one run.
+    Single characters separated by spaces, such as `一 棹 烟`, form one run.
     """
     if not isinstance(text, str):
         return [han(str(line)) for line in text]
