@@ -25,14 +25,22 @@ def test_it_passes_through_the_guard_of_a_reward():
 
 
 def test_it_ends_a_forked_process_as_usual():
+    """Python drops a signal that comes while a process is being forked, so the child says when it
+    is ready.
+    """
+    is_ready, ready = os.pipe()
     with terminable():
         child = os.fork()
         if child == 0:
+            os.write(ready, b"1")
             while True:  # not `pause`, which would miss a signal that came just before it
                 time.sleep(0.01)
+        os.read(is_ready, 1)
         os.kill(child, signal.SIGTERM)
         _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
+    os.close(ready)
+    os.close(is_ready)
 
 
 def test_a_handler_of_the_program_is_kept():
