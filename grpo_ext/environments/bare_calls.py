@@ -17,7 +17,7 @@ Message = dict[str, Any]
 Written = Callable[..., str]  # writes messages with the chat template; `opens` adds the next header
 QUESTION: Message = {"role": "user", "content": "a question"}
 THOUGHT_FIELDS = ("reasoning_content", "thinking")
-BARE_THOUGHT = "a thought"
+THOUGHT = "a thought"
 CONTENT_TYPE = "<|constrain|>"  # gpt-oss may write it before the type of the arguments
 BUILT_IN = "<|python_tag|>"  # Llama's mark of calls that its template writes for built-in tools
 UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"
@@ -83,13 +83,13 @@ class BareCalls:
         names = [call["function"]["name"] for call in calls]
         is_whole = all(name in sampled for name in names)
         if self.thought_field:
-            is_whole = is_whole and BARE_THOUGHT in sampled
+            is_whole = is_whole and THOUGHT in sampled
         is_kept = until_end.startswith(prompt) and text.startswith(until_end)
         if not (is_whole and is_kept and until_end.endswith(end) and another.startswith(text)):
             raise ValueError(CHANGES_CALLS)
         if answers_texts:
             later = self.written([*conversation, bare_turn((), self.thought_field), QUESTION])
-            is_dropped = later.count(BARE_THOUGHT) < 2 and self.thought_field
+            is_dropped = later.count(THOUGHT) < 2 and self.thought_field
             if is_dropped or not later.startswith(text):
                 raise ValueError(CHANGES_THOUGHTS)
         return text.removeprefix(until_end)
@@ -101,17 +101,17 @@ def bare_turn(calls: Sequence[Message], thought_field: str) -> Message:
     if calls:
         turn["tool_calls"] = list(calls)
     if thought_field:
-        turn[thought_field] = BARE_THOUGHT
+        turn[thought_field] = THOUGHT
     return turn
 
 
 def writes_text_before(written: Written, call: Message) -> bool:
     """Return whether a chat template writes the text before a call, and not as a thought."""
     turn = {"role": "assistant", "tool_calls": [call]}
-    with_text = written([QUESTION, {**turn, "content": BARE_THOUGHT}])
-    with_thought = written([QUESTION, {**turn, "content": "", "thinking": BARE_THOUGHT}])
+    with_text = written([QUESTION, {**turn, "content": THOUGHT}])
+    with_thought = written([QUESTION, {**turn, "content": "", "thinking": THOUGHT}])
     before_call, _, _ = with_text.partition(call["function"]["name"])
-    return BARE_THOUGHT in before_call and with_text != with_thought
+    return THOUGHT in before_call and with_text != with_thought
 
 
 def bare_calls(

@@ -9,12 +9,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from grpo_ext.environments.bare_calls import QUESTION, Message, Written
+from grpo_ext.environments.bare_calls import QUESTION, THOUGHT, Message, Written
 
 TURN = "a turn"
 OPENS_THOUGHT = "<think>"
 CLOSES_THOUGHT = "</think>"
-THOUGHT = "a thought"
 NAME_OF_OPTION = re.compile(r"\b\w*(?:think|reason)\w*\b")
 NO_THOUGHTS = "enable_thinking"
 
@@ -103,8 +102,9 @@ def options_of_thoughts(template: str) -> list[tuple[str, bool]]:
 
     The option that switches thoughts off comes last.
     """
-    names = {*NAME_OF_OPTION.findall(template)} - {NO_THOUGHTS}
-    return [(name, value) for name in (*sorted(names), NO_THOUGHTS) for value in (True, False)]
+    names = {*NAME_OF_OPTION.findall(template)}
+    last_is_off = sorted(names, key=lambda name: (name == NO_THOUGHTS, name))
+    return [(name, value) for name in last_is_off for value in (True, False)]
 
 
 def end_of_turn(

@@ -18,6 +18,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from grpo_ext.environments.bare_calls import (
+    QUESTION,
     BareCalls,
     Message,
     bare_calls,
@@ -37,7 +38,6 @@ from grpo_ext.seams.chat import (
     training_template,
 )
 
-QUESTION = "a question"
 ANSWER = "an answer of the environment"
 OPENING = "the text with which an environment opens"
 RESULT = 'a "result"\nof a call: é'  # shows whether a template writes results of tools as JSON
@@ -94,7 +94,7 @@ class TurnTokens:
         self._reader: TurnReader | None = None
         self.end = end_of_turn(self._written, tokenizer, self.ends, self._answers_texts)
         self._find_template()
-        prompt = self._written([{"role": "user", "content": QUESTION}])
+        prompt = self._written([QUESTION])
         for tool in tools:
             if tool.__name__ not in prompt:
                 raise ValueError(
@@ -284,21 +284,13 @@ class TurnTokens:
         """
         shapes: list[Shape] = [USER] * self._answers_texts
         shapes += [(("tool", tool.__name__),) for tool in self.tools]
-        try:
-            self._read_template(shapes)
-        except ValueError as error:
-            refusal = error
-        else:
-            return
-        variant = training_template(self.tokenizer)
+        refusal = self._refusal(shapes)
+        variant = training_template(self.tokenizer) if refusal is not None else None
         if variant is not None:
             self._options["chat_template"] = variant
-            try:
-                self._read_template(shapes)
-            except ValueError as error:
-                refusal = error
-            else:
-                return
+            refusal = self._refusal(shapes)
+        if refusal is None:
+            return
         self._options.pop("chat_template", None)
         if isinstance(refusal, EarlierTurnChanged):
             option = self._option_that_keeps_turns(shapes)
@@ -322,12 +314,19 @@ class TurnTokens:
         try:
             for name, value in options_of_thoughts(str(self.tokenizer.chat_template)):
                 self._options = {**options, name: value}
-                with suppress(ValueError):
-                    self._read_template(shapes)
+                if self._refusal(shapes) is None:
                     return f"{name}: {str(value).lower()}"
         finally:
             self._options = options
         return ""
+
+    def _refusal(self, shapes: list[Shape]) -> ValueError | None:
+        """Return why the template cannot be used with the present options; `None` if it can."""
+        try:
+            self._read_template(shapes)
+        except ValueError as error:
+            return error
+        return None
 
     def _read_template(self, shapes: list[Shape]) -> None:
         self._around.clear()
@@ -341,11 +340,10 @@ class TurnTokens:
         Raises:
             ValueError: if it writes it neither as it is nor as JSON.
         """
-        question = {"role": "user", "content": QUESTION}
         name = self.tools[0].__name__
         result = {"role": "tool", "name": name, "content": RESULT}
         turn = bare_turn([call_of(name)], "")
-        text = self._written([question, turn, result], opens=True)
+        text = self._written([QUESTION, turn, result], opens=True)
         if RESULT in text:
             return False
         if json.dumps(RESULT, ensure_ascii=False) in text:
@@ -402,11 +400,10 @@ class TurnTokens:
 
     def _find_opening_of_call(self) -> str | None:
         """Return the text that begins a tool call, such as `<tool_call>`; `None` if unknown."""
-        question = {"role": "user", "content": QUESTION}
         turn = {"role": "assistant", "content": ""}
         calling_turn = {**turn, "tool_calls": [call_of("called")]}
-        without_call = self._written([question, turn])
-        with_call = self._written([question, calling_turn])
+        without_call = self._written([QUESTION, turn])
+        with_call = self._written([QUESTION, calling_turn])
         first_difference = 0
         for character, expected in zip(with_call, without_call, strict=False):
             if character != expected:

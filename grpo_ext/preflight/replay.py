@@ -102,7 +102,7 @@ def play_again(episode: Episode, sample: Row) -> None:
     for message in mappings(sample["messages"]):
         if message.get("role") == "assistant" and "raw" in message:
             turns.append(message)
-    room = sample.get("room")  # earlier versions lack it
+    room = sample.get("room")  # a file of others may have anything there
     if not turns:  # its prompt left no room
         episode.limit(0)
     elif isinstance(room, int):

@@ -83,13 +83,14 @@ def test_retry_plays_the_episode_again_from_its_seed(begin, fails, options):
         assert again.environment is not broken and broken.heard != ["a", "b", "c"]
 
 
+def gone(rules):
+    """Make no new environment."""
+    raise ConnectionRefusedError("the service is gone")
+
+
 def test_an_episode_is_left_out_if_no_new_environment_can_be_made(begin, monkeypatch):
     one = begin(fails="second step", on_failure="retry")
-
-    def gone():
-        raise ConnectionRefusedError("the service is gone")
-
-    monkeypatch.setattr(type(one.rules), "new_environment", lambda rules: gone())
+    monkeypatch.setattr(type(one.rules), "new_environment", gone)
     say(one, "a", "b")
     assert one.left_out and one.ended
 
@@ -130,11 +131,7 @@ def test_failures_and_seconds_of_replaced_instances_count(begin, fails):
 
 def test_an_instance_that_cannot_be_made_is_a_failure(begin, monkeypatch):
     one = begin(fails="second step", on_failure="retry")
-
-    def gone():
-        raise ConnectionRefusedError("the service is gone")
-
-    monkeypatch.setattr(type(one.rules), "new_environment", lambda rules: gone())
+    monkeypatch.setattr(type(one.rules), "new_environment", gone)
     say(one, "a", "b")
     assert EpisodeCounts.of(one).failures == 3
 
