@@ -10,6 +10,7 @@ from grpo_ext.preflight.check_recipe import check_recipe
 from grpo_ext.preflight.play_recipe import begin_game, played_turns
 from grpo_ext.recipe.difference import as_yaml
 from grpo_ext.run.from_recipe import guarded_rewards, train_rows
+from tests.support.broken_environments import recipe_values
 from tests.support.episode_run import WORLD
 from tests.support.logs import json_rows, write_json_rows
 from tests.support.places import REPO
@@ -30,15 +31,7 @@ def values(folder, model, **changes):
         prompt = [{"role": "user", "content": f"Play game {number}."}]
         name = NAMES[number % 4]
         rows.append({"prompt": prompt, "seed": number, "environment": name, "solution": "4"})
-    write_json_rows(folder / "rows.jsonl", rows)
     usual = {
-        "model_name_or_path": str(model),
-        "output_dir": str(folder / "out"),
-        "use_cpu": True,
-        "bf16": False,
-        "report_to": "none",
-        "task": "prompts",
-        "dataset_name": str(folder / "rows.jsonl"),
         "environments": ENVIRONMENTS,
         "reward_funcs": REWARDS,
         "per_device_train_batch_size": 16,
@@ -48,7 +41,9 @@ def values(folder, model, **changes):
         "save_strategy": "no",
         "log_samples": 1.0,
     }
-    return {**usual, **changes}
+    recipe = recipe_values(folder, model, None, **{**usual, **changes})
+    write_json_rows(folder / "rows.jsonl", rows)
+    return recipe
 
 
 def test_check_plays_each_and_tries_its_rewards(tmp_path, tiny_folder):

@@ -18,6 +18,7 @@ from grpo_ext.preflight.play_recipe import begin_game, played_turns
 from grpo_ext.preflight.replay import differences, play_again, read_sample
 from grpo_ext.recipe.difference import as_yaml
 from grpo_ext.run.from_recipe import eval_rows, guarded_rewards, train_rows
+from tests.support.broken_environments import recipe_values
 from tests.support.episode_run import WORLD
 from tests.support.logs import json_rows, write_json_rows
 
@@ -26,18 +27,8 @@ REWARDS = [{"name": "environment"}, {"name": "environment", "key": "even", "labe
 
 def values(folder: Path, model: Path) -> dict:
     prompts = [[{"role": "user", "content": f"Play game {n}."}] for n in range(8)]
-    write_json_rows(folder / "rows.jsonl", [{"prompt": prompt, "game": 1} for prompt in prompts])
-    write_json_rows(folder / "held_out.jsonl", [{"prompt": prompts[0], "game": 2}] * 2)
-    return {
-        "model_name_or_path": str(model),
-        "output_dir": str(folder / "out"),
-        "use_cpu": True,
-        "bf16": False,
-        "report_to": "none",
-        "task": "prompts",
-        "dataset_name": str(folder / "rows.jsonl"),
+    own = {
         "eval_dataset_name": str(folder / "held_out.jsonl"),
-        "environment": WORLD,
         "reward_funcs": REWARDS,
         "per_device_train_batch_size": 8,
         "num_generations": 2,
@@ -46,6 +37,10 @@ def values(folder: Path, model: Path) -> dict:
         "save_strategy": "no",
         "eval_temperature": 0.0,
     }
+    recipe = recipe_values(folder, model, WORLD, **own)
+    write_json_rows(folder / "rows.jsonl", [{"prompt": prompt, "game": 1} for prompt in prompts])
+    write_json_rows(folder / "held_out.jsonl", [{"prompt": prompts[0], "game": 2}] * 2)
+    return recipe
 
 
 def run_of(folder: Path, model: Path, **changes):
