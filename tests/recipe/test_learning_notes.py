@@ -10,7 +10,7 @@ from grpo_ext.recipe.arguments import argument_notes
 NOTED = {
     "learning_rate": ({"learning_rate": 0.0}, "`learning_rate: 0` leaves all weights unchanged"),
     "beta": ({"beta": 100.0}, "keeps the policy close to the reference"),
-    "max_grad_norm": ({"max_grad_norm": 1e-12}, "smaller than the epsilon of Adam"),
+    "max_grad_norm": ({"max_grad_norm": 1e-12}, "less than the epsilon of Adam"),
     "save_only_model": ({"save_only_model": True}, "the run cannot be resumed from"),
 }
 
