@@ -35,6 +35,7 @@ from grpo_ext.recipe.run_plan import make_plan, too_few_rows
 from grpo_ext.rewards.reward_specs import WeightsError, check_columns
 from grpo_ext.run.from_recipe import Rows, named_rewards_and_weights
 from grpo_ext.run.task_rows import task_options
+from grpo_ext.tasks.environment_rows import EnvironmentRows
 from grpo_ext.tasks.prompts import TO_DO, Prompts
 
 CHECKED_ROWS = 256  # first rows whose prompts and columns are checked
@@ -61,9 +62,11 @@ def check_loaded(
     if recipe.grpo:
         check_head(v, findings)
     rows: list[Row] = []
-    if count_train_rows(recipe, findings):
-        rows = first_rows(recipe, rows_to_read(batch), findings)
-    eval_rows = check_eval_rows(recipe, findings)
+    eval_rows = None
+    if not lacks_environment_of_rows(recipe, findings):
+        if count_train_rows(recipe, findings):
+            rows = first_rows(recipe, rows_to_read(batch), findings)
+        eval_rows = check_eval_rows(recipe, findings)
     if batch.fits and values_agree:
         is_complete = 0 < len(rows) < rows_to_read(batch)
         check_evaluations(v, batch, len(rows) if is_complete else None, eval_rows, findings)
@@ -86,6 +89,14 @@ def check_loaded(
             note_half_types(v, findings)
     if values_agree:
         check_training_arguments(recipe, batch, findings)
+
+
+def lacks_environment_of_rows(recipe: Recipe, findings: Findings) -> bool:
+    """Return whether the rows come from an environment that already has a problem.
+
+    Reading them would report the same problem again.
+    """
+    return isinstance(recipe.task, EnvironmentRows) and findings.has_problem("environment")
 
 
 def check_evaluations(

@@ -5,6 +5,7 @@ loaded.
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,19 @@ def test_an_environment_that_cannot_answer_is_refused(methods, words, tiny_folde
     file = write(tmp_path, methods)
     findings = check_recipe(None, recipe_values(tmp_path, tiny_folder, f"{file}:World"))
     assert [words in str(problem) for problem in findings.problems] == [True]
+
+
+def test_a_package_that_is_missing_is_one_problem(tiny_folder, tmp_path, monkeypatch):
+    """Without it there are no rows for training or for evaluation either."""
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    world = {"name": "gymnasium:FrozenLake-v1"}
+    recipe = recipe_values(
+        tmp_path, tiny_folder, world, task="environment", dataset_name=None, eval_strategy="steps"
+    )
+    findings = check_recipe(None, recipe)
+    [problem] = findings.problems
+    assert problem.key == "environment" and "pip install 'gymnasium>=1.0,<2'" in problem.message
+    assert "evaluation" not in findings.figures
 
 
 def test_a_failure_on_some_completions_is_a_note(tiny_folder, tmp_path):
