@@ -9,7 +9,8 @@ from grpo_ext.seams.precision import MIXED, Precision, choose_precision
 def precision_of(recipe: Recipe, model: PreTrainedModel) -> Precision:
     """Return the number types in which a run of the recipe samples with transformers.
 
-    DeepSpeed, which converts the weights in place of autocast, multiplies in the same type.
+    DeepSpeed, which converts the weights in place of autocast, multiplies in the same type. On a
+    CPU accelerate has no autocast to float16.
 
     Raises:
         ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model cannot.
@@ -18,7 +19,7 @@ def precision_of(recipe: Recipe, model: PreTrainedModel) -> Precision:
     mixed = None
     if training.bf16:
         mixed = MIXED["bf16"]
-    elif training.fp16:
+    elif training.fp16 and model.device.type != "cpu":
         mixed = MIXED["fp16"]
     continuous = training.use_transformers_continuous_batching
     return choose_precision(

@@ -1,6 +1,8 @@
-"""Add a note if a recipe uses bfloat16 or float16, whose rounding differs between two engines."""
+"""Add notes on bfloat16 and float16: their rounding, and float16 where nothing computes in it."""
 
-from grpo_ext.common.devices import gpu_is_there
+import torch
+
+from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.typed_values import Values
 
@@ -12,19 +14,28 @@ def half_type_key(v: Values, on_gpu: bool) -> str | None:
 
     Args:
         v: the values of the recipe.
-        on_gpu: whether the run has a GPU, on which TRL sets `bf16: true` if nothing else is set.
+        on_gpu: whether the run has a GPU, on which TRL sets `bf16: true` if nothing else is set,
+            and without which `fp16: true` does nothing.
     """
     if str(v["dtype"]).removeprefix("torch.") in HALF:
         return "dtype"
-    if v["fp16"]:
+    if v["fp16"] and on_gpu:
         return "fp16"
     by_default = v["bf16"] is None and on_gpu
     return "bf16" if v["bf16"] or by_default else None
 
 
 def note_half_types(v: Values, findings: Findings) -> None:
-    """If a run uses bfloat16 or float16, add a note on the command that measures its rounding."""
-    key = half_type_key(v, gpu_is_there() and not v["use_cpu"])
+    """Note a half type, with the command that measures its rounding, and `fp16` on a CPU."""
+    on_gpu = torch.accelerator.is_available() and not v["use_cpu"]
+    if v["fp16"] and not on_gpu and sharding(v) == 0:
+        findings.note(
+            "`fp16: true` does nothing on a CPU, where accelerate has neither an autocast to "
+            "float16 nor a loss scaler: the run computes in `dtype`. Write `bf16: false` in its "
+            "place, which computes the same, or `bf16: true` for products in bfloat16.",
+            "fp16",
+        )
+    key = half_type_key(v, on_gpu)
     if key is None:
         return
     findings.note(

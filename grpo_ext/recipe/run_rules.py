@@ -128,6 +128,15 @@ def weights_rounded_by_continuous_batching(v: Values) -> bool:
 
 
 @refuses(
+    "use_transformers_continuous_batching",
+    "use_transformers_continuous_batching with `fp16: true` permanently rounds the trained weights "
+    "to float16. Write `fp16: false` and `bf16: false`.",
+)
+def weights_rounded_to_float16(v: Values) -> bool:
+    return v.use_transformers_continuous_batching and not v.use_vllm and v.fp16
+
+
+@refuses(
     "max_completion_length",
     "`max_completion_length: null` makes transformers end completions after 20 tokens. Write a "
     "number.",
@@ -186,6 +195,7 @@ RULES: tuple[Rule, ...] = (
     resume_from_no_folder,
     vllm_and_continuous_batching,
     weights_rounded_by_continuous_batching,
+    weights_rounded_to_float16,
     transformers_without_a_length,
     evaluation_without_a_length,
     options_that_trl_loses,

@@ -137,7 +137,8 @@ class OurVLLM(VLLMGeneration):
 
         register()  # in case the package's entry points are not installed
         weights = str(next(self.model.parameters()).dtype).removeprefix("torch.")
-        dtype = vllm_dtype(weights, bool(self.options.bf16), bool(self.options.fp16))
+        # accelerate has no autocast to float16 on a CPU
+        dtype = vllm_dtype(weights, bool(self.options.bf16), fp16=False)
         return cpu_settings(
             TextModel.of(self.model.config),
             dtype,

@@ -164,7 +164,9 @@ def server_command(v: Values, model: TextModel | None, completions: int) -> list
     weights_dtype = str(v["dtype"] or "auto").removeprefix("torch.")
     if model is not None and weights_dtype == "auto":
         weights_dtype = model.dtype
-    dtype = vllm_dtype(weights_dtype, v["bf16"] is not False, v["fp16"])
+    fp16 = v["fp16"] and model is None  # accelerate has no autocast to float16 on a CPU
+    bf16 = v["bf16"] is not False and not v["fp16"]
+    dtype = vllm_dtype(weights_dtype, bf16, fp16)
     if model is None:
         flags["dtype"] = dtype
         flags |= server_flags(v)

@@ -13,6 +13,7 @@ from grpo_ext.preflight import play_recipe, sample_completions
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.run.from_recipe import model_init_kwargs, train_rows
 from grpo_ext.samplers import choose
+from grpo_ext.seams.precision import Precision
 from tests.support.episode_run import WORLD
 from tests.support.logs import write_json_rows
 
@@ -102,3 +103,13 @@ def test_an_evaluation_in_training_samples_in_the_types_of_its_run(recipe, tiny_
     watched.watch(model)
     trainer.evaluate(rows)
     assert watched.seen == EXPECTED
+
+
+def test_float16_on_a_cpu_is_used_neither_in_a_run_nor_in_commands(tiny_folder, tmp_path):
+    recipe = make_recipe(tmp_path, tiny_folder, dtype="float32", fp16=True)
+    recipe.training.model_init_kwargs = model_init_kwargs(recipe)
+    rows = train_rows(recipe)
+    trainer = GRPOExtTrainer(str(tiny_folder), ["environment"], recipe.training, rows)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    assert trainer.accelerator.scaler is None
+    assert choose.precision_of(trainer) == precision_of(recipe, model) == Precision()

@@ -13,6 +13,7 @@ CASES = [
     ({"dtype": "bfloat16", "bf16": False}, False, "dtype"),
     ({"dtype": "float32", "bf16": True}, False, "bf16"),
     ({"dtype": "float32", "bf16": False, "fp16": True}, True, "fp16"),
+    ({"dtype": "float32", "bf16": False, "fp16": True}, False, None),
     ({"dtype": "float32"}, True, "bf16"),  # TRL's default
     ({"dtype": "float32"}, False, None),
 ]
@@ -30,3 +31,13 @@ def test_the_note_names_the_command():
     note_half_types(values, findings)
     [note] = findings.notes
     assert note.key == "dtype" and "grpo-ext numerics --config" in note.message
+
+
+@pytest.mark.parametrize("settings", [{}, {"bf16": False}, {"accelerate_config": "fsdp2"}], ids=str)
+def test_float16_that_a_cpu_does_not_compute_in_is_noted(settings):
+    types = {"dtype": "float32", "use_cpu": True, "fp16": True}
+    values = load_recipe(None, {"model_name_or_path": "m", **types, **settings}).flat
+    findings = Findings()
+    note_half_types(values, findings)
+    notes = [(note.key, "Write `bf16: false`" in note.message) for note in findings.notes]
+    assert notes == ([] if "accelerate_config" in settings else [("fp16", True)])

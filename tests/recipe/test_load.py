@@ -281,6 +281,10 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("max_completion_length: null\n", "after 20 tokens"),
         ("use_vllm: true\nvllm_max_model_length: 512\n", "leaves no room for a prompt"),
         ("use_transformers_continuous_batching: true\n", "permanently rounds"),
+        (
+            "use_transformers_continuous_batching: true\nbf16: false\nfp16: true\n",
+            "permanently rounds the trained weights to float16",
+        ),
         ("max_steps: 0\n", "trains nothing"),
     ],
 )

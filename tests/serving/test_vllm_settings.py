@@ -70,6 +70,7 @@ def test_server_on_a_cpu():
     assert (given["host"], given["port"], given["max-model-len"]) == ("127.0.0.1", "8123", "256")
     assert given["logprobs-mode"] == "processed_logprobs"
     assert given["weight-transfer-config"] == '{"backend": "gloo"}'
+    assert flags(SMALL, use_cpu=True, fp16=True)["dtype"] == "float32"
 
 
 def test_server_on_gpus():
