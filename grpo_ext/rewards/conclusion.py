@@ -116,8 +116,9 @@ def without_counts(text: str, request: Request) -> str:
 def without_other_person(text: str, request: Request) -> str:
     """Remove a last sentence about another person: `He has 24 left. His friend has 12.`
 
-    It is removed only if the sentence before it, in the same line, has a value, and either has the
-    name that the question asks about or, if no name begins the last one, shares more words with the
+    It is removed only if the sentence before it, in the same line, has a value and fits the
+    question better. That sentence must have the name that the question asks about; if the last
+    sentence begins with `His`, `Her` or `Their`, it is enough that it shares more words with the
     question.
     """
     match = _OTHER_PERSON.search(text)

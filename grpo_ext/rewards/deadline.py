@@ -52,7 +52,7 @@ async def _without_exits(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def event_loop(name: str) -> asyncio.AbstractEventLoop:
-    """Return this process's event loop of a name, and start it in a thread if there is none.
+    """Return this process's event loop with this name; start one in a thread if there is none.
 
     All user code runs in one loop, so that it can share sessions and semaphores.
     """

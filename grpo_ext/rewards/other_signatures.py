@@ -17,12 +17,12 @@ SCORE_PARAMETERS = ("solution_str", "ground_truth")  # by which verl's functions
 
 
 def with_trl_arguments(reward: Callable) -> Callable:
-    """Return a reward that takes TRL's arguments, for one written for ms-swift or verl.
+    """Wrap a reward that was written for ms-swift or verl, so that it takes TRL's arguments.
 
     Other rewards are returned unchanged.
 
     Raises:
-        TypeError: if a function of verl's kind is async.
+        TypeError: if a function that was written for verl is async.
     """
     if any(base.__name__ in ORM_CLASSES for base in type(reward).__mro__[1:]):
         return of_swift(reward)
@@ -37,7 +37,7 @@ def imports_swift(error: BaseException | None) -> bool:
 
 
 def of_swift(orm: Callable) -> Callable:
-    """Return a reward that calls an object of ms-swift's kind.
+    """Return a reward that calls an object that was written for ms-swift.
 
     The object gets the texts as its first argument, then the columns of the data set, and the
     tokens of the texts as `response_token_ids`. If it does not take `**kwargs`, it gets only the
@@ -71,7 +71,7 @@ def of_swift(orm: Callable) -> Callable:
 
 
 def of_verl(compute_score: Callable) -> Callable:
-    """Return a reward that calls a function of verl's kind for each completion.
+    """Return a reward that calls a function that was written for verl, once for each completion.
 
     The reward reads verl's columns: `reward_model`, a mapping with `ground_truth` or the ground
     truth itself, and, where the data has them, `data_source` and `extra_info`. Options of the

