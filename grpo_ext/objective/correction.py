@@ -5,7 +5,7 @@ come from the same policy, but the two engines round differently. "token" modes 
 its own ratio, "sequence" modes by the product over the completion, and "geometric" modes by the
 geometric mean over the completion, which does not grow with its length. "truncate" clamps a ratio
 to the bounds, and "mask" sets a ratio outside them to 0. The names are those of TRL's
-`vllm_importance_sampling_mode`; papers call the two kinds TIS and MIS.
+`vllm_importance_sampling_mode`; papers call truncated ratios TIS and masked ones MIS.
 """
 
 from torch import Tensor
@@ -23,7 +23,7 @@ def sampler_correction(
 
     Args:
         logps: (B, T), the log-probs under the policy that sampled, as scored here.
-        sampled: (B, T), the sampler's log-probs; a token for which it is NaN has a ratio of 1.
+        sampled: (B, T), the sampler's log-probs; NaN gives the token a ratio of 1.
         mask: (B, T), 1 for counted tokens.
         mode: "token_truncate", "token_mask", "sequence_truncate", "sequence_mask",
             "geometric_truncate" or "geometric_mask".

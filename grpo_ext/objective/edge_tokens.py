@@ -1,7 +1,7 @@
 """Find sampled tokens that the trainer's own truncation would not have kept.
 
-The sampler truncates its own logits. Those of the trainer are rounded differently, so a token at
-the edge of the kept set may be outside of the trainer's.
+The sampler truncates its own logits. The trainer's logits are rounded differently, so a token at
+the edge of the sampler's kept set may be outside the trainer's.
 """
 
 import torch
@@ -22,7 +22,7 @@ def edge_tokens(
     params: SamplingParams,
     logit_transform: LogitTransform,
 ) -> Tensor:
-    """Return 1 for targets that truncation of these logits removes, else 0: (N,), float32.
+    """Return (N,), float32: 1 for each target that truncating these logits would remove, else 0.
 
     Args:
         hidden: (N, H), the model's last hidden states.

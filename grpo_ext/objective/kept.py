@@ -113,7 +113,7 @@ class KeptSet:
         )
 
     def split(self, sizes: list[int]) -> list[KeptSet]:
-        """Split into consecutive parts of `sizes` positions, which `cat` joins again.
+        """Split into consecutive parts of `sizes` positions; `cat` undoes this.
 
         The sizes must add up to N.
         """

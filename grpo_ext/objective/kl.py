@@ -7,7 +7,7 @@ Here r is p_ref(token) / p(token). The estimates are from J. Schulman, "Approxim
 k   estimate         bias      expected gradient                     if corrected
 ==  ===============  ========  ====================================  ==================
 k1  - log r          unbiased  0                                     that of KL(p, p_ref)
-k2  (log r)^2 / 2    biased    that of KL(p, p_ref)                  that of no KL
+k2  (log r)^2 / 2    biased    that of KL(p, p_ref)                  not of any KL
 k3  r - 1 - log r    unbiased  that of KL(p_ref, p), as in GRPO      that of KL(p, p_ref)
                                (arXiv 2402.03300, eq. 4)
 ==  ===============  ========  ====================================  ==================
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # recipes read `REFUSED`, which must not take the time of torch
     from torch import Tensor
 
-# Combinations of an estimator and whether it is corrected whose gradient is not that of a KL, with
-# the reason and what to write instead.
+# Pairs (estimator, corrected) that do not have the gradient of any KL divergence, each with the
+# reason and what to write instead.
 REFUSED = {
     ("k1", False): (
         "k1 without the importance ratio has an expected gradient of 0, so beta has no effect: "

@@ -105,7 +105,7 @@ class LossInputs:
     """The inputs of a policy term."""
 
     logps: Tensor  #: (B, T), with gradient
-    old_logps: Tensor  #: (B, T), under the policy that ratios are relative to
+    old_logps: Tensor  #: (B, T), under the old policy, which ratios divide by
     ratio: Tensor  #: w, (B, T), with gradient; at the sequence level equal for all tokens
     advantages: Tensor  #: (B, 1) or (B, T)
     mask: Tensor  #: (B, T), 1 for counted tokens
@@ -113,7 +113,7 @@ class LossInputs:
     #: (B, T) or (B, 1), p_old as scored here divided by the sampler's p_old; `None` without a
     #: separate sampler
     sampler_ratio: Tensor | None = None
-    #: "token" or "sequence": what ratios belong to, and what the clip metrics count
+    #: "token" or "sequence": the unit of the ratios and of the clip metrics
     level: str = "token"
 
 

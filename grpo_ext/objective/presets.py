@@ -6,7 +6,7 @@ from grpo_ext.common.files import data_yaml
 
 
 def _with_source(preset: dict[str, Any]) -> dict[str, tuple[Any, str]]:
-    """Return each field's value, and where it is from: the preset's source and the place in it."""
+    """Return each field's value with its reference: the preset's source and the place in it."""
     fields = {}
     for field, (value, place) in preset["values"].items():
         fields[field] = (value, f"{preset['source']}, {place}")

@@ -122,7 +122,7 @@ class Recorder:
         """Stop recording the rows that have ended.
 
         Args:
-            input_ids: (b, P + t), of all rows so far, including the tokens drawn last.
+            input_ids: (b, P + t), the tokens of these rows so far, including those drawn last.
             rows: the indices of the rows that continue.
         """
         self._drawn(input_ids[:, -1])

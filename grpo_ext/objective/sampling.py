@@ -33,7 +33,7 @@ UNTOLD_KEPT_SETS = (
 
 
 class SamplingError(ValueError):
-    """Sampling options that contradict each other, are out of range, or cannot be scored exactly.
+    """Raised if sampling options are contradictory, out of range, or impossible to score exactly.
 
     Args:
         option: the name of the option.

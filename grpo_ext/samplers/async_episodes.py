@@ -22,15 +22,14 @@ def play_as_ready(
     After a failure, turns in flight are completed but no new ones are requested; call again to
     continue the episodes.
 
-    Threads send the requests. Synchronous code of environments runs in the calling thread, because
-    deadlines work only in the main thread, and holds up the others; async code and code in threads
-    runs in the background, and its episode continues when it has answered.
+    Requests are sent from threads. Synchronous environment code runs in the calling thread, because
+    deadlines work only in the main thread, and delays the other episodes. Async code, and code that
+    runs in threads, runs in the background; its episode continues once it has answered.
 
     Args:
         episodes: this rank's episodes.
         prompt_ids: the token ids of each episode's prompt.
-        played: what the server has returned with the tokens of each episode so far; extended in
-            place.
+        played: the log-probs and kept tokens of each episode so far; extended in place.
         complete: a function that completes a list of tokens, given the maximum number of new
             tokens; called from several threads.
 
@@ -73,11 +72,14 @@ def play_as_ready(
 
 
 def wait_for_any(turns: Collection[Future[Turn]], asking: Sequence[Episode]) -> None:
-    """Wait until a turn is complete, or a call or a whole answer of an environment is there.
+    """Wait until the engine completes a turn or a call of an environment returns.
+
+    Return at once if an environment's answer is already complete, or if there is nothing to wait
+    for.
 
     Args:
-        turns: the turns that the engine is completing; without any, the time counts as that of the
-            environment.
+        turns: the turns that the engine is completing; if there are none, the time spent waiting
+            counts as environment time.
         asking: the episodes whose environment has a turn to answer.
     """
     calls: list[Future[Any]] = []

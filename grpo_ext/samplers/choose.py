@@ -50,8 +50,8 @@ def make_sampler(trainer: SampledTrainer, watched: bool) -> tuple[Sampler, Sampl
 
     Args:
         trainer: the trainer whose model is sampled.
-        watched: whether generations may contain the tokens that truncation kept, because our own
-            code reads them.
+        watched: whether our own code reads the generations, so that they may contain the tokens
+            that truncation kept.
 
     Raises:
         ValueError: see `scoring_params` and `process_sampler`.
@@ -105,7 +105,8 @@ def precision_of(trainer: SampledTrainer) -> Precision:
     """Return the number types that the trainer's sampler and scorer compute in.
 
     Raises:
-        ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model cannot.
+        ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model does not
+            support it.
     """
     args = trainer.args
     # continuous batching has an attention of its own, and takes no model with another
@@ -133,7 +134,7 @@ def check_device(name: str) -> None:
 def free_device(trainer: SampledTrainer) -> str:
     """Return the device for this rank's sampler: a GPU that no trainer uses, or else the CPU.
 
-    Ranks share the free GPUs if there are too few of those. The main process warns if every GPU
+    If there are fewer free GPUs than ranks, ranks share them. The main process warns if every GPU
     trains.
     """
     num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
@@ -195,9 +196,10 @@ def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> Samp
 def _refuse_unknown_kept_tokens(
     args: GRPOExtConfig, params: SamplingParams, abilities: SamplerAbilities
 ) -> None:
-    """Refuse options under which a pass of the trainer could not find the tokens that were kept.
+    """Refuse options under which the trainer cannot recompute the tokens that the sampler kept.
 
-    With such options, the trainer's weights are newer than the sampler's, or no pass is run.
+    Under these options, the trainer's weights are newer than the sampler's, or it runs no pass with
+    the sampler's weights.
 
     Raises:
         ValueError: if sampling is truncated, and the sampler does not return what it kept.

@@ -1,7 +1,6 @@
 """Make several requests at once in threads that do not delay the end of the process.
 
-The threads of a `ThreadPoolExecutor` would: Python waits for them at its end, even for a server
-that hangs.
+When Python exits, it waits for the threads of a `ThreadPoolExecutor`, even if their server hangs.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +18,8 @@ def map_in_daemons(
 ) -> list[Result]:
     """Return `function(item)` for each item, computed by up to `max_threads` daemon threads.
 
-    If a call raises an exception, those that have not begun fail with it as well, and it is raised.
+    If a call raises an exception, calls that have not begun are skipped, and the exception is
+    raised once the running calls have ended.
     """
     futures: list[Future[Result]] = [Future() for _ in items]
     waiting: SimpleQueue[tuple[Future[Result], Item]] = SimpleQueue()

@@ -2,8 +2,9 @@
 
 In a call, a row whose environment answers in the background leaves the batch at the end of its
 turn, while decoding goes on for the others. When all rows have ended or wait, the answers are
-collected and the next call continues, with the tokens so far as its prompts. Which rows a call has,
-and so what is drawn, depends on the texts alone and never on how long an answer takes.
+collected and the next call continues, with the tokens so far as its prompts. The rows of a call,
+and therefore the tokens that are drawn, depend only on the texts, never on how long an answer
+takes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -61,8 +62,8 @@ class TokenRecord:
         Args:
             ids: all tokens of the episode so far.
             first: the index of the call's first token.
-            logps: the log-probs of the call's tokens, if they were recorded.
-            kept: their kept tokens, if sampling was truncated.
+            logps: the log-probs of the call's tokens; `None` if they were not recorded.
+            kept: the kept tokens at the call's positions; `None` if sampling was not truncated.
         """
         answer = ids[self._length : first]
         if logps is not None:

@@ -96,7 +96,7 @@ class HFSampler(Sampler):
         return played(request, records)
 
     def _recorder(self) -> Recorder | None:
-        """Return a new recorder for a call of `generate`, if sampling is recorded."""
+        """Return a new recorder for a call of `generate`; `None` if sampling is not recorded."""
         if not self.abilities.returns_kept_tokens:
             return None
         args = self.trainer.args
@@ -115,10 +115,10 @@ class HFSampler(Sampler):
         """Complete lists of tokens, up to the first end token of each.
 
         Args:
-            request: the request that they belong to.
+            request: the request that the lists belong to.
             contexts: the lists of tokens.
-            recorder: records the sampling.
-            player: plays an episode in each row.
+            recorder: records the sampling steps; `None`: they are not recorded.
+            player: plays an episode in each row; `None`: each completion is a single turn.
         """
         trainer = self.trainer
         model = trainer.accelerator.unwrap_model(trainer.model_wrapped)

@@ -16,7 +16,7 @@ from grpo_ext.step.records import Generation
 
 @dataclass(frozen=True)
 class Turn:
-    """What an engine generated for one context."""
+    """The tokens that an engine generated after one context."""
 
     ids: list[int]
     logps: list[float | None]  # the log-prob of each token; `None` if unknown
@@ -25,7 +25,7 @@ class Turn:
 
 @dataclass
 class PlayedTokens:
-    """What the engine returned with the tokens of an episode so far, which `episode.ids` has.
+    """Log-probs and kept tokens of an episode so far; the tokens themselves are in `episode.ids`.
 
     `vocab_size` is that of the kept tokens, or `None` if the engine does not return them.
     """
@@ -111,7 +111,7 @@ def of_played(request: Request, played: list[PlayedTokens]) -> Generation:
 
     Args:
         request: a request with episodes.
-        played: what the engine returned with the tokens of each episode.
+        played: the log-probs and kept tokens of each episode.
     """
     kept = []
     for tokens in played:

@@ -7,7 +7,7 @@ from grpo_ext.seams.port import TRLTrainer
 
 
 class CheckedArguments(GRPOExtConfig):
-    """For type checkers: the types of some arguments after `checked_arguments`."""
+    """Tells type checkers the types that some arguments have after `checked_arguments`."""
 
     output_dir: str
     num_generations: int
@@ -19,7 +19,7 @@ class CheckedArguments(GRPOExtConfig):
     gradient_checkpointing_kwargs: dict[str, Any] | None
     chat_template_kwargs: dict[str, Any] | None
     model_init_kwargs: dict[str, Any] | None
-    left_to_trainer: list[str]  # the keys that the user has not set, and the trainer chooses
+    left_to_trainer: list[str]  # keys that the user did not set; the trainer chooses them
 
 
 class SampledTrainer(TRLTrainer, Protocol):

@@ -88,7 +88,7 @@ class VLLMSampler(Sampler):
 
     @property
     def _vocab_size(self) -> int | None:
-        """The number of tokens in the vocabulary of kept tokens, if generations contain them."""
+        """The size of the model's vocabulary; `None` if generations do not contain kept tokens."""
         return self.vllm.vocab_size if self.abilities.returns_kept_tokens else None
 
     def _turns(self, contexts: list[list[int]], max_tokens: int) -> list[Turn]:
@@ -125,7 +125,7 @@ class VLLMSampler(Sampler):
 
 
 def _generation(prompt_ids: list[list[int]], step: int, turns: list[Turn]) -> Generation:
-    """Return the completions of prompts as a generation of the weights of an optimizer step."""
+    """Return the turns as a generation, sampled with the weights of optimizer step `step`."""
     kept_sets = [turn.kept for turn in turns if turn.kept is not None]
     return Generation(
         prompt_ids=prompt_ids,

@@ -73,7 +73,7 @@ def answer_of(prompts: list[list[int]], responses: list[dict[str, Any]]) -> Answ
 
 
 def token_of(entry: dict[str, Any]) -> int:
-    """Return the token of a log-prob, which vLLM has named in two ways."""
+    """Return the token id of a log-prob entry, which versions of vLLM store in two ways."""
     if "token_id" in entry:
         return entry["token_id"]
     return int(entry["token"].removeprefix(TOKEN))

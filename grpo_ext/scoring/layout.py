@@ -115,7 +115,7 @@ def choose_layout(
 def attention_of(model: PreTrainedModel) -> str:
     """Return transformers' name for the attention implementation of a model.
 
-    "sdpa" also where it computes in float32 (`attention_in_fp32`), which takes the same masks.
+    The name is "sdpa" even if it computes in float32 (`attention_in_fp32`), with the same masks.
     """
     name = str(model.config.get_text_config()._attn_implementation)
     return "sdpa" if name == SDPA_IN_FP32 else name

@@ -1,8 +1,8 @@
 """Attention in float32 for queries, keys and values in a half type.
 
-Registered with transformers as an attention implementation of its own. Scores, softmax and sums are
-float32, so that the order of their summands, which differs between a token with a cache and a whole
-row, moves the result less than the half type rounds it.
+Registered with transformers as a separate attention implementation. Scores, softmax and sums are
+float32. Decoding with a cache adds numbers up in a different order than scoring whole rows; in
+float32, this changes the result less than rounding to the half type does.
 """
 
 from typing import Any
@@ -64,7 +64,7 @@ def why_not_attention_in_fp32(model: PreTrainedModel) -> str | None:
 
 
 def set_attention_in_fp32(model: PreTrainedModel, in_fp32: bool) -> None:
-    """Let a model compute its attention in float32 from now on, or as it was loaded.
+    """Make a model compute its attention in float32 from now on, or in the dtype of its inputs.
 
     Args:
         model: the model, without adapters and wrappers.

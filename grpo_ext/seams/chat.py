@@ -14,7 +14,7 @@ from trl.chat_template_utils import (
 
 TRL_FIELDS = cast(Mapping[str, dict[str, Any]], gptoss_template["fields"])
 # gpt-oss itself writes the recipient of a call after the channel, its template before it. TRL reads
-# the second form alone, and drops texts of the channel `commentary`.
+# only the second form, and drops text in the channel `commentary`.
 HARMONY_FIELDS = {
     "content": {
         "open_pattern": r"<\|channel\|>(?:final|commentary)<\|message\|>",

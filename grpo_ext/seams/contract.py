@@ -1,9 +1,9 @@
 """Check that TRL and transformers still have what this package relies on.
 
-TRL changes its GRPO trainer often and guarantees no private name. A run on a TRL version that
-differs could be silently wrong, so `check_contract()` refuses such a version when a trainer is
-created. The Protocols in `port` list the attributes and methods that we read; `data/contract.yaml`
-lists the rest.
+TRL changes its GRPO trainer often and guarantees no private name. A run on another TRL version
+could be silently wrong, so `check_contract()` refuses such a version when a trainer is created. The
+Protocols in `port` list the attributes and methods that we read; `data/contract.yaml` lists the
+rest.
 """
 
 import dataclasses

@@ -86,8 +86,8 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
 def check_fast_generation(model: torch.nn.Module, config: GenerationConfig) -> None:
     """Raise `NotSupported` if the fast loop cannot decode, before anything is generated.
 
-    transformers prepares a `generate` call for a short prompt, and stops before the model runs. A
-    model that has its own `generate` might run, so that only its config is checked.
+    transformers prepares a `generate` call for a short prompt, and stops before the model runs. For
+    a model with its own `generate`, which might run the model, only the config is checked.
 
     Args:
         model: a transformers model, with or without PEFT adapters.

@@ -1,9 +1,9 @@
 """Compute in the same number types in sampling and in scoring.
 
 A half type has 8 bits (bfloat16) or 11 (float16), and the passes of sampler and scorer are rounded
-differently: one reads a token at a time, the other whole rows. What costs little is therefore kept
-in float32, in both: the logits, with `residual_in_fp32` the sum of the layers' results, and with
-`attention_in_fp32` the attention.
+differently: one reads a token at a time, the other whole rows. Both therefore keep in float32 what
+costs little: the logits; with `residual_in_fp32`, the sum of the layers' results; and with
+`attention_in_fp32`, the attention.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def autocast_dtype(accelerator: Accelerator) -> torch.dtype | None:
     """Return the half type of accelerate's autocast.
 
-    `None` without mixed precision, in fp8, and under DeepSpeed, which needs no autocast.
+    Return `None` without mixed precision, in fp8, and under DeepSpeed, which needs no autocast.
     """
     return MIXED.get(accelerator.mixed_precision) if accelerator.native_amp else None
 
@@ -39,9 +39,10 @@ def autocast_dtype(accelerator: Accelerator) -> torch.dtype | None:
 class Precision:
     """The number types of a pass, which sampler and scorer share."""
 
-    # of products, under autocast; `None`: that of the weights, without autocast
+    # the dtype of products under autocast; `None`: no autocast, so the dtype of the weights
     mixed: torch.dtype | None = None
-    # of the embeddings, to which the layers add their results; `None`: that of the weights
+    # the dtype of the embeddings, to which the layers add their results; `None`: that of the
+    # weights
     residual: torch.dtype | None = None
     whole_head: bool = False  # the head multiplies in float32 (`cast_lm_head_to_fp32`)
     whole_attention: bool = False  # scores, softmax and sums of the attention are float32
@@ -60,11 +61,12 @@ def choose_precision(
         model: the model, with or without PEFT adapters.
         mixed: the half type of mixed precision; `None` without it.
         whole_head: `cast_lm_head_to_fp32`.
-        residual_in_fp32: the option; `None`: on a CPU.
-        attention_in_fp32: the option; `None`: on a CPU.
+        residual_in_fp32: the option; `None`: true on a CPU if the model supports it.
+        attention_in_fp32: the option; `None`: true on a CPU if the model supports it.
 
     Raises:
-        ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model cannot.
+        ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model does not
+            support it.
     """
     dtype = dtype_of_layers(model)
     is_half = mixed is not None or dtype != torch.float32
@@ -78,10 +80,10 @@ def has_whole_attention(model: PreTrainedModel, attention_in_fp32: bool | None) 
 
     Args:
         model: the model, with or without PEFT adapters.
-        attention_in_fp32: the option; `None`: on a CPU, if the model can.
+        attention_in_fp32: the option; `None`: true on a CPU if the model supports it.
 
     Raises:
-        ValueError: if `attention_in_fp32` is true, but the model cannot.
+        ValueError: if `attention_in_fp32` is true, but the model does not support it.
     """
     reason = why_not_attention_in_fp32(base_model(model))
     if attention_in_fp32 is None:
@@ -108,10 +110,10 @@ def choose_residual(
         dtype: the dtype of its layers.
         mixed: the half type of mixed precision; `None` without it.
         whole_head: `cast_lm_head_to_fp32`.
-        residual_in_fp32: the option; `None`: on a CPU.
+        residual_in_fp32: the option; `None`: true on a CPU if the model supports it.
 
     Raises:
-        ValueError: if `residual_in_fp32` is true, but the model cannot.
+        ValueError: if `residual_in_fp32` is true, but the model does not support it.
     """
     if dtype == torch.float32:
         return Precision(mixed, None, whole_head)
@@ -190,7 +192,7 @@ def computing_in(precision: Precision, model: nn.Module) -> Iterator[None]:
 
 
 def returns(dtype: torch.dtype) -> Any:
-    """Return a forward hook that converts the output of a module, a tensor or a tuple of them."""
+    """Return a forward hook that converts a module's output, a tensor or a tuple of tensors."""
 
     def convert(_: nn.Module, inputs: object, output: Tensor | tuple[Tensor, ...]) -> object:
         if isinstance(output, Tensor):

@@ -231,9 +231,9 @@ def outcome_order(names: Sequence[str], weights: Sequence[float], metric: str | 
     """Return the indices of the rewards that may judge a group, in order of priority.
 
     A group is judged by the first of them that scored it. `outcome_index` comes first, then the
-    other rewards in descending order of weight, skipping weight 0. With rewards of several tasks,
-    each of which scores only its own rows, every group is thus judged by the reward of its task
-    with the largest weight.
+    other rewards in descending order of weight, skipping weight 0. If each task has rewards that
+    score only its own rows, every group is thus judged by the reward of its task that has the
+    largest weight.
     """
     first = outcome_index(names, weights, metric)
     order = [first]
@@ -252,9 +252,9 @@ def group_outcomes(
 ) -> Tensor:
     """Return the outcome reward of each completion, (B,).
 
-    It is the first reward in `order` that scored any completion of the group. If an earlier reward
-    failed on the group and scored none of it, the group stays unjudged (NaN), and no other reward
-    takes its place.
+    It is the first reward in `order` that scored any completion of the group, and NaN if none did.
+    If an earlier reward failed on the group and scored none of it, the group stays unjudged (NaN),
+    and no other reward takes its place.
 
     Args:
         rewards: the rewards (B, R) of whole groups; NaN if a reward did not score a completion.

@@ -241,7 +241,10 @@ def check_data(trainer: Trainer) -> None:
 
 
 def check_environment_columns(trainer: Trainer) -> None:
-    """Check that rows name their environments, if there are several; streams are not read."""
+    """With several environments, raise `ValueError` unless each row names a known one.
+
+    Streams are not read.
+    """
     environments = environments_of(trainer.args)
     if not environments or "" in environments:
         return

@@ -10,7 +10,7 @@ from grpo_ext.vllm import EngineFailure
 
 
 def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool) -> None:
-    """Refuse what `deterministic: true` cannot make equal.
+    """Refuse a run in which `deterministic: true` cannot make sampler and trainer agree exactly.
 
     Args:
         trainer: the trainer, with its model.
@@ -18,8 +18,8 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
         by_trl: whether TRL generates.
 
     Raises:
-        ValueError: if something else than our `generate` samples, or if the model has another
-            attention than torch's, positions that count padding, or too long completions.
+        ValueError: if anything but our `generate` samples, if completions may be too long, or if
+            the model has an attention other than torch's or positions that count padding.
     """
     if not trainer.args.deterministic:
         return

@@ -81,12 +81,12 @@ def evaluate_policy(
             appended to it.
 
     Returns:
-        All keys start with `{prefix}_`: each reward's mean; `length`; for the outcome reward
-        `pass@1` and, with k samples per prompt, `mean@k`, `pass@k` and `mixed@k` (see
+        The metrics; all names start with `{prefix}_`: each reward's mean; `length`; for the outcome
+        reward `pass@1` and, with k samples per prompt, `mean@k`, `pass@k` and `mixed@k` (see
         `outcome_figures`); `NAME_constant`, the score of the best constant answer; `problems`, the
         number of distinct problems; `runtime`, in seconds; and for episodes those of
-        `episode_figures`. Standard errors are under `..._se`. With
-        rows of several tasks, the metrics of each task are under `{prefix}_tasks/NAME/`.
+        `episode_figures`. Standard errors are under `..._se`. With rows of several tasks, the
+        metrics of each task are under `{prefix}_tasks/NAME/`.
 
     Raises:
         ValueError: if the name is unknown, there is no data set, or a data set has no rows.

@@ -160,7 +160,7 @@ class Generations:
         return self._judged(sampled, table, raw_rewards)
 
     def complete(self, rows: list[Row]) -> Scored:
-        """Complete rows, and return the completions with the sampler's log-probs alone.
+        """Complete rows, and return the completions with only the sampler's log-probs.
 
         They are neither scored by the trainer nor judged.
 
@@ -454,7 +454,7 @@ class Generations:
 
 
 def with_fields(rows: list[Row], extra_fields: dict[str, Any]) -> list[Row]:
-    """Return rows with more columns, which are lists with one entry per row, or constants."""
+    """Return rows with additional columns: a list has one value per row, others are constants."""
     complete_rows = []
     for i, row in enumerate(rows):
         complete_row = dict(row)

@@ -200,14 +200,14 @@ def needed(rows: Scored) -> Tensor:
 
 
 def _operations(parameter: Tensor) -> int:
-    """Return the operations per token that a weight takes, which may be sharded by ZeRO."""
+    """Return the operations per token of a whole weight, even if it is sharded by ZeRO."""
     size: int = getattr(parameter, "ds_numel", parameter.numel())
     per_token = 6 if parameter.requires_grad else 4
     return size * per_token
 
 
 def _active_share(name: str, config: PretrainedConfig) -> float:
-    """Return the share of a weight that a token runs through: below 1 for a layer's experts."""
+    """Return the share of a weight that a token runs through: 1, or less for a layer's experts."""
     active = getattr(config, "num_experts_per_tok", None)
     experts = getattr(config, "num_local_experts", None)
     if ".experts." not in name or not active or not experts:

@@ -31,7 +31,7 @@ class TimeLeft(TrainerCallback):
         self._first = 0  # the step at which the run starts or resumes
         self._begun = 0.0  # `_now` when measuring began
         self._step_seconds: float | None = None
-        self._measured: set[str] = set()  # what the last line contained, of `BESIDE`
+        self._measured: set[str] = set()  # the phases of `BESIDE` in the last line
 
     def on_train_begin(
         self,
@@ -119,5 +119,5 @@ class TimeLeft(TrainerCallback):
         return {name for name in BESIDE if self.phases.lasted.get(name)}
 
     def _now(self) -> float:
-        """Return the time, without evaluations and checkpoints."""
+        """Return the time in seconds, excluding evaluations and checkpoints."""
         return self.phases.now() - sum(map(sum, self.phases.lasted.values()))
