@@ -214,15 +214,28 @@ def known_config(name: str) -> PretrainedConfig | None:
     return AutoConfig.for_model(**shape, dtype="bfloat16")
 
 
+def local_config(v: Values) -> PretrainedConfig | None:
+    """Return the config of a recipe's model, without a look at the hub.
+
+    Return `None` if neither `shapes.yaml` nor this machine has it.
+    """
+    name = v["model_name_or_path"]
+    try:
+        return known_config(name) or AutoConfig.from_pretrained(name, **local_options(v))
+    except Exception:  # not here, or unknown to this transformers
+        return None
+
+
 def layer_sizes(v: Values) -> ModelSize | None:
     """Return the dimensions of a recipe's model, without its number of parameters.
 
     Return `None` if its config is not on this machine, or is not that of a model with attention
     layers.
     """
-    name = v["model_name_or_path"]
+    config = local_config(v)
+    if config is None:
+        return None
     try:
-        config = known_config(name) or AutoConfig.from_pretrained(name, **local_options(v))
         return size_of(config, 0, 0)
-    except Exception:  # not here, or unknown to this transformers
+    except Exception:  # the layers of other models have other fields
         return None

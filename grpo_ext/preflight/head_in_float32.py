@@ -1,10 +1,9 @@
 """Check that TRL can multiply the head of a recipe's model in float32, if it is asked to."""
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from grpo_ext.preflight.forecast import known_config
-from grpo_ext.preflight.tokenized_prompts import local_options
+from grpo_ext.preflight.forecast import local_config
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values
 
@@ -17,14 +16,10 @@ def check_head(v: Values, findings: Findings) -> None:
     With tied embeddings, TRL looks for `model.model.embed_tokens`, which a model with an adapter
     does not have. Nothing is reported if the config of the model is not on this machine.
     """
-    name = v["model_name_or_path"]
-    if not v[KEY] or not name:
+    if not v[KEY] or not v["model_name_or_path"]:
         return
-    try:
-        config = known_config(name) or AutoConfig.from_pretrained(name, **local_options(v))
-    except Exception:  # not here, or unknown to this transformers
-        return
-    if not getattr(config, "tie_word_embeddings", False):
+    config = local_config(v)
+    if config is None or not getattr(config, "tie_word_embeddings", False):
         return
     if v["use_peft"]:
         findings.problem(
