@@ -1,4 +1,4 @@
-"""Programs that measure, one file per question.
+"""Programs that measure the package; each file answers one question.
 
-`python -m benchmarks.NAME` in the folder of the checkout.
+Run `python -m benchmarks.NAME` in the root folder of the checkout.
 """

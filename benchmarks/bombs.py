@@ -1,12 +1,12 @@
-"""Can a formula exhaust the trainer? Formulas written to take all time or memory of a symbolic
-engine, through `accuracy`.
+"""Can a formula in a completion exhaust the trainer's time or memory?
 
     python -m benchmarks.bombs [--quick] [--check] [--seed N] [--out FILE]
 
-1,000 random formulas of 16 kinds (towers of powers, factorials, nested sums, integrals, expansions,
-matrices, deep nesting, long chains and others), each a batch of its own with the trainer's default
-settings: one worker, 5 seconds a row, 1 GiB a worker. The first formula starts the worker and is
-not timed. Predicted before the first run: fewer than 5 % reach the deadline.
+Scores 1,000 random formulas of 16 kinds with `accuracy`: towers of powers, factorials, nested sums,
+integrals, expansions, matrices, deep nesting, long chains and others. Each formula is a separate
+batch and is scored with the trainer's default settings: one worker, 5 seconds per row, 1 GiB per
+worker. The first formula starts the worker and is not timed. Prediction before the first run: fewer
+than 5 % reach the deadline.
 """
 
 from __future__ import annotations

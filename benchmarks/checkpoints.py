@@ -1,13 +1,13 @@
-"""What do verified checkpoints cost in time and size, compared with TRL's? And the logs?
+"""How much time and space do verified checkpoints and logs take, compared with TRL's?
 
     python -m benchmarks.checkpoints [--quick] [--check] [--out FILE]
 
-A model of 57 million parameters (4 with `--quick`) takes two steps and is saved a few times; each
-part of saving is timed. TRL writes weights, optimizer, schedule and random states. We add the state
-of the run, a flush of all files to the disk, and their hashes. For the logs: the share of the
-steps' time spent on writing lines, in a run of the tiny model with 16 completions per step, all
-logged. `--check` exits with 1 if ours adds more than 5 % to the size, hashes slower than 100 MB/s,
-or logs for more than 2 % of the time.
+Trains a model of 57 million parameters (4 million with `--quick`) for two steps, saves it a few
+times, and times each part of saving. TRL writes weights, optimizer, schedule and random states. We
+also write the state of the run, flush all files to the disk, and hash them. For the logs, the
+figure is the share of a step's time that is spent on writing lines, in a run of the tiny model that
+logs all 16 completions of each step. `--check` exits with 1 if our part adds more than 5 % to the
+size, if hashing is slower than 100 MB/s, or if logging takes more than 2 % of the time.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Does the reward `code` judge honest programs right, and what does a program cost?
+"""Does the reward `code` judge honest programs correctly, and how fast is it?
 
     python -m benchmarks.code [--quick] [--check] [--out FILE]
 
-500 programs of `honest_programs.py`: functions and classes with asserts, contest programs with
-inputs and outputs. Half do what the tests ask for. Hostile programs are in
-tests/rewards/test_code.py. `--check` exits with 1 if one is judged wrong, or if isolation is not
-available. Programs a second are measured through the worker processes of rewards, with one worker
-and two.
+Judges the 500 programs of `honest_programs.py`: functions and classes with asserts, and contest
+programs with inputs and outputs. Half of them do what the tests ask for. Hostile programs are in
+tests/rewards/test_code.py. `--check` exits with 1 if a program is judged incorrectly, or if
+programs cannot be isolated on this machine. The speed, in programs per second, is measured through
+the worker processes of rewards, with one worker and with two.
 """
 
 from __future__ import annotations

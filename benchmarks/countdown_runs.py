@@ -1,8 +1,8 @@
-"""Runs of the Countdown demo's task and model, by TRL's trainer or by ours.
+"""Train the model of the Countdown demo on its task, with TRL's trainer or with ours.
 
-The figures of `README.md` and `results/` are of settings that stand here, not of the demo's own: a
-warm start with attempts in random order, which the model then repeats, 80 steps, and a limit of 72
-tokens, which cuts many answers off.
+The figures in `README.md` and `results/` come from the settings in this file, not from those of the
+demo: a warm start on attempts in random order, after which the model repeats attempts; 80 steps;
+and a limit of 72 tokens, which truncates many answers.
 """
 
 from __future__ import annotations

@@ -2,18 +2,23 @@
 
     python -m benchmarks.curve_verdicts [--quick] [--errors] [--thresholds]
 
-Prints for curves of 10, 20, 50 and 200 logs and for autocorrelations of their noise from 0 to 0.9:
-the share of pure noise that gets a verdict, the share of real rises by three errors that is called
-a rise (a steady rise and a step), and the bound: the largest share of steady rises that any test
-can find which calls at most 6 % of pure noise a change at each of these autocorrelations. "Three
-errors" are true standard errors of the difference between the two ends that are shown. `--errors`
-does the same with the standard error of each value known, and also prints the share of noise that
-is called a change if it is 1.25 and 2 times as large as the errors say. `--thresholds` prints
-instead which Bayes factor would give exactly 6 % (see `grpo_ext.common.trend.least_factor`).
+Simulates curves of 10, 20, 50 and 200 logged values whose noise has an autocorrelation from 0 to
+0.9, and prints three figures for each case:
 
-The bound is a linear program over the decisions on simulated curves, weighted as samples from a
-mixture. Tests may not depend on the origin of a curve and, without errors, on its unit; that costs
-nothing in the worst case (theorem of Hunt and Stein).
+- the share of curves of pure noise that get a verdict;
+- the share of real rises by three errors that are called a rise, for a steady rise and for a step;
+- an upper bound: the largest share of steady rises that any test can detect if it calls at most 6 %
+  of pure noise a change at each of these autocorrelations.
+
+An "error" is the true standard error of the difference between the two ends that are shown.
+`--errors` prints the same figures for tests that know the standard error of each value, and the
+share of noise that is called a change if the noise is 1.25 and 2 times as large as that error.
+`--thresholds` instead prints the Bayes factor that would give exactly 6 % (see
+`grpo_ext.common.trend.least_factor`).
+
+The bound is a linear program over the decisions on simulated curves, which are weighted as samples
+from a mixture. A test may not depend on the origin of a curve or, without errors, on its unit; by
+the theorem of Hunt and Stein, this restriction costs nothing in the worst case.
 """
 
 import argparse

@@ -4,10 +4,11 @@
         [--completions N] [--step N] [--tokens N] [--out FILE]
 
 Samples completions under four truncations, with and without the key, scores them in micro-batches
-of 16 with the backward pass, and compares the log-probs of all tokens. The model is an untrained
-one of 0.5 million parameters unless `--model` names another. Prints tokens whose log-probs differ,
-the mean and the largest difference, and a step's seconds of processor time: generation, and scoring
-with its backward pass. `--check` exits with 1 if a bit differs with the key.
+of 16 with a backward pass, and compares the log-probs of all tokens. The model is an untrained one
+of 0.5 million parameters unless `--model` names another. Prints the number of tokens whose
+log-probs differ, the mean and the largest difference, and the seconds of processor time per step
+for generation and for scoring with the backward pass. `--check` exits with 1 if any bit differs
+with the key.
 """
 
 from __future__ import annotations

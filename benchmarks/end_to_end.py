@@ -1,10 +1,10 @@
-"""How long do whole steps of Countdown take, with sampling, for ours and for plain TRL?
+"""How long do whole training steps take, including sampling, with ours and with plain TRL?
 
     python -m benchmarks.end_to_end [--quick] [--check] [--model FOLDER] [--out FILE]
 
-TRL and ours alternate to train tiny Countdown after its warm start (made first, in about a minute,
-unless `--model` names one) for some steps, in one process. Prints seconds per step, and the seconds
-of the parts that both have. `--check` exits with 1 if ours is not at least twice as fast.
+Trains tiny Countdown for some steps after its warm start, which takes about a minute to make unless
+`--model` names a model. TRL and ours alternate in one process. Prints the seconds per step, and the
+seconds of the parts that both have. `--check` exits with 1 if ours is not at least twice as fast.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""What do the rewards and terms add that the published experiments lack? Each is off in one run and
-on in another.
+"""What do rewards and loss terms add that the published experiments do not use?
 
     python -m benchmarks.extra_signals [--quick] [--check] [--model FOLDER] [--out FILE]
 
-The two runs of a pair have the same seed and stop after the same number of generated tokens. Tiny
-Countdown has `right_steps`, the supervised term on right completions, `tie_break_reward`, and more
-completions for hard prompts. `relevance` and `language_consistency` on one `part` of a completion
-have a world of four subjects and two languages, in which a tiny model writes thoughts and an answer
-in words drawn at random. Figures are those of sampled completions in the last 10 steps, or of
-held-out problems. Three seeds of Countdown, eight of the world. `--check` exits with 1 unless all
-of `MUST_CHANGE` clearly did.
+Each signal is off in one run and on in another. The two runs of a pair have the same seed and stop
+after the same number of generated tokens. Tiny Countdown tests `right_steps`, the supervised term
+on correct completions, `tie_break_reward`, and more completions for hard prompts. `relevance` and
+`language_consistency`, each for one `part` of a completion, are tested in a world of four subjects
+and two languages, in which a tiny model writes thoughts and an answer from words drawn at random.
+The figures are those of completions sampled in the last 10 steps, or of held-out problems, over
+three seeds of Countdown and eight of the world. `--check` exits with 1 unless every figure in
+`MUST_CHANGE` has clearly changed.
 """
 
 import argparse

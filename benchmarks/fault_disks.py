@@ -1,6 +1,6 @@
-"""Faults of file systems: full, and read-only.
+"""Simulate file systems that are full or read-only.
 
-Small file systems in memory are mounted, visible only to a trial's process.
+Small file systems in memory are mounted such that only the process of one trial sees them.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     python -m benchmarks.faults [--quick] [--check] [--out FILE]
 
-Each fault hits the run of `fault_runs.py`: two epochs with every stateful feature on. If possible,
-the run is compared bit for bit with an undisturbed one: weights, optimizer, metrics, samples.
-`--quick` leaves out the two ranks; `--check` exits with 1 if anything is lost that should not be.
+Each fault hits the run of `fault_runs.py`, two epochs with every stateful feature on. Where
+possible, the weights, optimizer, metrics and samples of the run are compared bit for bit with those
+of an undisturbed run. `--quick` leaves out the trials on two ranks. `--check` exits with 1 if
+anything is lost that should not be.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Fill the figures that pages cite from `benchmarks/results/`, so that each of them stands once.
+"""Check or update the figures that pages cite from `benchmarks/results/`.
 
-    python -m benchmarks.figures            # exits with 1, and says where, if a page cites another
-    figure python -m benchmarks.figures --write    # writes the figures of the results into the
-    pages
+    python -m benchmarks.figures            exits with 1, and says where, if a page cites others
+    python -m benchmarks.figures --write    writes the figures of the results into the pages
 
-A sentence below is text of a page with fields in braces. Its page has it once, with any line
-breaks.
+A `Sentence` below is the text of a page, with fields in braces. It occurs exactly once in its page,
+with any line breaks.
 """
 
 from __future__ import annotations

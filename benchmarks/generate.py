@@ -1,17 +1,21 @@
-"""Seconds of transformers' `generate`, as TRL calls it, and of the same with `fast_generate`, on
-the same prompts.
+"""How much faster is transformers' `generate` with `fast_generate`, on the same prompts?
 
     python -m benchmarks.generate [--quick] [--check] [--model FOLDER] [--out FILE]
     python -m benchmarks.generate --pretrained [--quick] [--check] [--out FILE]
 
-Shapes: tiny Countdown (a warm-started model, made here in a minute unless `--model` names one);
-long completions of uneven length (lognormal, mean 350 of at most 1,024, prompts of 150 tokens, a
-vocabulary of 32k); completions of equal length after distinct prompts, where nothing can be gained;
-and a single row. Where the model does not determine lengths, they are scripted. Both sides
-alternate; figures are medians over the rounds. `--check` exits with 1 if ours is not as much faster
-as it should be. `--pretrained` takes SmolLM2-135M-Instruct in bfloat16 instead, whose prompts are
-those of `grpo-ext demo real`; one thread works, and seconds are processor time. Predicted before
-the first run: Countdown 2.3, long 2.5, equal lengths 1.0.
+Both sides call `generate` as TRL does. There are four shapes:
+
+- tiny Countdown, with a warm-started model that is made in a minute unless `--model` names one;
+- long completions of uneven length: lognormal with mean 350, at most 1,024 tokens, after prompts of
+  150 tokens, with a vocabulary of 32k;
+- completions of equal length after distinct prompts, where nothing can be gained;
+- a single row.
+
+Where the model does not determine the lengths, they are scripted. Both sides alternate, and the
+figures are medians over the rounds. `--check` exits with 1 if ours is not as much faster as it
+should be. `--pretrained` instead uses SmolLM2-135M-Instruct in bfloat16 with the prompts of
+`grpo-ext demo real`, on one thread and in seconds of processor time. Predictions before the first
+run: 2.3 times as fast on Countdown, 2.5 on long completions, 1.0 at equal lengths.
 """
 
 from __future__ import annotations

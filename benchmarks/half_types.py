@@ -1,13 +1,14 @@
-"""What do bfloat16's remedies cost in a step, and does bfloat16 learn as float32 does?
+"""How much do the float32 options for bfloat16 cost, and does bfloat16 learn as float32 does?
 
     python -m benchmarks.half_types [--quick] [--check] [--only cost|learning] [--model FOLDER]
         [--rounds N] [--seeds N] [--steps N] [--out FILE]
 
-`cost` runs the same step in turns: without remedies, with `residual_in_fp32`, and with
-`attention_in_fp32`, too. Its seconds are processor time of generation and of scoring with the
-backward pass. `learning` trains an adapter by the length of its completions, with the same seeds in
-both types. `--check` exits with 1 if the rewards of both types differ by more than four standard
-errors. Without `--model` the model is an untrained one of 0.5 million parameters.
+`cost` runs the same step in turn without options, with `residual_in_fp32`, and with
+`attention_in_fp32` as well. It measures seconds of processor time of generation, and of scoring
+with the backward pass. `learning` trains an adapter with a reward for the length of completions, in
+both types with the same seeds. `--check` exits with 1 if the rewards of the two types differ by
+more than four standard errors. The model is an untrained one of 0.5 million parameters unless
+`--model` names another.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Programs as models write them, with tests: functions of values, classes, and contest programs
-that read and print.
+"""Programs like those that models write, with tests: functions, classes and contest programs.
 
-Half of each kind do what the tests ask for, half are another program of the kind that differs on
-them. Expected values and outputs come from the bodies themselves, run here.
+A contest program reads its input and prints its output. Half of each kind do what the tests ask
+for; each of the others is a different program of the same kind that fails them. The expected values
+and outputs come from running the correct programs here.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Does a hostile program of the reward `code` leave anything on the machine, or get anything?
+"""Does a hostile program that the reward `code` runs leave anything behind, or get a score?
 
     python -m benchmarks.hostile_code [--quick] [--check] [--out FILE]
 
-Each program of `tests/support/hostile_programs.py` runs alone, on asserts and on inputs with
-outputs, then 500 in a pool of two reward workers. After each, the whole machine is as before:
-processes, mounts, namespaces, cgroups, System V objects, and the names in /tmp, /var/tmp and
-/dev/shm. After the pool the kernel's memory that it cannot reclaim is as before, too. Nothing else
-should start or end on the machine meanwhile. `--check` exits with 1 if something stayed, or a
-program was not scored 0.
+Runs each program of `tests/support/hostile_programs.py` alone, with asserts and with inputs and
+outputs, and then 500 of them in a pool of two reward workers. After each run, the machine must be
+in the same state as before: processes, mounts, namespaces, cgroups, System V objects, and the names
+in /tmp, /var/tmp and /dev/shm. After the pool, the memory that the kernel cannot reclaim must be
+the same as well. Nothing else should start or end on the machine meanwhile. `--check` exits with 1
+if anything was left behind, or if a program did not score 0.
 """
 
 import argparse

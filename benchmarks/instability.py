@@ -1,12 +1,13 @@
-"""Does the monitor notice a learning rate that is too high in time? Are there false alarms?
+"""Does the monitor notice in time that the learning rate is too high, without false alarms?
 
     python -m benchmarks.instability [--quick] [--check] [--model FOLDER] [--out FILE]
 
-The tiny Countdown model trains from its warm start, 16 groups per step. The learning rate rises
+The tiny Countdown model trains from its warm start with 16 groups per step. The learning rate rises
 within 20 steps to six times the recipe's, and the reward collapses. The collapse begins after the
-last step whose reward is no lower than the lowest of the first ten steps. Healthy runs have the
-recipe's learning rate, three seeds, with every rule on. `--check` exits with 1 if the alarm
-`reward_collapse` comes later than 10 steps after the beginning, or a healthy run has an alarm.
+last step whose reward is at least the lowest of the first ten steps. Healthy runs use the recipe's
+learning rate with every rule on, for three seeds. `--check` exits with 1 if the alarm
+`reward_collapse` comes more than 10 steps after the collapse begins, or if a healthy run raises an
+alarm.
 """
 
 from __future__ import annotations

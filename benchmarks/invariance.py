@@ -1,12 +1,12 @@
-"""How much does the gradient of an optimizer step change if the same completions are cut into other
-micro-batches?
+"""How much does the gradient of a step change if it is cut into other micro-batches?
 
     python -m benchmarks.invariance [--quick] [--check] [--out FILE]
 
-For every loss, with KL: the largest relative difference of the gradient, ours and TRL's, from that
-of one whole batch on one rank, over accumulation 1, 2, 4, 8, steps_per_generation at half, equal
-and twice of it, and one and two ranks. The completions are fixed, some empty (not TRL's), some
-truncated and masked. `--check` exits with 1 if one of ours is above 1e-5.
+Prints, for every loss with KL, the largest relative difference between the gradient of a cut step
+and that of one whole batch on one rank, for ours and for TRL. The cuts are gradient accumulation
+over 1, 2, 4 and 8 micro-batches, steps_per_generation of half, once and twice that number, and one
+and two ranks. The completions are fixed; some are empty (not for TRL), and some are truncated and
+masked. `--check` exits with 1 if one of our differences is above 1e-5.
 """
 
 from __future__ import annotations

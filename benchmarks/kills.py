@@ -1,14 +1,14 @@
-"""Does a run that is killed at any moment, and restarted, end like an uninterrupted run?
+"""Does a run that is killed at any moment and restarted end like an uninterrupted run?
 
-    python -m benchmarks.kills [--quick] [--check] [--settings NAME ...] [--kinds NAME ...] [--ranks
-                              N ...] [--steps N ...] [--moments N] [--seed N] [--out FILE]
+    python -m benchmarks.kills [--quick] [--check] [--settings NAME ...] [--kinds NAME ...]
+        [--ranks N ...] [--steps N ...] [--moments N] [--seed N] [--out FILE]
 
-SIGKILL ends a run of two epochs with every stateful feature on (`fault_runs.py`) at each of its 16
-steps in turn, right after each save, while it writes a checkpoint, and at random moments; each time
-it is restarted and continues. With a sampler process, SIGKILL also ends that one, while it starts,
-works and waits, and the run goes on by itself. On one and on two ranks. Weights, optimizer, metrics
-and samples are compared bit for bit with those of the uninterrupted run. `--check` exits with 1 if
-anything differs.
+SIGKILL ends a run of two epochs with every stateful feature on (`fault_runs.py`): at each of its 16
+steps in turn, right after each save, while it writes a checkpoint, and at random moments. Each
+time, the run is restarted and continues. SIGKILL also ends a sampler process while it starts, works
+and waits; there the run continues by itself. All trials run on one rank and on two. Weights,
+optimizer, metrics and samples are compared bit for bit with those of the uninterrupted run.
+`--check` exits with 1 if anything differs.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
-"""How far are the trainer's log-probs from those that the sampler drew with, for ours and for TRL?
+"""How far are the trainer's log-probs from those that the sampler used, for ours and for TRL?
 
     python -m benchmarks.logprobs [--quick] [--check] [--tokens 20000] [--out FILE]
     python -m benchmarks.logprobs --memory
     python -m benchmarks.logprobs --recorder [--check]
 
 A tiny model samples through transformers' `generate` at every temperature, top_k, top_p and min_p
-of the grid. For each: the largest difference of a sampled token's log-prob, and the mean importance
-ratio (trainer over sampler, 1 if exact) with its standard error. `--check` exits with 1 if one of
-our differences is above 1e-4, or the 95 % interval of a mean ratio misses 1 and 1e-6. `--memory`
-prints the peak memory of scoring 1,024 positions, forward and backward, each in a separate process.
-`--recorder` prints the share of a step of the Countdown demo that recording the sampler's log-probs
-takes, and with truncation also the kept tokens, which scoring reads; `--check` exits with 1 if
-log-probs without truncation take more than 2 %.
+of the grid. For each setting, the figures are the largest difference in the log-prob of a sampled
+token, and the mean importance ratio (trainer over sampler, 1 if exact) with its standard error.
+`--check` exits with 1 if one of our differences is above 1e-4, or if the 95 % interval of a mean
+ratio misses 1 by more than 1e-6. `--memory` prints the peak memory of scoring 1,024 positions,
+forward and backward, with each side in a separate process. `--recorder` prints the share of a step
+of the Countdown demo that is spent on recording the sampler's log-probs and, with truncation, the
+kept tokens. There, `--check` exits with 1 if recording log-probs without truncation takes more than
+2 %.
 """
 
 from __future__ import annotations

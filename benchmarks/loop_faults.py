@@ -1,14 +1,14 @@
-"""What do the usual faults of a GRPO loop that is written from scratch do to learning?
+"""How do the usual faults of a GRPO loop written from scratch affect learning?
 
-    python -m benchmarks.loop_faults [--quick] [--check] [--model FOLDER] [--plot FILE.png] [--out
-    FILE]
+    python -m benchmarks.loop_faults [--quick] [--check] [--model FOLDER] [--plot FILE.png]
+        [--out FILE]
 
-The loop of `own_loop.py` trains tiny Countdown from its warm start: without a fault, and with each
-fault by itself, three seeds. Prints held-out greedy accuracy, completion length and gradient norm
-at the end, and the difference that the fault makes, seed by seed, with its 95 % interval. `--check`
-exits with 1 unless the loop without faults learns and scoring truncated samples over the whole
-vocabulary costs accuracy, both by these intervals; a single seed, as with `--quick`, is only
-measured.
+The loop of `own_loop.py` trains tiny Countdown from its warm start, without a fault and with each
+fault alone, for three seeds. Prints the held-out greedy accuracy, completion length and gradient
+norm at the end, and the difference that each fault makes, paired by seed, with its 95 % interval.
+`--check` exits with 1 unless, by these intervals, the loop without faults learns and scoring
+truncated samples over the whole vocabulary costs accuracy. A single seed, as with `--quick`, is
+only measured.
 """
 
 from __future__ import annotations

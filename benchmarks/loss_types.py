@@ -1,14 +1,14 @@
-"""grpo, bnpo and dr_grpo from one warm start: reward and completion length over the steps, and the
-weight of a token.
+"""How do grpo, bnpo and dr_grpo differ in reward, completion length and the weight of a token?
 
-    python -m benchmarks.loss_types [--quick] [--check] [--model FOLDER] [--plot FILE.png] [--out
-    FILE]
+    python -m benchmarks.loss_types [--quick] [--check] [--model FOLDER] [--plot FILE.png]
+        [--out FILE]
 
-The losses differ in the divisor of a completion's tokens: its length (grpo), the tokens of the step
-(bnpo, like dapo) or a constant (dr_grpo). Dividing by the length is said to favour short right
-answers and long wrong ones. The tiny model trains with each, three seeds; the plot shows the
-result. The table gives the weight of one token in completions of several lengths, as the gradient
-of the aggregation. `--check` exits with 1 if that differs from the formula.
+The losses divide the sum over a completion's tokens by its length (grpo), by the number of tokens
+in the step (bnpo, like dapo) or by a constant (dr_grpo). Dividing by the length is said to favour
+short correct answers and long wrong ones. The tiny model trains with each loss from the same warm
+start, for three seeds, and the plot shows reward and completion length over the steps. The table
+gives the weight of one token in completions of several lengths, computed as the gradient of the
+aggregation. `--check` exits with 1 if a weight differs from the formula.
 """
 
 from __future__ import annotations

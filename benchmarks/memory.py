@@ -1,12 +1,11 @@
-"""How much memory does each way of training take on a GPU, by the formulas of
-`grpo_ext.recipe.memory`? The table of the docs.
+"""How much GPU memory does each way of training take, by the formulas of `grpo_ext.recipe.memory`?
 
     python -m benchmarks.memory [--quick] [--check]
 
-Shapes of Qwen2.5 in bfloat16, AdamW, no KL, gradient checkpointing, micro-batches of 8 completions
-of 256 + 1,024 tokens. `--check` trains tiny models for a step, counts the bytes of weights,
-gradients and optimizer state, and exits with 1 if they differ from the formulas (`--quick`: one
-model of the three).
+Prints the table of the docs. It is for Qwen2.5's shapes in bfloat16 with AdamW, gradient
+checkpointing and no KL, in micro-batches of 8 completions of 256 + 1,024 tokens. `--check` trains
+three tiny models (one with `--quick`) for a step, counts the bytes of weights, gradients and
+optimizer state, and exits with 1 if they differ from the formulas.
 """
 
 from __future__ import annotations

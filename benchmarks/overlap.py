@@ -1,22 +1,27 @@
-"""What does `overlap: one_step` bring, and does it learn as well? The two cores as two devices, one
-thread for each side.
+"""How much faster is training with `overlap: one_step`, and does it learn as well?
 
     python -m benchmarks.overlap [--quick] [--check] [--learn] [--out FILE]
 
-Two cases of tiny Countdown after its warm start: `countdown_runs.py` as it is, and `balanced`:
-fewer completions, sampled hotter and longer, so that their lengths are uneven and generation (G)
-and training (T) take about as long. In a third, `long tail`, sampled at temperature 2, a few
-completions are much longer than the others; there `partial_rollouts` is tried, too. The learning
-rate is too small to change what is sampled, so that all runs do the same work. Four ways on the
-same work, each in processes of its own that alternate: plain TRL and ours with both cores for
-everything; ours with a sampler process and one thread a side, in turn and with overlap. Where vLLM
-is installed, its server takes the place of the sampler process for two more ways. The bound of the
-overlap is (G + T) / max(G, T), by the seconds of the run in turn; it takes each side for one core,
-but vLLM's server is three processes that want more. `--learn` trains three seeds to the end of 80
-steps instead, with and without overlap, by both policies of the ratio, and then with
-`num_iterations: 2` at twice the learning rate, where age hurts. Predicted before the first run: 1.3
-and 1.8 times, no difference in learning, and 1.4 times by partial rollouts over overlap without
-them.
+Two cores stand for two devices, with one thread for each side. There are three cases of tiny
+Countdown after its warm start:
+
+- `countdown_runs.py` as it is;
+- `balanced`: fewer completions, sampled at a higher temperature and longer, so that their lengths
+  are uneven and generation (G) and training (T) take about as long;
+- `long tail`: sampled at temperature 2, so that a few completions are much longer than the others;
+  this case also tests `partial_rollouts`.
+
+The learning rate is too small to change what is sampled, so all runs do the same work. Four ways
+are compared, which alternate in separate processes: plain TRL and ours, each with both cores for
+everything; and ours with a sampler process and one thread per side, without and with overlap. If
+vLLM is installed, its server replaces the sampler process in two more ways. The bound of the
+overlap is (G + T) / max(G, T), with the seconds of the run without overlap. It assumes one core per
+side, but vLLM's server has three processes that need more.
+
+`--learn` instead trains three seeds for 80 steps with and without overlap, with both policies that
+ratios can refer to, and then with `num_iterations: 2` at twice the learning rate, where the age of
+samples matters. Predictions before the first run: 1.3 and 1.8 times as fast, no difference in
+learning, and 1.4 times as fast with partial rollouts as with overlap alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""GRPO as one writes it oneself, in a hundred lines, with the usual faults of such loops as
-switches.
+"""A GRPO loop written from scratch in a hundred lines, with common faults as switches.
 
-Without faults the loop computes what `GRPOExtTrainer` computes with `loss_type: grpo`; the test
-compares the weights after three steps. `benchmarks/loop_faults.py` measures what each fault does.
+Without faults, the loop computes what `GRPOExtTrainer` computes with `loss_type: grpo`; a test
+compares the weights after three steps. `benchmarks/loop_faults.py` measures the effect of each
+fault.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Files of figures in `benchmarks/results/`.
+"""Read and write the files of figures in `benchmarks/results/`.
 
-What was measured, on which machine, when, and at which commit.
+A file says what was measured, on which machine, when, and at which commit.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""Does `relevance` see meaning? It lets the last line of a quatrain choose its own poem out of
-eight.
+"""Does the reward `relevance` recognize meaning? It matches last lines of quatrains to their poems.
 
-    python -m benchmarks.relevance QUATRAINS.jsonl            rows have `lines`, four of them; some
-    minutes on two cores python -m benchmarks.relevance QUATRAINS.jsonl --quick    the same with
-    less work, which teaches nothing python -m benchmarks.relevance QUATRAINS.jsonl --check    exit
-    code 1 unless it is better than chance by two errors
+    python -m benchmarks.relevance QUATRAINS.jsonl [--quick] [--check]
 
-A tiny causal model learns whole quatrains, without those that are held out, each time with its
-lines in another order, so that it learns which characters go together rather than the poems. Then,
-for each held-out poem, `relevance` scores its last line after its own first three lines and after
-those of seven others of the same length; each of the eight prompts is compared with the other
-seven. The line chooses the prompt with the best score. By chance one of eight is right.
+Each row of the file has `lines`, a list of four; a run takes some minutes on two cores. A tiny
+causal model learns whole quatrains, except those that are held out, each time with their lines in
+another order, so that it learns which characters go together and not the poems themselves. Then
+`relevance` scores the last line of each held-out poem after the first three lines of this poem and
+of seven others of the same length. Each of these eight prompts is compared with the other seven,
+and the line is matched to the prompt with the best score. One of eight is right by chance.
+`--quick` does less work, which teaches the model nothing. `--check` exits with 1 unless the result
+is better than chance by two standard errors.
 """
 
 import argparse

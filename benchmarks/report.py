@@ -1,18 +1,20 @@
-"""Does the report open fast, send nothing, and show model output as text?
+"""Does the report open fast, send no requests, and show model output as text?
 
-    python -m benchmarks.report             50,000 completions, in headless Chromium (about two
-    minutes) python -m benchmarks.report --quick     5,000 python -m benchmarks.report --check
-    exit code 1 unless every figure reaches its bound python -m benchmarks.report --pictures DIR
-    [--run RUN]    pictures of the page: desktop, phone, dark, and as printed
+    python -m benchmarks.report [--quick] [--check]
+    python -m benchmarks.report --pictures DIR [--run RUN]
 
-1. Opening: the page is usable under 2 s after the navigation; the time until its curves are drawn
-is also measured.
-2. The page holds only visible rows: under 100 of them.
-3. No request but for the page itself, no script error; a completion that is a script tag stays
-text.
-4. The page works by keyboard.
-5. Logging: writing the lines of a step, 256 completions of 500 characters, takes under 20 ms (2 %
-of a step of 1 s).
+Opens a report of 50,000 completions (5,000 with `--quick`) in headless Chromium, which takes about
+two minutes. `--check` exits with 1 unless every figure is within its bound. `--pictures` writes
+pictures of the page: on a desktop, on a phone, in dark mode, and as printed.
+
+1. Opening: the page is usable within 2 s of the navigation. The time until its curves are drawn is
+   also measured.
+2. The page contains only visible rows: fewer than 100.
+3. The only request is for the page itself, there are no script errors, and a completion that is a
+   script tag is shown as text.
+4. The page can be used with the keyboard.
+5. Logging: writing the lines of a step, 256 completions of 500 characters, takes less than 20 ms (2
+   % of a step of 1 s).
 """
 
 from __future__ import annotations

@@ -2,17 +2,17 @@
 
     python -m benchmarks.rewards             all figures (about two minutes on two cores)
     python -m benchmarks.rewards --quick     the same with less work, in seconds
-    python -m benchmarks.rewards --check     exit code 1 unless every figure reaches its bound
+    python -m benchmarks.rewards --check     exit code 1 unless every figure is within its bound
 
-1. countdown and the usual function with regular expressions and `eval`, in turn on the same
-   completions: at least 0.8 times its speed.
-2. poem_format on one core: at least 10,000 poems per second.
-3. accuracy through two workers and the same rows in this process: at least 1.6 times as fast (on
-two free cores).
-4. A batch of 256 with 5 hanging answers and one that exhausts memory: done within the deadline + 2
-s, with 250 right scores.
-5. accuracy, TRL's accuracy_reward and math-verify on tests/rewards/answers.tsv, 10 s per row: with
-   ours no wrong answer counts as right, and at most three right ones as wrong.
+1. `countdown` and the usual function with regular expressions and `eval`, which alternate on the
+   same completions: `countdown` has at least 0.8 times its speed.
+2. `poem_format` on one core: at least 10,000 poems per second.
+3. `accuracy` with two workers: at least 1.6 times as fast as in this process on the same rows (on
+   two free cores).
+4. A batch of 256 with 5 answers that hang and one that exhausts memory: finished within 2 s after
+   the deadline, with 250 correct scores.
+5. `accuracy`, TRL's `accuracy_reward` and math-verify on tests/rewards/answers.tsv, with 10 s per
+   row: ours accepts no wrong answer and rejects at most three correct ones.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What several seeds say together."""
+"""Summarize a figure over several seeds."""
 
 from grpo_ext.common.estimates import Estimate
 

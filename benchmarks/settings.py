@@ -1,12 +1,13 @@
-"""Are the settings that `grpo-ext bench` names the fastest of all?
+"""Are the settings that `grpo-ext bench` recommends the fastest ones?
 
     python -m benchmarks.settings [--quick] [--check] [--out FILE]
 
-Three tiny recipes with random weights and drawn lengths, on both cores. `grpo-ext bench`'s search
-runs as a user would run it. Then every layout with every limit of a micro-batch is measured in
-three rounds, one after another, so that what slows the machine down slows all, and those within 1.3
-times of the fastest, and the named ones, in six more. `--check` exits with 1 if the named settings
-take more than 1.1 times the fastest ones of the sweep.
+Uses three tiny recipes with random weights and random lengths, on both cores. The search of
+`grpo-ext bench` runs as it does for a user. Then every layout with every limit of a micro-batch is
+measured in three rounds, in turn, so that anything that slows the machine down slows all of them.
+The recommended settings, and those within 1.3 times the fastest, are measured in six more rounds.
+`--check` exits with 1 if the recommended settings take more than 1.1 times as long as the fastest
+ones of the sweep.
 """
 
 from __future__ import annotations

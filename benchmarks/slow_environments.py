@@ -1,15 +1,17 @@
-"""How long does a generation take whose environment waits for a service?
+"""How long does a generation take if its environment waits for a service?
 
     python -m benchmarks.slow_environments [--quick] [--check] [--out FILE]
 
-16 episodes of three turns of unequal lengths; each calls a service once, in its first turn, and
-waits 2 s for it. The code is synchronous, async, or synchronous in 16 threads. A tiny model plays
-them in a training run, with transformers and in a sampler process; a stub with random turns plays
-them as a vLLM server does, each episode for itself, and as a colocated engine does, turn by turn.
-Then the same with 2 s in `reset`. One call after another takes 32 s; at most 5 s are asked for.
+There are 16 episodes of three turns of unequal lengths. In its first turn, each calls a service
+once and waits 2 s for it. The code is synchronous, async, or synchronous in 16 threads. A tiny
+model plays the episodes in a training run, with transformers and in a sampler process. A stub with
+random turns plays them as a vLLM server does, each episode on its own, and as a colocated engine
+does, turn by turn. All cases are repeated with the 2 s in `reset`. Calls made one after another
+would take 32 s; at most 5 s are allowed.
 
-Last, what it costs that a row stands still: an environment that answers at once, synchronous and
-async, with the passes of the model and the tokens that it reads in them.
+Finally, the cost of rows that leave the batch to wait is measured: an environment that answers at
+once is run synchronous and async, and the passes of the model and the tokens read in them are
+counted.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Does a run notice that the engine which samples has other weights than the trainer?
+"""Does a run notice that its sampling engine has other weights than the trainer?
 
     python -m benchmarks.stale_engine [--quick] [--check] [--out FILE]
 
-A tiny model trains for three steps beside a sampler in another process, to which the weights are
-sent after each step. Three runs: every update arrives; one does not, at a learning rate of 1e-6,
-where log-probs hardly show it; the embedding alone keeps its first values. Then the same with
-`overlap: one_step`. A run that notices ends with an error and a whole checkpoint. `--check` exits
-with 1 if a faulty run went on, or the sound one did not reach its end. vLLM is not needed.
+A tiny model trains for three steps with a sampler in another process, to which the weights are sent
+after each step. In the first of three runs, every update arrives. In the second, one update does
+not arrive, at a learning rate of 1e-6, where log-probs hardly show it. In the third, only the
+embedding keeps its first values. All three are repeated with `overlap: one_step`. A run that
+notices the fault ends with an error and a complete checkpoint. `--check` exits with 1 if a faulty
+run continued, or if the sound one did not finish. vLLM is not needed.
 """
 
 from __future__ import annotations

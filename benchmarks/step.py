@@ -1,27 +1,28 @@
-"""How long does the training phase of an optimizer step take, for ours and for plain TRL, on the
-same completions?
+"""How long does the training phase of a step take with ours and with plain TRL?
 
     python -m benchmarks.step [--quick] [--check] [--case NAME ...]
         [--parts time memory ranks profile] [--out FILE]
     python -m benchmarks.step --pretrained [--case NAME ...] [--out FILE]
     python -m benchmarks.step --growth PLOT.png [--out FILE]
 
-The training phase is everything but sampling: rewards, advantages, old and reference log-probs, the
-loss and its gradient. TRL and ours alternate on the same completions, in one process. Parts:
+The training phase is everything except sampling: rewards, advantages, old and reference log-probs,
+the loss and its gradient. TRL and ours alternate on the same completions in one process. The parts
+are:
 
-- time: median seconds of both, the median ratio, tokens run through the model, the largest
-  difference of the gradient relative to its largest entry, and a lower bound: the seconds of the
-  matrix products alone, at this machine's rate for that width;
-- memory: the most that a step needs above the memory of the process before it, each side in a
+- time: the median seconds of both, the median ratio, the tokens run through the model, the largest
+  difference of the gradient relative to its largest entry, and a lower bound, which is the time of
+  the matrix products alone at the rate that this machine reaches for that width;
+- memory: the most that a step needs beyond the memory of the process before it, with each side in a
   separate process;
-- ranks: time again, on two ranks;
-- profile: how the time of our steps is spent.
+- ranks: the same as time, on two ranks;
+- profile: what our steps spend their time on.
 
-Without a GPU one thread works, for which the bounds hold. Seconds are then processor time, so that
-other processes have little effect.
+Without a GPU, one thread works; the bounds apply to that case. The figures are then seconds of
+processor time, so that other processes have little effect.
 
-`--check` exits with 1 if a ratio is under its bound, our fastest run takes more times the lower
-bound than a case allows, gradients differ by more than 1e-5, or ours needs more memory.
+`--check` exits with 1 if a ratio is below its bound, if our fastest run exceeds the lower bound by
+more than the factor that a case allows, if gradients differ by more than 1e-5, or if ours needs
+more memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""How a step's seconds grow with the length of completions and the size of groups, and from which
-prompt on sharing pays.
-"""
+"""How a step's time grows with completion length and group size, and when sharing prompts pays."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""What does truncated sampling do to learning? Countdown with top_k 20 and top_p 0.9, ours and
-plain TRL.
+"""How does truncated sampling affect learning with ours and with plain TRL?
 
     python -m benchmarks.truncated [--quick] [--check] [--model FOLDER] [--out FILE]
 
-The tiny model trains from its warm start (made first, in about a minute, unless `--model` names
-one) for 80 steps. TRL scores completions as if they were drawn from the whole vocabulary; ours
-under the policy that drew them. Prints held-out accuracy after the same steps, one row per seed.
-`--check` exits with 1 if ours is behind TRL, by the 95 % interval of the difference over the seeds;
-a single seed has none.
+The tiny Countdown model trains for 80 steps with top_k 20 and top_p 0.9, from its warm start, which
+takes about a minute to make unless `--model` names a model. TRL scores completions as if they were
+drawn from the whole vocabulary; ours scores them under the policy that drew them. Prints the
+held-out accuracy after the same steps, one row per seed. `--check` exits with 1 if ours is worse
+than TRL, by the 95 % interval of the difference over the seeds; a single seed has no interval.
 """
 
 from __future__ import annotations

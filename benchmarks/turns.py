@@ -1,14 +1,14 @@
-"""What do several turns cost? Tokens that go through the model and seconds, for episodes of four
-turns.
+"""How many tokens and seconds do episodes of four turns cost, compared with a single turn?
 
     python -m benchmarks.turns [--quick] [--check] [--out FILE]
 
-Three ways with the same model, prompts and number of tokens: one turn as long as the episodes;
-episodes within one `generate`; and a loop that requests one turn at a time and reads the
-conversation again each time, like the tool loop of TRL 1.16. All use the fast decoding loop. Then
-training runs: TRL's own tool loop beside ours; and both tasks with truncated sampling, to see how
-far the importance ratio of a token that the model wrote is from 1. Predicted before the first run:
-1.0 times the tokens of one turn, 0.4 times those of the loop; TRL reads 3 times the tokens of ours.
+Compares three ways to generate with the same model, prompts and number of tokens: one turn as long
+as the episodes; episodes within one call of `generate`; and a loop that requests one turn at a time
+and reads the whole conversation again each time, like the tool loop of TRL 1.16. All use the fast
+decoding loop. Training runs then compare TRL's own tool loop with ours, and show for both tasks
+with truncated sampling how far the importance ratio of a token that the model wrote is from 1.
+Predictions before the first run: 1.0 times the tokens of one turn and 0.4 times those of the loop;
+TRL reads 3 times as many tokens as ours.
 """
 
 from __future__ import annotations

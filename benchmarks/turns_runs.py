@@ -1,4 +1,4 @@
-"""Training runs of episodes: how exact each sampler is, and what TRL's own tool loop reads."""
+"""Train on episodes: how exact each sampler is, and how many tokens TRL's own tool loop reads."""
 
 from __future__ import annotations
 

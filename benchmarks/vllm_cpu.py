@@ -1,14 +1,14 @@
-"""Tokens per second of three samplers on a CPU: transformers' `generate`, ours, and vLLM in the
-same process.
+"""How many tokens per second do transformers' `generate`, ours and vLLM sample on a CPU?
 
     .venv-vllm/bin/python -m benchmarks.vllm_cpu [--quick] [--check] [--model FOLDER] [--out FILE]
 
-Tiny Countdown: 256 completions of at most 72 tokens, 8 per prompt, at temperature 1, from its
-warm-started model, made here in a minute unless `--model` names one. Each side is called as a
-training step calls it, after one call that is not counted; vLLM gets the weights before each call,
-as in training, and that time counts. Each side runs in a separate process, on one thread; figures
-are medians of the rounds. `--check` exits with 1 if vLLM's log-probs differ from the trainer's, or
-ours is not faster than transformers'. Needs the environment of `make vllm`.
+Samples 256 completions of tiny Countdown, 8 per prompt and at most 72 tokens each, at temperature
+1. The warm-started model is made in a minute unless `--model` names one. Each sampler is called as
+in a training step, after one call that is not counted. vLLM runs in the same process as the
+trainer, and the time that it takes to load the weights before each call is included, as in
+training. Each side runs in a separate process, on one thread, and the figures are medians over the
+rounds. `--check` exits with 1 if vLLM's log-probs differ from the trainer's, or if ours is not
+faster than transformers'. Needs the environment of `make vllm`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""How much does leaving out groups without signal gain on Countdown, in equal time?
+"""How much does leaving out groups without signal improve Countdown in equal time?
 
     python -m benchmarks.zero_signal [--quick] [--check] [--model FOLDER] [--seeds N] [--seconds S]
-    [--out FILE]
+        [--out FILE]
 
-Plain TRL, ours, and ours with `group_filter: refill`, with `curriculum: adaptive`, and with both
-train tiny Countdown after its warm start for the same time; three seeds, constant learning rate.
-Prints greedy accuracy on the held-out problems at the end, the time to reach plain TRL's, and how
-far the mean accuracy over the run is from TRL's with the same seed. Time is CPU time of the process
-without evaluations, so that other processes do not count. `--check` exits with 1 if refill or both
-are behind TRL in that mean, by the 95 % interval over the seeds. A single seed, as with `--quick`,
-has no interval: it is only measured, and `--check` says so. In one run the time to reach TRL's
-accuracy varies from 0.1 to 0.8 of TRL's.
+Plain TRL, ours, ours with `group_filter: refill`, ours with `curriculum: adaptive`, and ours with
+both train tiny Countdown after its warm start for the same time, with three seeds and a constant
+learning rate. Prints the greedy accuracy on held-out problems at the end, the time to reach plain
+TRL's accuracy, and the difference from TRL, with the same seed, in mean accuracy over the run. Time
+is CPU time of the process without evaluations, so that other processes do not count. `--check`
+exits with 1 if refill alone or both together are worse than TRL in that mean, by the 95 % interval
+over the seeds. A single seed, as with `--quick`, has no interval: it is only measured, and
+`--check` says so. In single runs, the time to reach TRL's accuracy varies from 0.1 to 0.8 of TRL's
+time.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""All figures of a GPU in one go: `python -m benchmarks.gpu`."""
+"""Measure all figures of a GPU with one command: `python -m benchmarks.gpu`."""

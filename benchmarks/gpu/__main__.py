@@ -1,21 +1,20 @@
-"""All figures of a GPU in one go, the most important ones first; what it has found stays when it is
-cut off.
+"""Measure all figures of a GPU with one command, the most important ones first.
 
     python -m benchmarks.gpu [--parts NAME ...] [--minutes 40] [--out FOLDER] [--wheels FOLDER]
                              [--again] [--vllm_python FILE] [--model PLACE] [--quick] [--dry_run]
                              [--check]
 
-Needs torch for CUDA and this folder; `setup`, the first part, installs the rest where it can. No
-model and no data are downloaded: weights are random, in real shapes, and the tokenizer is made
-here. Each part says what it predicts and by which formula, measures it in a process of its own that
-is killed at its limit, and writes `PART.json`, `PART.log` and its lines of `table.md` as it goes. A
-part that fails does not stop the next ones. The same command goes on with the parts without a
-result.
+Needs torch for CUDA and this folder; `setup`, the first part, installs the rest where possible. No
+models or data are downloaded: models have real shapes and random weights, and the tokenizer is made
+here. Each part says what it predicts and by which formula, runs in a separate process that is
+killed at its limit, and writes `PART.json`, `PART.log` and its lines of `table.md` as it goes. A
+part that fails does not stop the next ones. What was measured is kept if the command is
+interrupted; run it again to continue with the parts that have no result.
 
-`--minutes` limits the whole call: where a command may take ten minutes only, call it several times
-with `--minutes 9`. To go on with it on a fresh machine, bring the folder of results along.
-`--dry_run` goes through the same parts on a CPU at tiny size. `--check` exits with 1 if a bound is
-missed or a part has failed.
+`--minutes` limits the whole call: where a command may take only ten minutes, run it several times
+with `--minutes 9`. To continue on another machine, copy the folder of results there. `--dry_run`
+runs the same parts at tiny size on a CPU. `--check` exits with 1 if a figure misses its bound or a
+part has failed.
 """
 
 from __future__ import annotations

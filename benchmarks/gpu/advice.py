@@ -1,5 +1,6 @@
-"""What `grpo-ext bench` advises, against the best of a sweep over layouts, tokens of a micro-batch,
-and checkpointing.
+"""Compare the settings that `grpo-ext bench` recommends with the best ones of a sweep.
+
+The sweep covers layouts, tokens per micro-batch, and gradient checkpointing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""FlashAttention without its package: torch's own kernels for sequences of different lengths,
-called by transformers.
+"""FlashAttention without its package: torch's own kernels for sequences of different lengths.
 
 torch has the kernels of FlashAttention 2 as `varlen_attn` (since 2.10), so nothing needs to be
-installed or built. transformers calls them as it calls the package's: with padding removed, and
-with the sequences of a packed row kept apart. On a CPU and in float32, where there is no such
-kernel, the same function computes each sequence by itself.
+installed or built. transformers calls them as it calls those of the package: padding is removed,
+and the sequences of a packed row are kept apart. On a CPU and in float32, for which there is no
+such kernel, the same function computes each sequence separately.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Wheels for a machine without a network: what `setup` would install, in folders of a size that can
-be sent.
+"""Collect the wheels that `setup` would install, for a machine without a network.
 
     python -m benchmarks.gpu.carry FOLDER [--have FILE] [--torch 2.11] [--python 3.12] [--mib 50]
-    [--vllm] [--quick]
+        [--vllm] [--quick]
 
-Run it where a registry can be reached. `FILE` lists the packages that the machine has, one a line.
-Wheels are cut where they are too large, and lie in FOLDER/1, FOLDER/2 and so on. Send one after the
-other and call there `python -m benchmarks.gpu --parts setup --wheels FOLDER/1`; the call for the
-last one installs all. With `--vllm` also vLLM and what it needs beside torch, without kernels for
-what text generation in 16 bits does without.
+Run it where a package registry can be reached. `FILE` lists the packages that the other machine
+already has, one per line. The wheels are written to FOLDER/1, FOLDER/2 and so on, each small enough
+to be sent (`--mib`); larger wheels are split. Send one folder after the other, and run `python -m
+benchmarks.gpu --parts setup --wheels FOLDER/1` there for each; the call for the last one installs
+everything. `--vllm` adds vLLM and what it needs besides torch, except kernels that 16-bit text
+generation does not use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parts that pass or fail: the demo, tests, and a run that is killed."""
+"""The parts that pass or fail: the demo, the tests, and a run that is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes of parts: their Python, their environment, and their end at a limit."""
+"""Run parts in separate processes: their Python, their environment, and their time limit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Truncated sampling with vLLM: over the kept tokens that it returns, or that the trainer finds.
+"""Truncated sampling with vLLM: with the kept tokens that it returns, or that the trainer finds.
 
-Two training steps at a learning rate of 0 each, with Qwen3's own settings. vLLM returns its kept
-tokens with model runner V2 alone, so runner V1 shows what a run without them has.
+Each case runs two training steps at a learning rate of 0, with Qwen3's own sampling settings. vLLM
+returns kept tokens only with model runner V2, so runner V1 shows what a run without them gets.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The sampler against the trainer in the number types that people train in, with a pretrained model
-where one is given.
+"""Compare sampler and trainer in the usual number types, with a pretrained model if one is given.
 
-Two training steps at a learning rate of 0 for each row, so that the weights that sampled are those
-that score: whatever the log-probs differ by is rounding, of one token after the other with a cache
-against all tokens of a row at once.
+Each row runs two training steps at a learning rate of 0, so the weights that sample are those that
+score. Any difference in log-probs is therefore due to rounding: the sampler reads one token at a
+time with a cache, and the trainer reads all tokens of a row at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parts, the most important first, each with its limits and its function."""
+"""The list of the parts, the most important first, each with its limits and its function."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""GSM8K's seed experiment at its real size: 1,024 questions with 8 completions each, timed over a
-few steps, told as hours.
+"""Estimate the hours of the GSM8K seed experiment at its real size, from a few timed steps.
 
-The recipe is `gsm8k/qwen2.5-1.5b`, with random weights, with the task's own stories as questions,
-and with completions of 256 tokens: an untrained model hardly ever ends one, and a trained one's
-answers have at most 200 tokens. Once with the recipe's 32 completions a step, once with 256.
+The experiment has 1,024 questions with 8 completions each. The recipe is `gsm8k/qwen2.5-1.5b`, with
+random weights, the task's own stories as questions, and completions of 256 tokens: an untrained
+model hardly ever ends a completion, and the answers of a trained one have at most 200 tokens. It is
+timed with the recipe's 32 completions per step, and with 256.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the other parts need.
+"""Find out what the other parts need, and install what is missing.
 
-What is there, and what can be installed, from a registry or from a folder of wheels.
+Packages come from a registry or from a folder of wheels.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Qwen2.5's shapes with random weights, the operations that a step needs, and the rate of matrix
-products.
+"""Models of Qwen2.5's shapes, the operations that a step needs, and the rate of matrix products.
 
-The convention of every share: 6 operations for each trained weight and token, 4 for each frozen
-one, the head at completions only; for attention 12 a layer, number of a hidden state, and pair of a
-token and one that it sees. Each prompt counts once, a completion only if it can change the
-gradient, padding and recomputation not at all. The rate is measured: the best of 20 products of
-large matrices in the number type used.
+Every share of the rate counts operations by the same convention: 6 per token for each trained
+weight, 4 for each frozen one, and the head only for completion tokens; attention takes 12
+operations per layer, hidden dimension and pair of tokens where one sees the other. Each prompt
+counts once, a completion counts only if it can change the gradient, and padding and recomputation
+do not count. The rate is measured: it is the best of 20 products of large matrices in the number
+type that is used.
 """
 
 from __future__ import annotations

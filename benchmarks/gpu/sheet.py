@@ -1,6 +1,6 @@
-"""What a part has found, on disk at once.
+"""Write what a part has found to the disk at once.
 
-A JSON file of its own, and lines of the table that all parts share.
+Each part has a JSON file, and adds lines to a table that all parts share.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The training phase, TRL's and ours in turn on the same completions.
+"""Time the training phase of TRL and of ours, which alternate on the same completions.
 
-Layouts, with activation checkpointing and without.
+The cases are the layouts, with and without gradient checkpointing.
 """
 
 from __future__ import annotations
