@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from grpo_ext.common.hashes import in_share
+from grpo_ext.common.hashes import NUM_HASHES, number_of, share_between
 
 if TYPE_CHECKING:
     from grpo_ext.tasks.base import Row, Task
@@ -30,6 +30,8 @@ class HeldOutFilter:
     held_out: bool  # whether to keep the held-out rows, or the others
     read: int = field(default=0, init=False)  # rows passed to `keeps`
     kept: int = field(default=0, init=False)  # rows that stayed
+    lowest: int = field(default=NUM_HASHES, init=False)  # of the hashes of these rows
+    highest: int = field(default=0, init=False)
 
     @property
     def title(self) -> str:
@@ -37,7 +39,13 @@ class HeldOutFilter:
 
     def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
         """Return for each row whether it stays, and count the rows in `read` and `kept`."""
-        stays = [self.is_held_out(task, row) == self.held_out for row in rows]
+        stays = []
+        for row in rows:
+            hashed = number_of(f"{PURPOSE} {canonical(task.held_out_key(row))}")
+            self.lowest = min(self.lowest, hashed)
+            self.highest = max(self.highest, hashed)
+            is_held_out = hashed < self.share * NUM_HASHES
+            stays.append(is_held_out == self.held_out)
         self.read += len(rows)
         self.kept += sum(stays)
         return stays
@@ -48,21 +56,31 @@ class HeldOutFilter:
         counts = f"{self.kept:,} of {part}{self.read:,}"
         return f"held_out_share {self.share:g}: {counts} rows are {side}"
 
-    def is_held_out(self, task: Task, row: Row) -> bool:
-        """Return whether a row is held out."""
-        return in_share(f"{PURPOSE} {canonical(task.held_out_key(row))}", self.share)
-
     def nothing_left(self, count: int) -> str:
         """Return the error message for the case that none of `count` rows stays."""
         share = f"held_out_share {self.share:g}"
         if self.held_out:
+            return f"{share} holds out none of the {count:,} rows{self._reason(count, 'larger')}"
+        return f"{share} holds out all {count:,} rows{self._reason(count, 'smaller')}"
+
+    def _reason(self, count: int, other: str) -> str:
+        """Return the end of the message for `count` rows: why, and what to write instead.
+
+        Args:
+            count: number of rows.
+            other: what a share that divides them is.
+        """
+        if self.lowest == self.highest:
             return (
-                f"{share} holds out none of the {count:,} rows. Raise held_out_share, or use data "
-                "with more different questions."
+                ", because they all ask the same, and rows that ask the same are on the same side. "
+                "Use data with different questions, or remove held_out_share and name other rows "
+                "in eval_dataset_name."
             )
         return (
-            f"{share} holds out all {count:,} rows. Lower held_out_share, or use data with more "
-            "different questions."
+            f". A hash of what a row asks decides, so that {self.share * count:.3g} of {count:,} "
+            f"rows are held out on average. Write a {other} share, such as "
+            f"{share_between(self.lowest, self.highest)}, or use data with more different "
+            "questions."
         )
 
 

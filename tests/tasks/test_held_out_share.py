@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -354,6 +355,32 @@ def test_too_small_a_share_is_an_error_that_names_it(tmp_path):
         eval_rows(recipe(write(tmp_path / "rows.jsonl", QUESTIONS), held_out_share=1e-9))
     with pytest.raises(ValueError, match=r"held_out_share 0\.999999 holds out all 300 rows"):
         train_rows(recipe(write(tmp_path / "rows.jsonl", QUESTIONS), held_out_share=0.999999))
+
+
+@pytest.mark.parametrize(
+    ("share", "read", "words"),
+    [
+        (0.02, eval_rows, "holds out none of the 16 rows. A hash .* 0.32 of 16 .* a larger share"),
+        (0.99, train_rows, "holds out all 16 rows. A hash .* 15.8 of 16 .* a smaller share"),
+    ],
+)
+def test_of_few_rows_the_error_names_a_share_that_leaves_rows_on_both_sides(
+    share, read, words, tmp_path
+):
+    file = write(tmp_path / "rows.jsonl", QUESTIONS[:16])
+    with pytest.raises(ValueError, match=words) as error:
+        read(recipe(file, held_out_share=share))
+    named = float(re.search(r"such as ([\d.]+),", str(error.value))[1])
+    train, held_out = sides(file, held_out_share=named)
+    assert len(train) + len(held_out) == 16 and train and held_out
+
+
+def test_rows_that_ask_the_same_cannot_be_divided(tmp_path):
+    file = write(tmp_path / "rows.jsonl", ["Why?"] * 16)
+    with pytest.raises(ValueError, match="none of the 16 rows, because they all ask the same"):
+        eval_rows(recipe(file, held_out_share=0.01))
+    with pytest.raises(ValueError, match="all 16 rows, because they all ask the same"):
+        train_rows(recipe(file, held_out_share=0.99))
 
 
 def test_eval_and_train_rows_of_data_that_has_only_train(tmp_path):
