@@ -48,9 +48,7 @@ LESS: dict[str, Any] = {
 
 @contextmanager
 def timed(owner: Any, function: Callable[..., Any], spent: dict[str, float]) -> Iterator[None]:
-    """Add up the seconds of all calls of a function of `owner`, with the calls that it makes, under
-    its name.
-    """
+    """Add the seconds of all calls of a function of `owner` to `spent`, under its name."""
     name = function.__name__
 
     def measured(*args: Any, **kwargs: Any) -> Any:

@@ -36,8 +36,9 @@ from tests.support.logs import entries_with
 def unordered_demonstrations(
     task: Countdown, count: int, *, seed: int = 0
 ) -> Iterator[Demonstration]:
-    """Yield demonstrations with up to four attempts in random order, that give up after six of ten
-    failed attempts.
+    """Yield demonstrations with up to four attempts in random order.
+
+    After each failed attempt, a demonstration gives up with probability 0.6.
     """
     rng = random.Random(seed)
     problems = list(task.generate("train"))
@@ -103,9 +104,7 @@ def recipe_for(model: Path, out: Path | str, **settings: Any) -> Recipe:
 
 
 def in_a_process(module: str, given: list[str], threads: int) -> Any:
-    """Run a program in a process with so many threads, and return what it prints last, which is
-    JSON.
-    """
+    """Run a module in a process with this many threads, and return the JSON that it prints last."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
     command = [sys.executable, "-m", module, *given]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
@@ -130,10 +129,7 @@ def train(
 
 
 def accuracy(recipe: Recipe, model: Path | str, num_samples: int = 4) -> dict[str, float]:
-    """Return held-out results.
-
-    Share solved greedily, mean share of sampled attempts, and their mean length in tokens.
-    """
+    """Return held-out results: shares solved greedily and by sampling, and mean tokens."""
     [summary] = evaluate_models(recipe, [str(model)], num_samples=num_samples, batch_size=256)[
         "summaries"
     ].values()

@@ -71,7 +71,7 @@ def step(count: int) -> Array:
 def verdict_shares(curves: Array, error: float | None = None) -> tuple[float, float]:
     """Return the share of curves that are said to rise, and of those said to fall.
 
-    `error` is the logged standard error of each value; default: none is logged.
+    `error` is the logged standard error of each value; by default, none is logged.
     """
     errors = None if error is None else [error] * curves.shape[1]
     changes = [curve_change(curve.tolist(), sampling_errors=errors) for curve in curves]
@@ -85,10 +85,10 @@ def bounds(
     correlations: Sequence[float] = CORRELATIONS,
     known: bool = False,
 ) -> list[float]:
-    """Return for each of `correlations` the largest share of steady rises that a test can find.
+    """Return, for each of `correlations`, the largest share of steady rises that a test can detect.
 
-    A one-sided test calls at most half of `NOISE_SHARE` a rise at each correlation; another test
-    may be the best one for each of them. `known`: the test knows the standard error of the values.
+    A one-sided test calls at most half of `NOISE_SHARE` a rise at each correlation; the best test
+    may differ between correlations. With `known`, the test knows the standard error of the values.
     """
     rng = np.random.default_rng(count)
     rises = [ERRORS * error_of_change(count, r) * ramp(count) for r in correlations]
@@ -113,8 +113,9 @@ def bounds(
 
 
 def log_densities(curves: Array, r: float, rise: Array, known: bool = False) -> Array:
-    """Return the log density of what remains of curves (M, N) without origin and, unless it is
-    `known`, unit, (M,), up to a constant that is the same for all `r` and rises.
+    """Return the log density (M,) of curves (M, N), without their origin and, unless `known`, unit.
+
+    It is up to a constant that is the same for all `r` and rises.
 
     The curves have AR(1) noise of variance 1 around `rise` (N,). The density of a direction is the
     integral of the normal density over all radii.
@@ -139,9 +140,10 @@ def log_densities(curves: Array, r: float, rise: Array, known: bool = False) -> 
 
 
 def exact_factors(count: int, tries: int, error: float | None = None) -> list[float]:
-    """Return for each correlation the Bayes factor that `NOISE_SHARE` of pure noise exceeds.
+    """Return, by correlation, the Bayes factor that a share `NOISE_SHARE` of pure noise exceeds.
 
-    `error` is the standard error of the values if it is known; then it should be 1.
+    `error` is the standard error of the values, which should be 1; `None` if the test does not know
+    it.
     """
     rng = np.random.default_rng([1, count])
     factors = []

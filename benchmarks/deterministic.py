@@ -54,7 +54,7 @@ def tiny_model(folder: Path) -> Path:
 
 
 def make_trainer(args: argparse.Namespace, folder: Path, **settings: Any) -> GRPOExtTrainer:
-    """Return a trainer that samples `args.step` completions a generation."""
+    """Return a trainer that samples `args.step` completions per generation."""
     rows = [{"prompt": f"Use {n}, {n + 1} and 3 to make {n + 4}."} for n in range(args.step)]
     with tempfile.TemporaryDirectory() as out:
         return GRPOExtTrainer(
@@ -78,7 +78,7 @@ def make_trainer(args: argparse.Namespace, folder: Path, **settings: Any) -> GRP
 
 
 def measure(trainer: GRPOExtTrainer, completions: int) -> dict[str, float]:
-    """Return the differences of all tokens, and the processor time of each kind of work a step."""
+    """Return the differences of all tokens, and processor time per step by kind of work."""
     trainer.model.train()
     step = trainer.args.per_device_train_batch_size
     dataset: Any = trainer.train_dataset

@@ -26,7 +26,7 @@ ASKED = 2.0
 
 
 class Clock(TrainerCallback):
-    """Seconds of each step."""
+    """Measures the seconds of each step."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -39,8 +39,9 @@ class Clock(TrainerCallback):
 
 
 def timed(side: str, model: Path, steps: int, seed: int) -> tuple[list[float], float]:
-    """Return the seconds of each step but the first, and the mean reward of the last four, to show
-    that it learns.
+    """Return the seconds of each step except the first, and the mean reward of the last four steps.
+
+    The reward shows whether the model learns.
     """
     clock = Clock()
     with tempfile.TemporaryDirectory() as out:

@@ -56,7 +56,7 @@ LONGEST_RUN = 400  # steps
 
 
 class TokenBudget(TrainerCallback):
-    """Stops a run after the step in which it has generated so many tokens."""
+    """Stops a run after the step in which its generated tokens reach a number."""
 
     def __init__(self, tokens: int, completions: int):
         self.tokens_left = float(tokens)
@@ -176,8 +176,9 @@ def prompt_of(subject: str) -> list[dict[str, str]]:
 
 
 def text_on(subject: str, rng: random.Random) -> str:
-    """Return thoughts and an answer, each in one of two languages, of words of which half are on
-    the subject.
+    """Return thoughts and an answer, each in one of two languages.
+
+    Half of the words fit the subject.
     """
     parts = []
     for _ in range(2):
@@ -191,7 +192,7 @@ def text_on(subject: str, rng: random.Random) -> str:
 
 
 def world_model(folder: Path, seed: int, steps: int = 150) -> Path:
-    """Make a model that writes such texts."""
+    """Make a model that writes texts like those of `text_on`."""
     rng = random.Random(seed)
     texts = [(subject, text_on(subject, rng)) for _ in range(600) for subject in SUBJECTS]
     tokenizer = build_tokenizer([f"{prompt_of(s)[0]['content']} {text}" for s, text in texts], 500)
@@ -263,7 +264,7 @@ def world_run(model: Path, name: str, seed: int, tokens: int) -> Figures:
 
 
 def mean_share(texts: list[tuple[Any, str]], share_of: Callable[[str, list[str]], float]) -> float:
-    """Return the mean share of words over texts; one without words counts as 0."""
+    """Return the mean of `share_of` over texts; a text without words counts as 0."""
     shares = []
     for prompt, text in texts:
         words = text.split()

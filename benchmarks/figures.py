@@ -29,12 +29,12 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True)
 class Sentence:
-    """Text of a page with fields.
+    """A sentence of a page, with fields for its figures.
 
     Attributes:
         page: its path in the repository.
         results: the name of a file in `results/`, without `.json`.
-        text: with fields as in `str.format`; each is one number.
+        text: the sentence, with fields as in `str.format`; each field is one number.
         fields: computes further fields from the file's figures.
     """
 
@@ -44,7 +44,7 @@ class Sentence:
     fields: Callable[[Any], Fields] = lambda figures: {}
 
     def pattern(self) -> re.Pattern[str]:
-        """Return a pattern of the sentence with any numbers, and with any spaces between words."""
+        """Return a pattern that matches the sentence with any numbers and any white space."""
         parts = []
         for literal, field, _, _ in string.Formatter().parse(self.text):
             parts.append(r"\s+".join(map(re.escape, re.split(r"\s+", literal))))
@@ -104,7 +104,7 @@ def settings(figures: dict[str, Any]) -> Fields:
 
 
 def over_time(figures: dict[str, Any]) -> Fields:
-    """Return fields of `zero_signal`: accuracy at the end, time to TRL's, gain over the run."""
+    """Return the fields of `zero_signal`: final accuracy, time to reach TRL's, and gain."""
     gained = zero_signal.gains(figures)
     finals = [run["curve"][-1][1] for run in figures["TRL"]]
     fields: Fields = {}
@@ -134,7 +134,7 @@ def faults_of_loops(figures: dict[str, Any]) -> Fields:
 
 
 def signals(figures: dict[str, Any]) -> Fields:
-    """Return fields of `extra_signals`: means without and with a signal, and what it adds."""
+    """Return the fields of `extra_signals`: means without and with a signal, and difference."""
     fields: Fields = {}
     for pair in extra_signals.PAIRS:
         effects = {}
@@ -155,7 +155,7 @@ PROMISES = "docs/promises"
 
 
 def loss_types_row(loss: str) -> str:
-    """Return the template of a loss's row: greedy and sampled accuracy with their seeds, length."""
+    """Return the template of a loss's row: length, and greedy and sampled accuracy by seed."""
     cells = [f"| {loss}"]
     for key in ("greedy", "sampled"):
         seeds = ", ".join(f"{{{loss}[seeds][{seed}][{key}]:.3f}}" for seed in range(3))
@@ -412,10 +412,10 @@ def _by_number(rows: dict[str, Any]) -> dict[int, Any]:
 
 
 def cited(sentence: Sentence, page: str) -> re.Match[str]:
-    """Return where a page has a sentence, with whatever numbers.
+    """Return the match of a sentence in a page, whatever its numbers are.
 
     Raises:
-        LookupError: the page does not have it, or has it several times.
+        LookupError: if the page does not have the sentence, or has it several times.
     """
     places = list(sentence.pattern().finditer(page))
     if len(places) != 1:
@@ -435,7 +435,7 @@ def filled(sentence: Sentence, page: str) -> str:
 
 
 def differences(sentences: list[Sentence]) -> Iterator[str]:
-    """Yield what a page cites otherwise than its results say."""
+    """Yield a message for each figure that a page cites differently from the results."""
     for sentence in sentences:
         page = (REPO / sentence.page).read_text(encoding="utf-8")
         numbers = sentence.numbers()

@@ -52,7 +52,7 @@ PAD = 0
 
 
 class Lengths:
-    """A logits processor: row i ends with its `lengths[i]`-th token, not before."""
+    """A logits processor that makes row i end exactly at its `lengths[i]`-th token."""
 
     def __init__(self, lengths: torch.Tensor, prompt: int):
         self.lengths, self.prompt = lengths, prompt
@@ -158,7 +158,7 @@ def of_recipe(
         folder: the folder of the model.
         num_prompts: how many prompts to take.
         max_new_tokens: the longest completion.
-        dtype: of the weights.
+        dtype: the dtype of the weights.
     """
     from grpo_ext.recipe.folder import recipe_folder
     from grpo_ext.recipe.load import load_recipe
@@ -195,7 +195,7 @@ def smollm2(folder: str) -> Shape:
 def long_uneven(quick: bool) -> Shape:
     """2 prompts of 150 tokens, 8 completions each.
 
-    Lengths are lognormal, mean 350, at most 1,024 (quick: a quarter).
+    Lengths are lognormal with mean 350, at most 1,024 tokens; with `quick`, a quarter of these.
     """
     scale = 0.25 if quick else 1.0
     vocab = 32_000
@@ -215,14 +215,17 @@ def equal_lengths(rows: int) -> Shape:
 
 
 def warm_started(folder: Path, quick: bool) -> str:
-    """The tiny model after its supervised warm start (quick: after a quarter of it)."""
+    """Return the tiny model after its supervised warm start.
+
+    With `quick`, the warm start has a quarter of the steps.
+    """
     from benchmarks.countdown_runs import SFT_STEPS, warm_start
 
     return str(warm_start(folder, steps=SFT_STEPS // (4 if quick else 1)))
 
 
 def compare(name: str, shape: Shape, rounds: int) -> dict[str, Any]:
-    """Return medians of both sides, which alternate."""
+    """Return the medians of both sides, which alternate."""
     found: dict[str, list[dict[str, float]]] = {"transformers": [], "ours": []}
     for side in found:
         shape.run(side == "ours", seed=99)  # warms up
@@ -252,8 +255,9 @@ def compare(name: str, shape: Shape, rounds: int) -> dict[str, Any]:
 
 
 def peak_memory(quick: bool) -> dict[str, float]:
-    """Return the MiB that the long shape takes above a loaded model, each side in a separate
-    process.
+    """Return the MiB that the long shape takes beyond a loaded model, by side.
+
+    Each side runs in a separate process.
     """
     peaks = {}
     for side in ("neither", "transformers", "ours"):
@@ -330,7 +334,7 @@ def main() -> None:
 
 
 def pretrained(rounds: int, args: argparse.Namespace) -> None:
-    """Compare both sides on SmolLM2-135M-Instruct; say so where its wheel is missing."""
+    """Compare both sides on SmolLM2-135M-Instruct; print a message if its wheel is missing."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -64,7 +64,7 @@ def one_step(trainer: GRPOExtTrainer, precision: Precision, seed: int) -> tuple[
 
 
 def measure_cost(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Return the seconds of a step under each remedy, and their ratio to those without any."""
+    """Return the seconds of a step with each option, and their ratio to those without options."""
     args.dtype = "bfloat16"
     trainer = make_trainer(args, folder)
     trainer.model.train()
@@ -115,7 +115,7 @@ def measure_learning(args: argparse.Namespace, folder: Path) -> list[dict[str, A
 
 
 def gains(rows: list[dict[str, Any]], dtype: str) -> list[float]:
-    """Return the last step's reward minus the first one's, by seed."""
+    """Return the last step's reward minus that of the first step, for each seed."""
     return [row["rewards"][-1] - row["rewards"][0] for row in rows if row["dtype"] == dtype]
 
 

@@ -92,10 +92,7 @@ class HonestProgram(NamedTuple):
 
 
 def honest_programs(seed: int = 0) -> list[HonestProgram]:
-    """Return 500 programs.
-
-    150 functions, 100 classes and 250 contest programs, in a random order.
-    """
+    """Return 150 functions, 100 classes and 250 contest programs, in random order."""
     draw = random.Random(seed)
     programs = [of_values(draw, i, "function", PARTS["functions"]) for i in range(150)]
     programs += [of_values(draw, i, "class", PARTS["classes"]) for i in range(100)]
@@ -156,7 +153,7 @@ def of_contest(draw: random.Random, number: int) -> HonestProgram:
 
 
 def lines_of_output(problem: str, text: str) -> list[str]:
-    """Return the output of a problem's own body, run here."""
+    """Return the lines that a problem's own program prints, run in this process."""
     names: dict[str, Any] = {"rows": text.splitlines()[1:]}
     exec(problem, names)
     return names["out"]

@@ -60,7 +60,7 @@ NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 
 
 def machine() -> State:
-    """Return what a program could leave behind on the machine, beyond this process."""
+    """Return the state of the machine that a program could change, apart from this process."""
     groups = memory_group.parent_of_groups()
     return {
         **own_state(),
@@ -76,7 +76,7 @@ def machine() -> State:
 
 
 def processes() -> dict[int, str]:
-    """Return the name of every process of the machine but the kernel's own."""
+    """Return the name of every process of the machine except the kernel's own, by id."""
     names = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -99,8 +99,9 @@ def namespaces(name: str) -> list[str]:
 
 
 def kernel_mib() -> dict[str, float]:
-    """Return the kernel's memory by kind, in MiB, and the number of memory cgroups, ended ones that
-    still hold memory too.
+    """Return the kernel's memory by kind, in MiB, and the number of memory cgroups.
+
+    Removed cgroups that still hold memory count as well.
     """
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     figures = {kind: int(lines[kind].split()[0]) / 1024 for kind in KERNEL_MEMORY}

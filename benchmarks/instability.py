@@ -28,10 +28,7 @@ COMMON = {"per_device_train_batch_size": 128, "lr_scheduler_type": "constant_wit
 
 
 def collapse(rewards: list[float]) -> int:
-    """Return the step at which the reward begins to fall for good.
-
-    The one after the last that is like the first ten.
-    """
+    """Return the step after the last one whose reward is at least the lowest of the first ten."""
     least = min(rewards[:10])
     return 1 + max(step for step, reward in enumerate(rewards, 1) if reward >= least)
 

@@ -42,9 +42,7 @@ from tests.support.fixed_completions import (
 
 
 def first_of_two_ranks(ga: int, spg: int) -> list[int]:
-    """Return the prompts whose completions two ranks put into their first step, followed by the
-    rest.
-    """
+    """Return the numbers of all prompts, beginning with those in the first step of two ranks."""
     if spg <= ga:
         return list(range(1, 17))
     return [1, 2, 5, 6, 3, 4, *range(7, 17)]  # each rank holds two steps' worth of a generation
@@ -62,7 +60,7 @@ def settings_for(loss_type: str, ours: bool) -> dict[str, Any]:
 def gradient(
     folder: Path | str, loss_type: str, ga: int, spg: int, ours: bool = True, **kwargs: Any
 ) -> Tensors:
-    """Return the gradient of the first step; what the training prints is dropped."""
+    """Return the gradient of the first step; the output of the training is discarded."""
     with tempfile.TemporaryDirectory() as out, redirect_stdout(StringIO()):
         trainer_class = Exact if ours else Plain
         kwargs = settings_for(loss_type, ours) | kwargs
@@ -72,8 +70,9 @@ def gradient(
 def on_two_ranks(
     folder: Path | str, jobs: list[tuple[str, int, int, bool, float]]
 ) -> list[Tensors]:
-    """Return the first step's gradients on two gloo processes, for (loss_type, ga, spg, ours,
-    beta).
+    """Return the gradient of the first step on two gloo processes, for each job.
+
+    A job is a tuple (loss_type, ga, spg, ours, beta).
     """
     with tempfile.TemporaryDirectory() as out:
         launch = [
@@ -111,7 +110,7 @@ def on_two_ranks(
 def one_of_two_ranks(
     folder: Path | str, jobs: list[tuple[str, int, int, bool, float]], out: Path
 ) -> None:
-    """What each of two ranks does for `on_two_ranks`; the first saves the gradients in `out`."""
+    """Run one rank of `on_two_ranks`; the first rank saves the gradients in `out`."""
     keep_order()
     found = [
         gradient(folder, loss, ga, spg, ours, ranks=2, beta=beta)
@@ -125,10 +124,7 @@ def one_of_two_ranks(
 def measure(
     folder: Path, losses: tuple[str, ...], cuts: list[tuple[int, int]], two_ranks: bool
 ) -> list[dict[str, Any]]:
-    """Return one row per loss.
-
-    The largest difference over the cuts, ours and TRL's, on one and on two ranks.
-    """
+    """Return a row per loss, with the largest differences of ours and TRL, on one and two ranks."""
     table = []
     for loss_type in losses:
         row: dict[str, Any] = {"loss_type": loss_type}

@@ -42,7 +42,7 @@ KINDS = ("steps", "saved", "saving", "moments", "sampler")  # of kills
 
 @dataclass
 class Series:
-    """Runs of one setting on one number of ranks, with what an undisturbed one comes to."""
+    """The runs of one setting on one number of ranks, with the result of an uninterrupted run."""
 
     model: Path
     folder: Path
@@ -67,7 +67,7 @@ class Series:
         return -signal.SIGKILL in self.run(out, limit, **how)
 
     def judge(self, name: str, kills: int, outs: list[Path]) -> None:
-        """Let the killed runs reach their end, and compare them."""
+        """Let the killed runs finish, and compare them with the uninterrupted run."""
         different: list[str] = []
         for out in outs:
             different += [said(out)] if any(self.run(out)) else lost(left_by(out), self.wanted)
@@ -88,7 +88,7 @@ def said(out: Path) -> str:
 def one(
     series: Series, kinds: list[str], steps: list[int], moments: int, chance: random.Random
 ) -> dict[str, Any]:
-    """Return what differed after each series of kills."""
+    """Return the differences after each series of kills."""
     series.begin()
     folder = series.folder
     ranks = series.ranks

@@ -93,9 +93,9 @@ def score(trainer: GRPOExtTrainer, batch: Scored) -> torch.Tensor:
 
 
 def differences(trainer: GRPOExtTrainer, num_tokens: int) -> dict[str, torch.Tensor]:
-    """Trainer's minus sampler's log-prob of each sampled token, ours and TRL's.
+    """Return the trainer's minus the sampler's log-probs, for ours and for TRL.
 
-    Each (tokens,), at least `num_tokens`.
+    Each tensor is (tokens,), with at least `num_tokens` sampled tokens.
     """
     trainer.model.train()
     scorer = trainer.parts.scorer
@@ -117,9 +117,7 @@ def differences(trainer: GRPOExtTrainer, num_tokens: int) -> dict[str, torch.Ten
 
 
 def figures(difference: torch.Tensor) -> dict[str, float]:
-    """Return the largest difference, and the mean importance ratio with its standard error and 95 %
-    interval.
-    """
+    """Return the largest difference, and the mean importance ratio with error and 95 % interval."""
     ratio = mean_difference([1.0] * len(difference), difference.exp().tolist())
     assert ratio is not None and ratio.low is not None and ratio.high is not None
     return {
@@ -132,7 +130,7 @@ def figures(difference: torch.Tensor) -> dict[str, float]:
 
 
 def exact(row: dict[str, Any]) -> bool:
-    """Whether one of our rows passes."""
+    """Return whether the figures of ours in a row are within their bounds."""
     ours = row["ours"]
     return ours["largest"] <= 1e-4 and ours["low"] - 1e-6 <= 1 <= ours["high"] + 1e-6
 
@@ -159,10 +157,7 @@ def measure(folder: Path, grid: list[dict[str, Any]], num_tokens: int) -> list[d
 
 
 def score_once(side: str, vocab: int, positions: int = 1024, width: int = 256) -> None:
-    """Score with one of the two heads, forward and backward.
-
-    Print the process's peak memory, in bytes.
-    """
+    """Score with one of the two heads, forward and backward; print the peak memory in bytes."""
     from trl.kernels import ChunkedLogProbFunction
 
     from grpo_ext.objective.logprob import sampling_log_probs
@@ -185,7 +180,7 @@ def score_once(side: str, vocab: int, positions: int = 1024, width: int = 256) -
 
 
 def memory() -> None:
-    """Return the peak memory of the two heads, above that of only tensors and gradients."""
+    """Print the peak memory of the two heads beyond that of the tensors and gradients alone."""
     for vocab in (32_000, 151_936):
         peaks = {}
         for side in ("neither", "TRL", "ours"):
@@ -211,9 +206,7 @@ def memory() -> None:
 
 
 def recorder_cost(model: Path, steps: int = 6) -> dict[str, float]:
-    """Return the recorder's share of a step of the Countdown demo, for plain and for truncated
-    sampling.
-    """
+    """Return the recorder's share of a step's time, for plain and for truncated sampling."""
     from benchmarks.countdown_runs import recipe_for, train
 
     found = {}

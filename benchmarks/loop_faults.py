@@ -57,7 +57,7 @@ PROBLEMS_PER_STEP = 16
 
 @dataclass(frozen=True)
 class Run:
-    """Curves of a run, a value a step, and its held-out accuracy before and after."""
+    """The curves of a run, one value per step, and its held-out accuracy before and after."""
 
     reward: list[float]
     completion_length: list[float]
@@ -94,7 +94,7 @@ def greedy_accuracy(
 
 
 def run(folder: Path, settings: Settings, seed: int, steps: int) -> Run:
-    """Train the model of a folder by the loop."""
+    """Train the model in a folder with the loop of `own_loop.py`."""
     torch.set_num_threads(1)
     disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -118,7 +118,7 @@ def run(folder: Path, settings: Settings, seed: int, steps: int) -> Run:
 
 
 def all_runs(folder: Path, seeds: int, steps: int) -> dict[str, list[Run]]:
-    """Return the runs of each base and of each fault, one for each seed."""
+    """Return the runs of each base setting and of each fault, one per seed."""
     variants = dict(BASES)
     for fault, base in BASE_OF.items():
         variants[fault.value] = replace(BASES[base], faults=frozenset([fault]))
@@ -143,17 +143,14 @@ def line_of(name: str, runs: list[Run]) -> str:
 
 
 def effect_of(fault: Fault, runs: dict[str, list[Run]]) -> Estimate | None:
-    """Return what a fault adds to the accuracy, seed by seed."""
+    """Return the difference that a fault makes to the accuracy, paired by seed."""
     right = [run.accuracy for run in runs[BASE_OF[fault]]]
     wrong = [run.accuracy for run in runs[fault.value]]
     return mean_difference(right, wrong)
 
 
 def plot(runs: dict[str, list[Run]], path: Path) -> None:
-    """Plot the reward with and without each fault.
-
-    The mean of the seeds, and each seed behind it.
-    """
+    """Plot the reward with and without each fault: the mean over seeds, and each seed behind it."""
     figure, axes = plt.subplots(2, 4, figsize=(12, 5.2), layout="constrained", sharey=True)
     for axis, fault in zip(axes.flat, BASE_OF, strict=False):
         base = BASE_OF[fault]

@@ -32,9 +32,7 @@ LENGTHS = (8, 24, 40, 56, 72)
 
 
 def relative_weights() -> dict[str, list[float]]:
-    """Return the weight of one token in completions of `LENGTHS`, by loss, relative to that of 40
-    tokens.
-    """
+    """Return, by loss, a token's weight in completions of `LENGTHS`, relative to 40 tokens."""
     table = {}
     for name in LOSSES:
         weights = token_weights(name, LENGTHS)
@@ -57,7 +55,7 @@ def run(loss_type: str, model: Path, seed: int, steps: int) -> dict[str, Any]:
 
 
 def plot(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    """Plot reward and length over the steps: the mean of the seeds, and each seed behind it."""
+    """Plot reward and length over the steps: the mean over seeds, and each seed behind it."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     for axis, key, label in zip(
         axes, ("reward", "length"), ("countdown reward", "completion length, tokens"), strict=True

@@ -50,7 +50,7 @@ RECIPE = {
 
 
 def estimates(shape: tuple[int, ...], way: tuple[bool, int, int]) -> dict[str, int]:
-    """Return the bytes by part on each GPU."""
+    """Return the bytes on each GPU, by part."""
     parameters, hidden, layers, width, adapter = shape
     lora, sharding, gpus = way
     size = ModelSize(parameters, adapter if lora else parameters, "bfloat16", hidden, layers, width)
@@ -72,7 +72,7 @@ def table() -> str:
 
 
 def measured(folder: Path, lora: bool, dtype: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the bytes that a tiny run holds after a step, and those of the formulas."""
+    """Return the bytes that a tiny run holds after a step, and those by the formulas."""
     from grpo_ext.preflight.forecast import model_size
     from grpo_ext.train import make_trainer
 

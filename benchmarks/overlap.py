@@ -103,7 +103,7 @@ HARD = {"num_iterations": 2, "learning_rate": 1.6e-3}  # where age hurts
 
 
 class Cpu(TrainerCallback):
-    """The CPU seconds that this process and those below it have used, at the end of each step."""
+    """Records the CPU seconds of this process and its descendants at the end of each step."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -115,10 +115,10 @@ class Cpu(TrainerCallback):
 
 
 def run(way: str, case: str, model: Path, steps: int, out: str) -> dict[str, list[float]]:
-    """Train some steps.
+    """Train for some steps, and return the seconds of each generation.
 
-    Return by generation the seconds with training, of generating alone if they are logged, and of
-    CPUs.
+    These are the seconds with training, those of generating alone if they are logged, and CPU
+    seconds.
     """
     side, _, settings = WAYS[way]
     serves = "use_vllm" in settings
@@ -134,9 +134,9 @@ def run(way: str, case: str, model: Path, steps: int, out: str) -> dict[str, lis
 
 
 def measured(case: str, model: Path, quick: bool) -> dict[str, dict[str, float]]:
-    """Return the median seconds by way, and the CPUs in use.
+    """Return the median seconds and the CPUs in use, by way.
 
-    The ways alternate, since the speed of a machine changes.
+    The ways alternate, because the speed of a machine varies.
     """
     ways = (
         ("in turn", "overlap", PARTIAL) if case == LONG else [way for way in WAYS if way != PARTIAL]
@@ -159,7 +159,7 @@ def measured(case: str, model: Path, quick: bool) -> dict[str, dict[str, float]]
 
 
 def shown(case: str, ways: dict[str, dict[str, float]]) -> bool:
-    """Print the figures of a case, and return whether they keep the bounds."""
+    """Print the figures of a case, and return whether they are within the bounds."""
     good = True
     for turn, ahead in (pair for pair in PAIRS if pair[1] in ways):
         generation = ways[turn]["generation"]
@@ -181,7 +181,7 @@ def shown(case: str, ways: dict[str, dict[str, float]]) -> bool:
 
 
 def learn(model: Path, seeds: int, out: Path) -> dict[str, list[float]]:
-    """Return the share of held-out problems that sampled attempts solve, by way and seed."""
+    """Return the share of held-out problems that sampled completions solve, by way and seed."""
     found: dict[str, list[float]] = {}
     for hard in ({}, HARD):
         for way, settings in LEARN.items():

@@ -32,7 +32,7 @@ class Problem:
 
 
 class Fault(StrEnum):
-    """What goes wrong in a loop that is written from scratch."""
+    """Common faults of loops that are written from scratch."""
 
     KL_INVERTED = "KL with its ratio inverted"
     ONE_GROUP = "one group for the whole batch"
@@ -65,8 +65,10 @@ RewardFunction = Callable[[list[str], list[Problem], Settings], torch.Tensor]
 
 @dataclass(frozen=True)
 class Rollout:
-    """Prompts with their sampled completions: `B` rows, prompts padded on the left to `P` tokens,
-    completions on the right to `T`."""
+    """Prompts with their sampled completions, in `B` rows.
+
+    Prompts are padded on the left to `P` tokens, completions on the right to `T`.
+    """
 
     ids: torch.Tensor  # (B, P + T)
     attention_mask: torch.Tensor  # (B, P + T)
@@ -140,9 +142,7 @@ def rewards_of(
 
 
 def advantages_of(rewards: torch.Tensor, settings: Settings) -> torch.Tensor:
-    """Return how many standard deviations of its group each reward, (B,), is above the group's
-    mean.
-    """
+    """Return the advantages (B,): rewards minus the group's mean, divided by the group's std."""
     group_size = settings.num_generations
     if Fault.ONE_GROUP in settings.faults:
         group_size = len(rewards)
@@ -167,7 +167,7 @@ def loss_of(
     completion_mask: torch.Tensor,
     settings: Settings,
 ) -> torch.Tensor:
-    """Return the mean over completions of the mean over each one's tokens, which are (B, T)."""
+    """Return the loss: the mean over completions of the mean over each completion's tokens."""
     ratio = (logps - old_logps).exp()
     clipped = ratio.clamp(1 - settings.epsilon, 1 + settings.epsilon)
     per_row = advantages.unsqueeze(1)  # (B, 1)

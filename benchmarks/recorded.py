@@ -20,7 +20,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 
 
 def save(path: Path, figures: Any) -> None:
-    """Write figures, and where they come from, as JSON."""
+    """Write figures and their origin as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     measured = {
         "machine": machine(),
@@ -38,7 +38,7 @@ def load(name: str) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that figures depend on, as far as they are installed."""
+    """Return the versions of those installed packages that figures depend on."""
     installed = {}
     for package in ("torch", "transformers", "trl", "vllm"):
         try:

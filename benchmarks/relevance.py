@@ -68,7 +68,7 @@ def train(poems: list[list[str]], folder: Path, steps: int, seed: int) -> float:
 
 
 def retrieved(poems: list[list[str]], folder: Path, seed: int) -> list[bool]:
-    """Return for each poem whether its last line chooses its own first three."""
+    """Return, for each poem, whether its last line is matched to its own first three lines."""
     generator = random.Random(seed)
     right = []
     for lines in poems:

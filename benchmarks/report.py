@@ -44,10 +44,7 @@ HOSTILE = (
 
 
 def made_up_run(folder: Path, count: int, seed: int = 0) -> float:
-    """Write logs of `count` completions of about 500 characters.
-
-    Return the seconds to write a step of 256.
-    """
+    """Write logs of `count` completions of 500 characters; return the seconds per step of 256."""
     rng = random.Random(seed)
     samples = JsonLines(folder / "samples.jsonl")
     metrics = JsonLines(folder / "metrics.jsonl")
@@ -99,10 +96,7 @@ def completion(step: int, i: int, rng: random.Random) -> dict[str, Any]:
 
 
 def open_page(page: Path, repeats: int) -> dict[str, Any]:
-    """Return figures of the opened page.
-
-    Seconds, rows, requests, errors, text of the first completion, keys.
-    """
+    """Return figures of the opened page, such as its seconds, rows, requests and errors."""
     seconds = []
     for _ in range(repeats):
         with Browser() as browser:

@@ -76,9 +76,9 @@ ANSWERS = Path(__file__).resolve().parents[1] / "tests/rewards/answers.tsv"
 def countdown_by_eval(
     completions: list[str], nums: list[list[int]], target: list[int]
 ) -> list[float]:
-    """The function of most Countdown recipes.
+    """Score as most Countdown recipes do, with `eval`.
 
-    It runs anything that matches its pattern: `9**9**9` never returns.
+    This runs anything that matches the pattern, so `9**9**9` never returns.
     """
     rewards = []
     for completion, numbers, goal in zip(completions, nums, target, strict=True):
@@ -102,9 +102,9 @@ def countdown_by_eval(
 
 
 def countdown_rows(count: int, seed: int = 0) -> dict[str, list]:
-    """Completions like those of a half-trained model.
+    """Return completions like those of a half-trained model.
 
-    Nine in ten with all numbers, three in ten right.
+    Nine in ten use all numbers, and three in ten are correct.
     """
     rng = random.Random(seed)
     rows: dict[str, list] = {"completions": [], "nums": [], "target": []}
@@ -151,7 +151,7 @@ def measure_countdown(count: int, rounds: int) -> dict[str, float]:
 
 
 def measure_poem(count: int, rounds: int) -> dict[str, float]:
-    """Use last lines of shuffled characters, so that no poem occurs twice."""
+    """Measure `poem_format` on last lines of shuffled characters, so that no poem occurs twice."""
     rng = random.Random(0)
     quatrain = ["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去", "一棹烟波去未迷"]
     characters = list(
@@ -170,9 +170,9 @@ def measure_poem(count: int, rounds: int) -> dict[str, float]:
 
 
 def accuracy_rows(count: int) -> dict[str, list[str]]:
-    """Distinct answers that only math-verify can read.
+    """Return distinct answers that only math-verify can read.
 
-    Plain numbers would only measure the pipe.
+    With plain numbers, only the pipe to the workers would be measured.
     """
     rng = random.Random(0)
     answers = []
@@ -187,7 +187,7 @@ def accuracy_rows(count: int) -> dict[str, list[str]]:
 
 
 def measure_accuracy(count: int, rounds: int) -> dict[str, float]:
-    """Each side gets new rows, since parsed formulas are cached."""
+    """Measure `accuracy` with new rows for each side, because parsed formulas are cached."""
     reward = build("accuracy")
     reward(completions=[r"\boxed{\sqrt{2}}"], solution=[r"\frac{1}{2}"])
     rows = accuracy_rows(2 * rounds * count)
@@ -240,7 +240,7 @@ def measure_hanging(timeout: float, workers: int) -> dict[str, float]:
 
 
 def measure_verdicts(every: int) -> dict[str, float]:
-    """Count verdicts by judge.
+    """Count the verdicts of each judge.
 
     TRL and math-verify get the gold answer in a box, which they read best.
     """

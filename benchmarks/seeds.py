@@ -6,7 +6,7 @@ from grpo_ext.common.estimates import Estimate
 def as_text(difference: Estimate | None) -> str:
     """Return the mean of a difference over seeds with its 95 % interval and the verdict.
 
-    Of a single seed only the mean.
+    With a single seed, return only the mean.
     """
     if difference is None:
         return "not measured"

@@ -35,8 +35,9 @@ Key = tuple[tuple[str, Any], ...]
 
 
 def sweep(search: Search) -> list[dict[str, Any]]:
-    """Return the recipe's settings, every layout alone, and the layouts that take a limit with each
-    limit.
+    """Return all settings to measure.
+
+    These are the recipe's, every layout alone, and each layout that takes a limit with every limit.
     """
     base = {"layout": "chunks", "max_tokens_per_micro_batch": None, "gradient_checkpointing": False}
     limited = [

@@ -50,7 +50,7 @@ ROWS = [{"prompt": [{"role": "user", "content": f"Say {n}."}]} for n in range(EP
 
 
 class Service(Environment):
-    """Waits for a service in its first turn, or in `reset`."""
+    """An environment that waits for a service in its first turn, or in `reset`."""
 
     def __init__(self, seconds: float = 0.0, reset_seconds: float = 0.0):
         self.seconds = seconds
@@ -71,7 +71,7 @@ class Service(Environment):
 
 
 class AsyncService(Service):
-    """Like `Service`, async."""
+    """Like `Service`, but async."""
 
     async def reset(self, row: dict[str, Any]) -> None:  # type: ignore[override]  # of Service
         await asyncio.sleep(self.reset_seconds)
@@ -92,7 +92,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 class Bench:
-    """A tiny model, many of whose tokens end a turn."""
+    """A tiny model for which many tokens end a turn, so that turns are short."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -124,7 +124,7 @@ class Bench:
     def train(
         self, environment: dict[str, Any], sampler: Literal["process"] | None = None
     ) -> dict[str, float]:
-        """Return the seconds of the second step by phase, and the passes of its generation."""
+        """Return the seconds of the second step, by phase, and its generation's passes."""
         model = AutoModelForCausalLM.from_pretrained(self.folder / "model")
         rules = {"turn_tokens": TURN_TOKENS, **environment}
         trainer = GRPOExtTrainer(
@@ -173,7 +173,7 @@ class Bench:
         return episodes, time.perf_counter() - start
 
     def beside_server(self, environment: dict[str, Any]) -> dict[str, float]:
-        """Play as beside a server: a turn of n tokens takes n ms."""
+        """Play episodes as with a vLLM server: a turn of n tokens takes n ms."""
         episodes, reset_seconds = self.episodes(environment)
 
         def complete(ids: list[int], most: int) -> Turn:
@@ -191,7 +191,7 @@ class Bench:
         return {"environment": reset_seconds + alone, "seconds": reset_seconds + seconds}
 
     def beside_engine(self, environment: dict[str, Any]) -> dict[str, float]:
-        """Play as beside a colocated engine: a request takes as long as its longest turn."""
+        """Play episodes as with a colocated engine: a request takes as long as its longest turn."""
         episodes, reset_seconds = self.episodes(environment)
         requests = 0
 
@@ -215,7 +215,7 @@ class Bench:
 
 
 def turn_after(ids: list[int], most: int, end: int) -> Turn:
-    """Return a turn of 1 to `TURN_TOKENS` tokens, which depends on the tokens before it alone."""
+    """Return a turn of 1 to `TURN_TOKENS` tokens, which depends only on the tokens before it."""
     length = random.Random(repr(ids)).randint(1, TURN_TOKENS)
     tokens = [*[300] * (length - 1), end][:most]
     return Turn(tokens, [None] * len(tokens))

@@ -42,7 +42,7 @@ class Case:
     Attributes:
         name: what is done, in words.
         fault: keeps an update from the sampler of a trainer; `None` in a sound run.
-        settings: of the run.
+        settings: the settings of the run.
     """
 
     name: str
@@ -63,15 +63,15 @@ CASES = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run.
+    """The outcome of a run.
 
     Attributes:
         case: the name of its case.
         overlap: the recipe key.
         steps: optimizer steps that it took.
         difference: the largest logged mean difference of log-probs after a sync.
-        error: the first sentence of the error that ended it; empty if it reached its end.
-        checkpoint: the name of the whole checkpoint that it left; empty if it left none.
+        error: the first sentence of the error that ended it; empty if it finished.
+        checkpoint: the name of the complete checkpoint that it left; empty if it left none.
         right: whether a faulty run ended with an error and a checkpoint, or a sound one without.
     """
 
@@ -85,7 +85,7 @@ class Outcome:
 
 
 def run(model: Path, out: Path, case: Case, overlap: str) -> Outcome:
-    """Train, and return what came of it."""
+    """Train, and return the outcome."""
     trainer = trainer_of(model, out, overlap=overlap, **case.settings)
     if case.fault is not None:
         case.fault(trainer)

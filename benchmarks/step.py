@@ -61,7 +61,7 @@ Rows = dict[str, dict[str, Any]]
 
 
 def timed(names: list[str], rounds: int, ranks: int = 1, keep: Any = lambda rows: None) -> Rows:
-    """Return one row per case, printed by the first rank at once.
+    """Return one row per case; the first rank prints each at once.
 
     Cases without a bound run half as often.
     """
@@ -86,8 +86,9 @@ def timed(names: list[str], rounds: int, ranks: int = 1, keep: Any = lambda rows
 
 
 def memory(names: list[str]) -> Rows:
-    """Return the peak memory of each case and side, each in a separate process that frees memory to
-    the system at once.
+    """Return the peak memory of each case and side.
+
+    Each is measured in a separate process that returns freed memory to the system at once.
     """
     found: Rows = {}
     for name in names:
@@ -113,7 +114,7 @@ def memory(names: list[str]) -> Rows:
 
 
 def on_two_ranks(names: list[str], rounds: int) -> Rows:
-    """Return the table on two processes."""
+    """Return the rows of `timed`, measured on two processes."""
     print("two ranks:", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.json"
@@ -174,7 +175,7 @@ def run(parts: list[str], names: list[str], rounds: int, keep: Any) -> dict[str,
 
 
 def missed(found: dict[str, Any]) -> list[str]:
-    """Return the cases that miss a bound; on two ranks only the gradient has one."""
+    """Return the cases that miss a bound; on two ranks, only the gradient has a bound."""
     bad = [
         name
         for name, row in found.get("rows", {}).items()
@@ -188,7 +189,7 @@ def missed(found: dict[str, Any]) -> list[str]:
 
 
 def writer(out: Path | None) -> Any:
-    """Return a function that writes figures to the file and keeps its figures of other parts."""
+    """Return a function that writes figures to the file, and keeps those of other parts."""
 
     def write(found: dict[str, Any]) -> None:
         if out is None:

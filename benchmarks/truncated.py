@@ -25,8 +25,9 @@ SAMPLING = {"top_k": 20, "top_p": 0.9}
 
 
 def run(side: str, model: Path, seed: int, steps: int) -> dict[str, float]:
-    """Return held-out accuracy after training, and the difference of scored and sampled log-probs
-    (0 if not measured).
+    """Return the held-out accuracy after training, and how far scored and sampled log-probs differ.
+
+    The difference is 0 if it is not measured.
     """
     with tempfile.TemporaryDirectory() as out:
         recipe = recipe_for(model, out, seed=seed, max_steps=steps, **SAMPLING)

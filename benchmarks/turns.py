@@ -44,7 +44,7 @@ TURNS = 4
 
 
 class Counting(Environment):
-    """Says how many turns there were."""
+    """An environment that tells the model how many turns there have been."""
 
     def __init__(self) -> None:
         self.turns = 0
@@ -88,7 +88,7 @@ class Bench:
     def generate(
         self, contexts: list[list[int]], most: int, player: Player | None = None
     ) -> list[list[int]]:
-        """Return so many tokens after each context; the end token is never drawn."""
+        """Return `most` new tokens for each context; the end token is never drawn."""
         batch = self.tokenizer.pad({"input_ids": contexts}, return_tensors="pt")
         ends = [self.tokenizer.eos_token_id]
         config = GenerationConfig(

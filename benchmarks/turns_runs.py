@@ -42,9 +42,9 @@ class TRLCheck:
 
 
 def warm_start(name: str, folder: Path, checks: int = 0) -> Path:
-    """Make a demo's model in `folder`.
+    """Make a demo's model in `folder`, and warm it up for 60 steps.
 
-    60 steps on the demonstrations with at least so many checks warm it up.
+    Only demonstrations with at least `checks` checks are used.
     """
     demo = DEMOS[name]
     demo.prepare(
@@ -65,8 +65,9 @@ def warm_start(name: str, folder: Path, checks: int = 0) -> Path:
 
 
 def exactness(folder: Path, quick: bool) -> dict[str, float]:
-    """Return the largest distance between the trainer's and the sampler's log-probs of tokens that
-    the model wrote.
+    """Return the largest difference between the trainer's and the sampler's log-probs, by case.
+
+    Only tokens that the model wrote count.
 
     Both tasks train a few steps with truncated sampling after a short warm start, with every
     sampler that is installed, on one and, unless `quick`, on two ranks. A wrong or misplaced token
@@ -124,8 +125,8 @@ def exactness(folder: Path, quick: bool) -> dict[str, float]:
 def read_in_training(folder: Path) -> dict[str, dict[str, float]]:
     """Train three steps on episodes of several checks, with TRL's tool loop and with ours.
 
-    Returns by trainer: tokens that generation read (padding counted) per token of a completion,
-    turns, seconds a step.
+    Return, for each trainer, the tokens that generation read per completion token (including
+    padding), the turns, and the seconds per step.
     """
     warm = warm_start("check", folder, checks=3)
     found = {}
@@ -180,7 +181,7 @@ def free_port() -> int:
 def command(verb: str, recipe: str, *flags: str, **settings: Any) -> None:
     """Run `grpo-ext` with a recipe, flags and settings.
 
-    `RuntimeError` with the end of its output if it fails.
+    Raise `RuntimeError`, with the end of its output, if it fails.
     """
     ran = [
         sys.executable,
@@ -198,7 +199,7 @@ def command(verb: str, recipe: str, *flags: str, **settings: Any) -> None:
 
 
 def farthest(logs: Path) -> float:
-    """Return the largest distance of an importance ratio from 1 in a run's logs."""
+    """Return the largest difference of an importance ratio from 1 in a run's logs."""
     steps = json_rows(logs)
     ratios = [
         step[key]

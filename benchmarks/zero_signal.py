@@ -49,7 +49,7 @@ POINTS = 12  # evaluations of a run
 
 
 class Watch(TrainerCallback):
-    """Ends a run after some seconds of CPU time; evaluations meanwhile do not count."""
+    """Ends a run after a number of seconds of CPU time, not counting evaluations."""
 
     def __init__(self, recipe: Recipe, seconds: float):
         self.rows, self.seconds = list(eval_rows(recipe)), seconds
@@ -81,7 +81,7 @@ class Watch(TrainerCallback):
 
 
 def curve(variant: str, model: Path, seconds: float, seed: int) -> dict[str, Any]:
-    """Return seconds and accuracy of one run, and the share of generated groups with signal."""
+    """Return a run's seconds and accuracies, and the share of generated groups with signal."""
     side, settings = VARIANTS[variant]
     with tempfile.TemporaryDirectory() as out:
         recipe = recipe_for(
@@ -103,28 +103,28 @@ def curve(variant: str, model: Path, seconds: float, seed: int) -> dict[str, Any
 
 
 def seconds_to(found: list[tuple[float, float]], accuracy: float) -> float | None:
-    """Return when a run first was as good; `None` if it never was."""
+    """Return the seconds after which a run first reached `accuracy`; `None` if it never did."""
     return next((seconds for seconds, value in found if value >= accuracy), None)
 
 
 def mean_accuracy(found: list[tuple[float, float]]) -> float:
-    """Return the mean accuracy over a run; it varies less from seed to seed than the last."""
+    """Return the mean accuracy over a run, which varies less between seeds than the last one."""
     return statistics.mean(value for _, value in found)
 
 
 def gains(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Estimate | None]:
-    """Return by variant how far its mean accuracy is above TRL's with the same seed."""
+    """Return, by variant, how far its mean accuracy is above TRL's with the same seed."""
     by_seed = {name: [mean_accuracy(run["curve"]) for run in some] for name, some in runs.items()}
     return {name: mean_difference(by_seed["TRL"], values) for name, values in by_seed.items()}
 
 
 def behind(gained: dict[str, Estimate | None]) -> list[str]:
-    """Return the variants that `--check` asks about and that the seeds show to be behind TRL."""
+    """Return the variants that `--check` covers and that are clearly worse than TRL."""
     return [name for name in CHECKED if verdict(gained[name]) == "fell"]
 
 
 def undecided(gained: dict[str, Estimate | None]) -> list[str]:
-    """Return the variants that `--check` asks about and about which the seeds say nothing."""
+    """Return the variants that `--check` covers but for which the seeds give no verdict."""
     return [name for name in CHECKED if verdict(gained[name]) is None]
 
 

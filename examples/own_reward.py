@@ -14,7 +14,7 @@ from grpo_ext import GRPOExtConfig, GRPOExtTrainer, build, register
 
 @register("few_words")
 def few_words(completions: list[str], limit: list[int], *, penalty: float = 0.1) -> list[float]:
-    """1 if the completion keeps its row's limit of characters, less for every further character."""
+    """1 if the completion is within its row's limit; less for every further character."""
     return [
         1.0 - penalty * max(0, len(text) - most)
         for text, most in zip(completions, limit, strict=True)

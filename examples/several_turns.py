@@ -9,7 +9,7 @@ from grpo_ext import Environment, GRPOExtConfig, GRPOExtTrainer
 
 
 class Sums(Environment):
-    """Asks for a sum, three times; the numbers depend on the row."""
+    """Asks for three sums, one after the other; the numbers depend on the row."""
 
     def __init__(self, largest: int = 9):
         self.largest, self.asked, self.wanted, self.score = largest, 0, 0, 0.0

@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def card(mode: Mode) -> str:
-    """Return the name of the GPU as a folder's name. Exits without one."""
+    """Return the name of the GPU as a folder's name; exit if there is no GPU."""
     import torch
 
     if mode.dry:
@@ -92,7 +92,7 @@ def card(mode: Mode) -> str:
 
 
 def run_parts(names: list[str], mode: Mode, folder: Path, seconds: float, again: bool) -> None:
-    """Run the parts in their order, within so many seconds."""
+    """Run the parts in their order, for at most `seconds`."""
     start = time.monotonic()
     for name in (name for name in PARTS if name in names):
         part = PARTS[name]
@@ -117,7 +117,7 @@ def run_parts(names: list[str], mode: Mode, folder: Path, seconds: float, again:
 
 
 def run_part(name: str, mode: Mode, folder: Path, limit: float, left: float) -> None:
-    """Run one part in a process of its own, and write down how it ended."""
+    """Run one part in a separate process, and record how it ended."""
     begun = time.monotonic()
     log = folder / f"{name}.log"
     command = command_of(name, mode, folder, PARTS[name].vllm)

@@ -31,7 +31,7 @@ NOT_THERE = "not there"
 
 
 def run(mode: Mode, sheet: Sheet) -> None:
-    """Measure the sweep, ask for advice, and measure that."""
+    """Measure the settings of the sweep, and those that `grpo-ext bench` recommends."""
     shape = "tiny" if mode.dry else "1.5B"
     model = make_model(shape, mode.device)
     case = work_of(shape, mode, False, False)
@@ -63,12 +63,12 @@ def run(mode: Mode, sheet: Sheet) -> None:
 
 
 def said(settings: dict[str, Any]) -> str:
-    """Name settings in a line."""
+    """Describe settings in one line."""
     return ", ".join(f"{key} {settings.get(key)}" for key in KEYS)
 
 
 def best_of(sheet: Sheet) -> tuple[str, float]:
-    """Return the settings that were fastest, and their tokens a second."""
+    """Return the fastest settings of the sweep, and their tokens per second."""
     found = {k: row["measured"] for k, row in sheet.data["rows"].items() if k.startswith("layout ")}
     rates = {k: v for k, v in found.items() if isinstance(v, float)}
     return max(rates.items(), key=lambda item: item[1])
@@ -77,9 +77,9 @@ def best_of(sheet: Sheet) -> tuple[str, float]:
 def rate_of(
     settings: dict[str, Any], case: Case, shape: str, model: Any, mode: Mode, sheet: Sheet
 ) -> float:
-    """Return completion tokens a second with these settings, the fastest of a few steps.
+    """Return the completion tokens per second of the fastest of a few steps.
 
-    0 without the memory.
+    The result is 0 if memory runs out.
     """
     what = said(settings)
     if sheet.has(what):
@@ -101,7 +101,7 @@ def rate_of(
 
 
 def advised(mode: Mode, shape: str) -> dict[str, Any] | None:
-    """Return the settings that the command advises; `None` where it is not there."""
+    """Return the settings that the command recommends; `None` if the command is missing."""
     known = subprocess.run(
         [sys.executable, "-m", "grpo_ext", "bench", "--help"], capture_output=True, text=True
     )
@@ -143,7 +143,7 @@ def advised(mode: Mode, shape: str) -> dict[str, Any] | None:
 def settings_in(found: Any) -> dict[str, Any] | None:
     """Return the first mapping in a JSON value that has settings of the training phase.
 
-    `settings` first, then any.
+    The entry `settings` is searched first. Return `None` if there is no such mapping.
     """
     if not isinstance(found, dict):
         return None

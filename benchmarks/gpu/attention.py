@@ -19,9 +19,7 @@ NAME = "flash_attention_2"
 
 
 def kernel_is_there() -> bool:
-    """Whether torch has kernels for sequences of different lengths, with windows, and this machine
-    can run them.
-    """
+    """Return whether torch has kernels for packed sequences with windows on this machine."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -30,7 +28,7 @@ def kernel_is_there() -> bool:
 
 
 def use_torch_flash(model: Any) -> Any:
-    """Let a model attend by torch's kernels, under the name of FlashAttention 2; return it."""
+    """Make a model use torch's kernels under the name of FlashAttention 2, and return it."""
     loaded: dict[str, Any] = {
         "_loaded_implementation": NAME,
         "_flash_fn": attend,
@@ -56,8 +54,9 @@ def attend(
     window_size: tuple[int, int] = (-1, -1),
     **_: Any,
 ) -> Tensor:
-    """Return attention (B, L, H, D) of queries (B, L, H, D) to keys and values (B, S, K, D) without
-    padding.
+    """Return the attention (B, L, H, D) of queries (B, L, H, D) to keys and values (B, S, K, D).
+
+    No position is padding.
     """
     rows, length = q.shape[:2]
     ends_q, ends_k = (
@@ -87,11 +86,13 @@ def attend_varlen(
 
     Args:
         q: (tokens, H, D).
-        k, v: (tokens of keys, K, D); H is a multiple of K. cu_seqlens_q, cu_seqlens_k: (N + 1,),
-        where each of the N sequences begins, and where the last one ends. max_seqlen_q,
-        max_seqlen_k: the longest sequence. softmax_scale: `None`: 1 / sqrt(D). causal: the last
-        query sees the last key, whatever the two lengths (aligned at the bottom right).
-        window_size: how many keys before and after its own place a query sees; -1: all.
+        k, v: (tokens of keys, K, D); H is a multiple of K.
+        cu_seqlens_q, cu_seqlens_k: (N + 1,), where each of the N sequences begins, and where the
+            last one ends.
+        max_seqlen_q, max_seqlen_k: the length of the longest sequence.
+        softmax_scale: the factor of the scores; `None`: 1 / sqrt(D).
+        causal: whether queries see no later keys; the last query is aligned with the last key.
+        window_size: how many keys before and after its own position a query sees; -1: all.
     """
     window = (window_size[0], 0) if causal else window_size
     if kernel_is_there() and q.is_cuda and q.dtype != torch.float32:
@@ -132,7 +133,7 @@ def _ranges(q: Tensor, k: Tensor, v: Tensor, *ends: int) -> list[tuple[Tensor, i
 def visible(queries: int, keys: int, window: tuple[int, int], device: torch.device) -> Tensor:
     """Return which keys each query sees, (queries, keys), bool.
 
-    Aligned so that the last query stands at the last key.
+    They are aligned such that the last query is at the position of the last key.
     """
     place = torch.arange(queries, device=device)[:, None] + keys - queries
     key = torch.arange(keys, device=device)[None]

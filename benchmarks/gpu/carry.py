@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def plain(name: str) -> str:
-    """Return a package's name as registries compare it."""
+    """Return a package's name in the normalized form by which registries compare names."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -106,7 +106,10 @@ def pinned() -> list[str]:
 
 
 def fetch(requirement: str, folder: Path, python: str) -> Path | None:
-    """Download one wheel; `None`, with a message, where there is none."""
+    """Download one wheel and return its path.
+
+    If there is none, print a message and return `None`.
+    """
     before = set(folder.glob("*.whl"))
     words = [
         "download",
@@ -134,7 +137,7 @@ def fetch(requirement: str, folder: Path, python: str) -> Path | None:
 
 
 def fetch_with_needs(requirement: str, folder: Path, python: str, have: set[str]) -> None:
-    """Download a wheel and, one by one, those that its metadata names and that are not there."""
+    """Download a wheel and, one by one, the wheels that it requires and `have` lacks."""
     waiting = [requirement]
     seen = set(have)
     while waiting:
@@ -162,7 +165,7 @@ def fetch_with_needs(requirement: str, folder: Path, python: str, have: set[str]
 
 
 def cut(wheel: Path, size: int) -> None:
-    """Replace a wheel that is too large by pieces, and a file that says how many there are."""
+    """Replace a wheel that is larger than `size` bytes by pieces, and a file with their number."""
     data = wheel.read_bytes()
     if len(data) <= size:
         return
@@ -174,10 +177,7 @@ def cut(wheel: Path, size: int) -> None:
 
 
 def deal(folder: Path, size: int) -> list[int]:
-    """Move the files of a folder into numbered ones of at most so many bytes.
-
-    Return the bytes of each.
-    """
+    """Move a folder's files into numbered subfolders of at most `size` bytes; return the sizes."""
     used: list[int] = []
     for path in sorted(
         (x for x in folder.iterdir() if x.is_file()), key=lambda x: x.stat().st_size, reverse=True

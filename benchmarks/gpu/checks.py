@@ -36,7 +36,7 @@ FORKING_TESTS = (
 
 
 def demo(mode: Mode, sheet: Sheet) -> None:
-    """`grpo-ext demo`, as a user runs it; it trains on the CPU of the machine."""
+    """Run `grpo-ext demo` as a user does; it trains on the CPU of the machine."""
     steps = 2 if mode.dry else 5 if mode.quick else None
     with tempfile.TemporaryDirectory() as folder:
         sheet.predict(
@@ -71,14 +71,14 @@ def pytest_part(
     options: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> None:
-    """Run tests, write down how many passed, and what they noted; raise if one failed.
+    """Run tests, and record how many passed and what they reported; raise an error if one failed.
 
     Args:
-        paths: of tests.
+        paths: the paths of the tests.
         sheet: takes the counts.
         least: how many tests must pass.
-        options: of pytest.
-        variables: of the environment, beside those of this process.
+        options: further options of pytest.
+        variables: environment variables in addition to those of this process.
     """
     with tempfile.TemporaryDirectory() as folder:
         figures = Path(folder) / "figures.jsonl"
@@ -114,7 +114,7 @@ def pytest_part(
 
 
 def tests(mode: Mode, sheet: Sheet) -> None:
-    """The tests of the trainer and of the objective, on all cores."""
+    """Run the tests of the trainer and of the objective, on all cores."""
     if mode.dry:
         pytest_part(
             ["tests/objective", "tests/trainer/test_scoring.py"], sheet, 20, ["-m", "not slow"]
@@ -132,15 +132,15 @@ def tests(mode: Mode, sheet: Sheet) -> None:
 
 
 def safety(mode: Mode, sheet: Sheet) -> None:
-    """Shared prompts, leakage, float32 sums, kept sets, a stale engine, gathered tables.
+    """Test shared prompts, leakage, float32 sums, kept sets, a stale engine and gathered tables.
 
-    The emulation on a CPU as well.
+    The emulation on a CPU is tested as well.
     """
     pytest_part(["tests/gpu", "--ignore=tests/gpu/test_gpu_vllm.py"], sheet, 25 if mode.dry else 48)
 
 
 def vllm(mode: Mode, sheet: Sheet) -> None:
-    """Log-probs of a real engine, an update that it ignores, both ways of one card, adapters."""
+    """Test a vLLM engine: log-probs, an ignored update, ways to share one card, adapters."""
     from importlib.util import find_spec
 
     if not find_spec("vllm"):
@@ -150,9 +150,9 @@ def vllm(mode: Mode, sheet: Sheet) -> None:
 
 
 def kill(mode: Mode, sheet: Sheet) -> None:
-    """SIGKILL after step 2 of 4 on the device, and the same call again.
+    """Kill a run after step 2 of 4 on the device, and repeat the same call.
 
-    Weights as of a run that nobody disturbed.
+    The weights must be those of an uninterrupted run.
     """
     from tests.support.fault_runs import build_start
 
@@ -190,7 +190,7 @@ def _in_process(body: Callable[[], Any], mode: Mode) -> int:
 
 
 def _steps(model: Path, on_gpu: bool, out: Path, kill_after: int | None = None) -> None:
-    """Train 4 steps from the newest checkpoint, or be killed after one."""
+    """Train to step 4 from the newest checkpoint, or until the process kills itself."""
     from grpo_ext.trainer.manifest import checkpoints
     from tests.support.fault_runs import KillAt, make
 

@@ -22,7 +22,7 @@ LINES = 12  # of a failing part's output that are kept
 
 
 def vllm_python(mode: Mode) -> str:
-    """Return a Python that has vLLM, else this one."""
+    """Return the path of a Python that has vLLM, or else of this one."""
     of_cpu = Path(".venv-vllm/bin/python") if mode.dry else None
     for python in (mode.vllm_python, VLLM / "bin" / "python", of_cpu):
         if python is not None and python.exists():
@@ -31,12 +31,12 @@ def vllm_python(mode: Mode) -> str:
 
 
 def has_vllm(mode: Mode) -> bool:
-    """Whether one of them has it."""
+    """Return whether `vllm_python` has vLLM."""
     return vllm_python(mode) != sys.executable or find_spec("vllm") is not None
 
 
 def command_of(name: str, mode: Mode, folder: Path, vllm: bool) -> list[str]:
-    """Return the command of a part's process."""
+    """Return the command that runs a part in a process."""
     words = [
         vllm_python(mode) if vllm else sys.executable,
         "-u",
@@ -53,7 +53,7 @@ def command_of(name: str, mode: Mode, folder: Path, vllm: bool) -> list[str]:
 
 
 def environment(mode: Mode, vllm: bool = False) -> dict[str, str]:
-    """Return the environment of a part.
+    """Return the environment variables of a part's process.
 
     No network, what `setup` has installed, and threads that suit the machine.
     """

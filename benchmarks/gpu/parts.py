@@ -13,7 +13,7 @@ from benchmarks.gpu.sheet import Sheet
 
 @dataclass(frozen=True)
 class Mode:
-    """How a part is run."""
+    """The options with which parts are run."""
 
     dry: bool = False  # on a CPU at tiny size, through the same code
     quick: bool = False  # fewer cases and rounds
@@ -28,7 +28,7 @@ class Mode:
         return "cpu" if self.dry else "cuda"
 
     def size(self, whole: int, quick: int, dry: int) -> int:
-        """Choose a number by the mode."""
+        """Return `dry`, `quick` or `whole`, depending on the mode."""
         return dry if self.dry else quick if self.quick else whole
 
 
@@ -37,10 +37,14 @@ class Part:
     """One part of the run.
 
     Args:
-        title: what it finds. work: "module:function" in this package, called with a `Mode` and a
-        `Sheet`; after a "/" a word for it. limit: seconds, on a GPU. least: seconds below which it
-        is not worth beginning. dry: seconds that it may take in a dry run. vllm: whether it runs in
-        the Python that has vLLM. again: whether it runs in every call, also after it is done.
+        title: what it measures.
+        work: "module:function" in this package, called with a `Mode` and a `Sheet`; the function
+            also gets a word that follows "/".
+        limit: the limit in seconds, on a GPU.
+        least: the seconds that must be left for it to begin.
+        dry: the limit in seconds in a dry run.
+        vllm: whether it runs in the Python that has vLLM.
+        again: whether it runs in every call, even if it has a result.
     """
 
     title: str

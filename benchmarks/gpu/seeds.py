@@ -43,9 +43,7 @@ RATE = 750e12
 
 
 def run(mode: Mode, sheet: Sheet) -> None:
-    """Time both settings, with vLLM in the trainer's process, or with the package's own sampler
-    where there is no vLLM.
-    """
+    """Time both settings, with vLLM in the trainer's process or, without vLLM, our own sampler."""
     vllm = bool(find_spec("vllm"))
     sheet.fact("sampler", "vLLM, colocate" if vllm else "the package's own: vLLM is not installed")
     with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +63,7 @@ def run(mode: Mode, sheet: Sheet) -> None:
 
 
 def predicted(rows: int) -> tuple[float, str]:
-    """Return the seconds of a step on an H100 with vLLM, and how they come about."""
+    """Return the expected seconds of a step on an H100 with vLLM, and how they are calculated."""
     weights = 3.1e9
     parameters = 1.54e9
     written = rows * 256
@@ -104,8 +102,9 @@ def build(folder: Path, shape: str, device: str) -> Path:
 
 
 def padded_vocabulary(tokenizer: PreTrainedTokenizerFast, size: int) -> PreTrainedTokenizerFast:
-    """Return the tokenizer with more tokens, which no text has, so that a model of this size
-    samples none that is unknown.
+    """Add tokens that occur in no text to a tokenizer, up to `size` tokens, and return it.
+
+    A model of this size then cannot sample an unknown token.
     """
     state: Any = json.loads(tokenizer.backend_tokenizer.to_str())
     known = tokenizer.get_vocab()  # with the added tokens, which would else be numbered anew
@@ -120,9 +119,9 @@ def padded_vocabulary(tokenizer: PreTrainedTokenizerFast, size: int) -> PreTrain
 
 
 def timed(model: Path, out: Path, rows: int, mode: Mode, vllm: bool) -> dict[str, float]:
-    """Train a few steps by the recipe.
+    """Train a few steps by the recipe, and return the median seconds of a step.
 
-    Return the median seconds of a step, and of its parts as far as they are logged.
+    The medians of its parts are included as far as they are logged.
     """
     steps = mode.size(20, 8, 3)
     settings: dict[str, Any] = {

@@ -30,7 +30,10 @@ VLLM_FOR = {"2.11": "0.25.1", "2.13": "0.29.0"}
 
 
 def run(mode: Mode, sheet: Sheet) -> None:
-    """Install what is missing and say what there is; a dry run says what it would install."""
+    """Install what is missing and record what there is.
+
+    A dry run only says what it would install.
+    """
     if mode.wheels is not None:
         wheels, lacking = joined(mode.wheels)
         if lacking:
@@ -52,9 +55,7 @@ def run(mode: Mode, sheet: Sheet) -> None:
 
 
 def missing_packages() -> list[str]:
-    """Return the requirements of `constraints.txt` that are not installed, without torch and the
-    tools of documents.
-    """
+    """Return the missing requirements of `constraints.txt`, except torch and the tools for docs."""
     found = []
     for line in Path("constraints.txt").read_text(encoding="utf-8").splitlines():
         name = line.split("==")[0].strip()
@@ -69,7 +70,7 @@ def missing_packages() -> list[str]:
 
 
 def install(words: list[str], what: str, target: Path, mode: Mode, sheet: Sheet) -> None:
-    """Let pip install into a folder of its own, within its time; write down whether it did."""
+    """Install into a separate folder with pip, within a time limit; record whether it succeeded."""
     command = [
         sys.executable,
         "-m",
@@ -134,12 +135,10 @@ def _do(command: list[str], what: str, kind: str, log: Path, mode: Mode, sheet: 
 
 
 def joined(folder: Path) -> tuple[list[Path], list[str]]:
-    """Return the wheels of a folder, those cut in pieces (`NAME.whl.00`, `.01`, ...) put together
-    again in another folder.
+    """Return the wheels of a folder, and the names of wheels whose pieces are incomplete.
 
-    What an earlier call has brought stays there, so that pieces may come in several calls. Also
-    returns the names of the wheels whose pieces are not all here yet; `NAME.whl.count` says how
-    many there are.
+    Wheels in pieces (`NAME.whl.00`, `.01`, ...) are joined in another folder. Pieces from earlier
+    calls stay there, so they may arrive over several calls; `NAME.whl.count` gives their number.
     """
     place = SITE.parent / "wheels"
     place.mkdir(parents=True, exist_ok=True)
@@ -168,9 +167,9 @@ def torch_release() -> str:
 
 
 def about(mode: Mode, sheet: Sheet) -> None:
-    """Write down the card and what there is.
+    """Record the GPU and the installed packages.
 
-    Asked in a fresh process, which finds what has just been installed.
+    A new process is asked, because it finds what has just been installed.
     """
     from benchmarks.gpu.child import environment, vllm_python
 

@@ -54,7 +54,7 @@ def make_model(shape: str, device: str) -> Qwen2ForCausalLM:
 
 @dataclass(frozen=True)
 class Need:
-    """What one optimizer step must do, and what its layouts run."""
+    """The work that one optimizer step needs, and the tokens that its layouts run."""
 
     operations: float  # by the convention above
     completion_tokens: int  # of all rows: tokens a second count these
@@ -102,9 +102,9 @@ def needed(shape: str, case: Case) -> Need:
 
 @cache
 def matrix_rate(device: str) -> float:
-    """Return the operations per second of a large matrix product, in bfloat16 on a GPU.
+    """Return the operations per second of the fastest of 20 large matrix products.
 
-    The best of 20.
+    On a GPU, they are in bfloat16.
     """
     size, dtype = (8192, torch.bfloat16) if device == "cuda" else (512, torch.float32)
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))

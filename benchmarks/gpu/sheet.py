@@ -19,22 +19,22 @@ Bound = tuple[str, float]  # ">=" or "<=", and the number
 
 
 def kept(value: float, bound: Bound) -> bool:
-    """Whether a figure keeps its bound; NaN keeps none."""
+    """Return whether a figure is within its bound; NaN is never within one."""
     return value >= bound[1] if bound[0] == ">=" else value <= bound[1]
 
 
 def shown(value: Any) -> str:
-    """Format a figure for the table: three digits, whole from 1,000 on."""
+    """Format a figure for the table: with three digits, or as an integer from 1,000 on."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return "" if value is None else str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
 
 
 class Sheet:
-    """The figures of a part, which an interrupted call leaves and the next one continues.
+    """The figures of a part; after an interrupted call, the next one continues them.
 
-    `status` is `None` while a part is not through; else "done", "failed", "over its limit" or "left
-    out".
+    `status` is `None` until the part has ended; then it is "done", "failed", "over its limit" or
+    "left out".
     """
 
     def __init__(self, folder: Path, part: str):
@@ -51,7 +51,7 @@ class Sheet:
     def predict(
         self, what: str, value: float | str, unit: str, formula: str, bound: Bound | None = None
     ) -> None:
-        """Say what a figure will be, before it is measured, and what is asked of it."""
+        """Record the prediction of a figure before it is measured, and its bound."""
         row = {"predicted": value, "unit": unit, "formula": formula, "bound": bound}
         self.data["rows"][what] = row
         self.save()
@@ -61,7 +61,7 @@ class Sheet:
         )
 
     def measured(self, what: str, value: float | str, **more: Any) -> None:
-        """Write a figure down that was predicted; `more` goes into the JSON file only."""
+        """Record a figure that was predicted; `more` is written only to the JSON file."""
         row = self.data["rows"][what]
         row |= {"measured": value, **more}
         if row["bound"] is not None:
@@ -73,16 +73,16 @@ class Sheet:
         print(f"{self.part}: {what}: measured {shown(value)} {row['unit']}{missed}", flush=True)
 
     def fact(self, what: str, value: float | str, unit: str = "", **more: Any) -> None:
-        """Write something down that nothing was predicted of."""
+        """Record a figure without a prediction."""
         self.data["rows"][what] = {"measured": value, "unit": unit, **more}
         self.save()
         self.line(what, "", shown(value), unit, "", "")
         print(f"{self.part}: {what}: {shown(value)} {unit}", flush=True)
 
     def end(self, status: str | None, seconds: float, limit: float, last: str = "") -> None:
-        """Write down how the part ended.
+        """Record how the part ended.
 
-        `last` are the last lines of its output, of one that failed.
+        `last` holds the last lines of its output if it failed.
         """
         self.data |= {"status": status, "seconds": round(seconds, 1), "last": last}
         self.save()
@@ -106,7 +106,7 @@ class Sheet:
         return wrong + ([f"{self.part} {self.data['status']}"] if failed else [])
 
     def save(self) -> None:
-        """Replace the JSON file as a whole, so that a kill leaves the last complete one."""
+        """Replace the JSON file atomically, so that after a kill the last complete one is left."""
         self.folder.mkdir(parents=True, exist_ok=True)
         new = self.path.with_suffix(".new")
         new.write_text(json.dumps(self.data, indent=1) + "\n", encoding="utf-8")
