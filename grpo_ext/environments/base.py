@@ -23,6 +23,27 @@ ADAPTERS = {
 }
 
 
+class MissingColumn(KeyError):
+    """The environment reads a column that the row of the data set lacks."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # that of a `KeyError` is quoted
+
+
+class EpisodeRow(Row):
+    """The row that `reset` gets. Reading a column that it lacks raises `MissingColumn`."""
+
+    def __missing__(self, column: str) -> Any:
+        raise missing_column(column, self)
+
+
+def missing_column(column: str, row: Row) -> MissingColumn:
+    """Return the error for a column that a row lacks."""
+    return MissingColumn(
+        f"the row has no column {column!r}. Its columns: {', '.join(sorted(map(str, row)))}"
+    )
+
+
 class Environment:
     """What the model plays against in one episode: a game, a simulation or a set of tools.
 
@@ -48,7 +69,8 @@ class Environment:
 
         `row["seed"]` is the row's column of that name, otherwise an int computed from its columns,
         so it is the same for all completions of a prompt. Derive all randomness from it, so that
-        the completions of a group face the same world.
+        the completions of a group face the same world. Reading a column that the row lacks raises
+        a `KeyError` that names the columns it has.
 
         Returns:
             Text to append to the last message of the prompt; `None`, the default, appends none.

@@ -8,7 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from grpo_ext.rewards.scores import FailureCount, UserCodeFailure, clipped
+from grpo_ext.environments.base import MissingColumn
+from grpo_ext.rewards.scores import FailureCount, UserCodeFailure, clipped, is_of_user_code
 
 logger = logging.getLogger(__name__)
 
@@ -28,11 +29,27 @@ CONSEQUENCES = {
     "cut_off": "The episode is neither scored nor trained on, unless `on_failure: train` is set.",
     "close": "What the environment holds may stay open.",
 }
+# What to write if a method has other parameters, or returns something else.
+DEFINITIONS = {
+    "reset": "Define `reset(self, row)`, which returns text or None.",
+    "step": "Define `step(self, text)`, which returns two values: the answer as text, and whether "
+    "the episode is over.",
+    "state": "Define `state(self)`, which returns a dict.",
+}
 NEVER_WORKED = 64  # warn about a tool that has been called this often and always raised an error
 
 
 class EnvironmentFailure(UserCodeFailure):
     """An environment failed too often. The message ends with the last traceback."""
+
+
+def advice_on(method: str, error: BaseException) -> str:
+    """Return what to do about an error in a call of an environment's method."""
+    if isinstance(error, MissingColumn):
+        return "Add the column to the rows, or read one that they have."
+    if is_of_user_code(error):
+        return "Correct it there."
+    return DEFINITIONS.get(method, "Correct it.")
 
 
 @dataclass(frozen=True)
@@ -67,6 +84,7 @@ class EnvironmentFailures:
         self.subject = f"The environment {name}".strip()
         self.max_failure_rate = max_failure_rate
         self.methods: dict[str, FailureCount] = {}
+        self.advice: dict[str, str] = {}  # by method, what to do about its last failure
         self.raised: Counter[str] = Counter()  # by tool, calls that raised an error
         self._seeds: defaultdict[str, set[str]] = defaultdict(set)
         self._reported: dict[str, tuple[int, int]] = {}  # calls and failures at the last report
@@ -81,6 +99,7 @@ class EnvironmentFailures:
         error: str,
         arguments: object,
         seed: object,
+        advice: str = "",
     ) -> None:
         """Count a failure, and log the first of its kind.
 
@@ -89,10 +108,12 @@ class EnvironmentFailures:
             error: the error, as formatted by `in_full`.
             arguments: the arguments of the call.
             seed: the seed of the episode.
+            advice: what to do about it, from `advice_on`.
         """
         count = self._count(method)
         count.add([True])
         count.last_error = error
+        self.advice[method] = advice
         self._seeds[method].add(str(seed))
         if count.is_new_kind(error):
             case = self.on_failure if method in UNITS else "train"

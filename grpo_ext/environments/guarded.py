@@ -11,8 +11,9 @@ from typing import Any
 
 from grpo_ext.common.user_code import TooLate, deadline, exit_if_forked, preserve_process_state
 from grpo_ext.environments.background import Work, start_coroutine
-from grpo_ext.environments.base import Environment, Row
+from grpo_ext.environments.base import Environment, EpisodeRow, Row
 from grpo_ext.environments.episode_rules import EpisodeRules
+from grpo_ext.environments.failures import advice_on
 from grpo_ext.environments.fit_answers import CUT_OFF
 from grpo_ext.environments.tools import Misuse, Tool, call, checked_tools
 from grpo_ext.environments.turn_tokens import Message
@@ -64,7 +65,8 @@ class GuardedEnvironment:
     def begin(self, row: Row) -> None:
         """Begin an episode; `opening` returns the environment's first text."""
         self._row = row
-        copy = copy_containers(row)  # the completions of a group share the lists in their row
+        # the completions of a group share the lists in their row
+        copy = EpisodeRow(copy_containers(row))
         self._start([partial(self.environment.reset, copy)])
 
     def opening(self) -> str:
@@ -268,6 +270,7 @@ class GuardedEnvironment:
                     # formatted within the deadline, since a user's error may hang
                     text = error_text(error)
                     details = in_full(error, function)
+                    advice = advice_on(method, error)
                     failed = not isinstance(error, Misuse)
                     forgiven = is_tool and isinstance(error, Exception)
                 else:
@@ -277,6 +280,7 @@ class GuardedEnvironment:
             # a call may have had less: the calls of a turn share the time
             text = f"error: it took more than {self.rules.step_timeout:g} s"
             details = in_full(error, function)
+            advice = "Make it faster, or raise `step_timeout` in `environment`."
             failed = True
             forgiven = False
         if failed and forgiven:
@@ -284,7 +288,7 @@ class GuardedEnvironment:
         elif failed:
             self.failures += 1
             self.broken = self.broken or not is_tool
-            self.rules.failures.failed(method, details, arguments, self.seed)
+            self.rules.failures.failed(method, details, arguments, self.seed, advice)
         return self._shortened(text), False
 
     def _protected(self) -> AbstractContextManager[None]:

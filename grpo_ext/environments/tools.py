@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from grpo_ext.environments.background import result_of
-from grpo_ext.environments.base import Environment, Row, plain_attributes
+from grpo_ext.environments.base import Environment, Row, missing_column, plain_attributes
 from grpo_ext.rewards.scores import clipped
 
 Tool = Callable[..., Any]
@@ -38,6 +38,11 @@ class ToolEnvironment(Environment):
         kinds = [parameter.kind for parameter in parameters.values()]
         if "seed" not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
             arguments.pop("seed", None)
+        for parameter in parameters.values():
+            is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+            is_needed = is_named and parameter.default is parameter.empty
+            if is_needed and parameter.name not in arguments:
+                raise missing_column(parameter.name, row)
         opening = self.instance.reset(**arguments)
         if inspect.iscoroutine(opening):
             return text_of_async(opening)

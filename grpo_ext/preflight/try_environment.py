@@ -40,12 +40,6 @@ BUDGET = 4.0  # seconds after which no other episode or turn is started
 LOGGER = "grpo_ext.environments.failures"  # its warnings become findings
 KEY = "environment"
 KEYS = (KEY, "environments", "tasks")  # where a recipe names environments
-ADVICE = {  # what to write, by method
-    "reset": "Define `reset(self, row)`, which returns text or None.",
-    "step": "Define `step(self, text)`, which returns two values: the answer as text, and whether "
-    "the episode is over.",
-    "state": "Define `state(self)`, which returns a dict.",
-}
 
 
 def begin_episodes(
@@ -208,7 +202,7 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
             is_sound = False
             findings.problem(
                 f"environment{name}: {method} fails on every call that was tried: {reason}. "
-                f"{ADVICE.get(method, 'Correct it.')}",
+                f"{episode.rules.failures.advice[method]}",
                 KEY,
             )
         elif calls.failed:

@@ -116,7 +116,7 @@ def place_of(stack: Iterable[traceback.FrameSummary], function: Callable[..., An
     place of `function`.
     """
     frames = [frame for frame in stack if frame.filename not in MACHINERY]
-    user_frames = [frame for frame in frames if not in_standard_library(frame.filename)]
+    user_frames = frames_of_user(frames)
     has_code = function is not None and hasattr(inspect.unwrap(function), "__code__")
     if not user_frames and function is not None and has_code:
         code = inspect.unwrap(function).__code__
@@ -127,6 +127,23 @@ def place_of(stack: Iterable[traceback.FrameSummary], function: Callable[..., An
         frame = [frame for frame in shown_frames if frame.filename == file][-1]
         return f" ({file}:{frame.lineno}, in {frame.name})"
     return ""
+
+
+def frames_of_user(stack: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """Return the frames outside this package's machinery and the standard library."""
+    frames = []
+    for frame in stack:
+        if frame.filename not in MACHINERY and not in_standard_library(frame.filename):
+            frames.append(frame)
+    return frames
+
+
+def is_of_user_code(error: BaseException) -> bool:
+    """Return whether the user's own code raised an error, directly or in what it called.
+
+    Otherwise a call of it failed, because it has other parameters, or a check of what it returned.
+    """
+    return bool(frames_of_user(traceback.extract_tb(error.__traceback__)))
 
 
 def in_standard_library(path: str) -> bool:

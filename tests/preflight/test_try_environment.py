@@ -20,7 +20,7 @@ from grpo_ext.preflight.forecast import prompt_tokens
 from grpo_ext.preflight.loaded_recipe import check_start
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import RecipeError
-from tests.support.broken_environments import BROKEN, STEP, recipe_values, write
+from tests.support.broken_environments import BROKEN, FINE, STEP, recipe_values, write
 
 TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
 
@@ -77,6 +77,44 @@ def test_a_package_that_is_missing_is_one_problem(tiny_folder, tmp_path, monkeyp
     [problem] = findings.problems
     assert problem.key == "environment" and "pip install 'gymnasium>=1.0,<2'" in problem.message
     assert "evaluation" not in findings.figures
+
+
+RESET = f"{FINE}    def reset(self, row):\n        "
+HAS = "the row has no column 'level'. Its columns: prompt, seed"
+
+
+@pytest.mark.parametrize(
+    ("methods", "reason", "advice"),
+    [
+        (f"{RESET}row['level']", HAS, "Add the column to the rows, or read one that they have."),
+        (f"{RESET}{{}}['level']", "KeyError: 'level'", "Correct it there."),
+        (f"{RESET}return {{}}", "returned dict, not text", "Define `reset(self, row)`, which"),
+        (f"{FINE}    def reset(self):\n        pass", "2 were given", "Define `reset(self, row)`"),
+        (f"{STEP}return text[10_000], True", "IndexError", "Correct it there."),
+        (f"{STEP}return 'no'", "must return two values", "Define `step(self, text)`, which"),
+    ],
+)
+def test_the_advice_fits_the_failure(methods, reason, advice, tiny_folder, tmp_path):
+    file = write(tmp_path, methods)
+    findings = check_recipe(None, recipe_values(tmp_path, tiny_folder, f"{file}:World"))
+    [problem] = findings.problems
+    assert reason in problem.message and advice in problem.message
+    assert ("Define" in problem.message) == advice.startswith("Define")
+
+
+def test_a_class_of_another_kind_is_told_which_column_its_rows_lack(tiny_folder, tmp_path):
+    file = tmp_path / "world.py"
+    file.write_text("class World:\n    def reset(self, level, **row):\n        return ''\n")
+    findings = check_recipe(None, recipe_values(tmp_path, tiny_folder, f"{file}:World"))
+    [problem] = findings.problems
+    assert HAS in problem.message and "Add the column to the rows" in problem.message
+
+
+def test_a_row_is_a_dict_whose_missing_columns_have_defaults(tiny_folder, tmp_path):
+    asks = "assert row.get('level') is None and 'level' not in row and row['seed']"
+    file = write(tmp_path, f"{RESET}{asks}")
+    findings = check_recipe(None, recipe_values(tmp_path, tiny_folder, f"{file}:World"))
+    assert findings.sound
 
 
 def test_a_failure_on_some_completions_is_a_note(tiny_folder, tmp_path):
