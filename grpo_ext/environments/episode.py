@@ -384,7 +384,8 @@ class Episode:
         """Return the fields of the episode in a line of `samples.jsonl`.
 
         These are `prompt`, `seed`, `messages`, `room`, the maximum number of tokens of all turns
-        and answers, and `ids_checksum`, a checksum of all tokens with those of the prompt. Each
+        and answers, `turns`, their number, `end`, why the episode ended, `environment_time`, its
+        `seconds`, and `ids_checksum`, a checksum of all tokens with those of the prompt. Each
         turn of the model also has `counted_tokens`, the number of its tokens in the loss; `earned`,
         its value from `gains`; and the fields of `TurnTokens.as_written`, with which it can be
         played again. A `single_turn` has none.
@@ -413,6 +414,9 @@ class Episode:
             "seed": self.seed,
             "messages": messages,
             "room": self._logged_room,
+            "turns": self.turns,
+            "end": self.end,
+            "environment_time": round(self.seconds, 6),
             "ids_checksum": self.ids_checksum(),
         }
 

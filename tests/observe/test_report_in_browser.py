@@ -101,6 +101,55 @@ def test_before_and_after_shows_conversations(page):
     ]
 
 
+ENDED = ("environment", "room", "turns", "failures")
+FIGURES = (
+    "[...document.querySelectorAll('#episodes figure')].map((one) => [one.querySelector("
+    "'figcaption').textContent, [...one.querySelectorAll('.legend span')].map((part) => "
+    "part.textContent), [...one.querySelectorAll('rect')].map((cell) => "
+    "[cell.getAttribute('x') / 10, Math.round(cell.getAttribute('height') - 0.3)])])"
+)
+LONG = [0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+
+
+def test_episodes_are_distributed_by_step(tmp_path):
+    """Of two steps: one turn, then three; many different seconds have bins of equal counts."""
+    rows = [played(0, "16", mode="eval", turns=7, end="room", environment_time=0.1)]
+    for step, turns in ((1, 1), (2, 3)):
+        for number in range(12):
+            seconds = LONG[number] * step
+            end = "environment" if step == 2 else ENDED[number % 4]
+            figures = {"turns": turns, "end": end, "environment_time": seconds, "length": step}
+            rows.append(played(step, "16", group=number, **figures))
+    hostile = {"turns": HOSTILE, "end": "constructor", "environment_time": [HOSTILE]}
+    rows += [played(2, "16", **hostile), sample(2, "no episode")]
+    write_report([write_run(tmp_path, rows)], tmp_path / "report.html")
+    with Browser() as browser:
+        browser.open(tmp_path / "report.html")
+        browser.run(READY)
+        turns, tokens, seconds, ends = browser.run(FIGURES)
+        assert not browser.errors
+    assert turns == ["turns", ["1", "3"], [[0, 100], [1, 100]]]
+    assert tokens == ["tokens of the model", ["1", "2"], [[0, 100], [1, 100]]]
+    assert seconds[1] == ["0.25 to 0.5", "1 to 2", "4 to 8", "16 to 32", "64 to 128", "256 to 1024"]
+    assert [height for step, height in seconds[2] if step == 0] == [17, 17, 17, 17, 17, 17]
+    assert ends[1] == [
+        "environment failed",
+        "no room for more tokens",
+        "most turns",
+        "environment ended it",
+    ]
+    assert ends[2] == [[0, 25], [0, 25], [0, 25], [0, 25], [1, 100]]
+
+
+def test_without_episodes_there_are_no_distributions_of_them(tmp_path):
+    rows = [sample(1, "8"), sample(2, "9")]
+    write_report([write_run(tmp_path, rows)], tmp_path / "report.html")
+    with Browser() as browser:
+        browser.open(tmp_path / "report.html")
+        browser.run(READY)
+        assert browser.run("document.getElementById('episodes').hidden") is True
+
+
 def test_charts_fit_on_paper(tmp_path):
     write_report([write_run(tmp_path, [sample(1, "8"), sample(2, "9")])], tmp_path / "report.html")
     over = (

@@ -157,6 +157,16 @@ def test_a_growing_log_comes_in_pieces_that_replace_the_last_step(tmp_path):
         assert texts[0][1] == [{"role": "user", "content": "Use 3, 4 to make 7."}]
 
 
+def test_completions_come_with_their_task_and_the_figures_of_their_episode(tmp_path):
+    figures = {"task": "games", "turns": 3, "end": "room" * 100, "environment_time": 0.25}
+    write_run(tmp_path / "run", rows_of(1, 1, **figures) + rows_of(1, 1))
+    with served(tmp_path) as server:
+        data(server, "/runs")
+        index = data(server, "/samples/0?start=0&step=0")["index"]
+    assert index["task"] == ["games", ""] and index["turns"] == [3, None]
+    assert index["end"] == ["room" * 8, None] and index["environment_time"] == [0.25, None]
+
+
 def test_long_logs_come_in_slices_that_make_the_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(serve, "SLICE", 900)
     grow(tmp_path, range(1, 60))

@@ -93,6 +93,8 @@ def test_every_logged_episode_played_again_is_identical(name, ends, request):
         assert game.row["game"] == (2 if logged["mode"] == "eval" else 1)
         turns = game.episode.logged()["messages"]
         assert turns == logged["messages"]
+        assert logged["turns"] == game.episode.turns and logged["end"] == game.episode.end
+        assert logged["environment_time"] > 0
         found_ends.add(game.episode.end)
         assert game.episode.cut_answers == (name == "wordy_run")
         has_ids += sum("raw_ids" in turn for turn in turns)

@@ -207,7 +207,7 @@ def left_by(out: Path) -> dict[str, Any]:
         "weights": load_file(last / "model.safetensors"),
         "optimizer": torch.load(last / "optimizer.pt")["state"],
         "metrics": list(map(timeless, jsonl.read(out / "metrics.jsonl"))),
-        "samples": list(map(json.dumps, jsonl.read(out / "samples.jsonl"))),
+        "samples": [json.dumps(timeless(row)) for row in jsonl.read(out / "samples.jsonl")],
     }
 
 

@@ -14,6 +14,7 @@ CHUNK = 250  # number of completions whose texts are unpacked together
 # Limits for each completion in the page, so that none blocks the browser.
 MOST_MESSAGES = 200
 MOST_MARKS = 1000
+MOST_END = 32  # maximum characters of the reason why an episode ended
 # Built-in explanations take time in proportion to the text, so a limit on its length bounds them in
 # every thread. The deadline is for user-defined explanations, and works only in the main thread.
 MOST_EXPLAINED = 100_000  # maximum characters of a completion and the columns that a reward reads
@@ -30,6 +31,9 @@ COLUMNS = (
     "prompt",
     "cut",
     "task",
+    "turns",
+    "end",
+    "environment_time",
     "outcome",
 )
 # start, end, whether the model wrote it, counted tokens, earned reward
@@ -41,8 +45,9 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
 
     Each column of the index has one entry per completion. `prompt` and `dataset` are positions in
     the list of prompts and in `datasets`; `cut` is 1 for a completion that reached the length
-    limit; `task` is "" if the row names none; `outcome` is the completion's score by the reward
-    that judges its group, or `None`.
+    limit; `task` is "" if the row names none; `turns`, `end` and `environment_time` are `None` if
+    it is no episode; `outcome` is the completion's score by the reward that judges its group, or
+    `None`.
     """
     datasets: dict[tuple[str, str], int] = {}
     prompts: dict[str, object] = {}  # each as it was first logged
@@ -55,6 +60,7 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
         prompt_id = row["prompt_id"]
         prompts.setdefault(prompt_id, row["prompt"])
         task = row.get("task")
+        end = row.get("end")
         dataset = (row["mode"], row["dataset"])
         entry = {
             "step": row["step"],
@@ -66,6 +72,9 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
             "prompt": prompt_numbers.setdefault(prompt_id, len(prompt_numbers)),
             "cut": int(row["finish_reason"] == "length"),
             "task": task if isinstance(task, str) else "",
+            "turns": number_or_none(row.get("turns")),
+            "end": end[:MOST_END] if isinstance(end, str) else None,
+            "environment_time": rounded(number_or_none(row.get("environment_time"))),
         }
         for column, cell in entry.items():
             columns[column].append(cell)

@@ -34,8 +34,8 @@ STYLES = ("page.css", "figures.css", "explorer.css", "paper.css")
 SCRIPTS = (
     "elements.js", "curves.js", "rows.js", "store.js", "headline.js", "sparkline.js", "chart.js",
     "panels.js", "phases.js", "runs.js", "suites.js", "completions.js", "filters.js",
-    "histogram.js", "conversation.js", "tokens.js", "detail.js", "group.js", "changes.js",
-    "pairs.js", "recipe.js", "main.js",
+    "histogram.js", "distribution.js", "conversation.js", "tokens.js", "detail.js", "group.js",
+    "changes.js", "pairs.js", "recipe.js", "main.js",
 )  # fmt: skip
 MOST_NOTE = 2000  # maximum number of characters of `notes.md` to show
 LIVE = "live.js"  # the only script that makes requests, included only in pages from a server

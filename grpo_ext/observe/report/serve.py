@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl
 from grpo_ext.common.foreign_files import size_of
 from grpo_ext.observe.changes import changes
 from grpo_ext.observe.jsonl import parts, placed
-from grpo_ext.observe.log_files import METRICS, RUN, SAMPLE, SAMPLES
+from grpo_ext.observe.log_files import INDEXED, METRICS, RUN, SAMPLE, SAMPLES
 from grpo_ext.observe.panels import rewards
 from grpo_ext.observe.read_run import (
     MOST_METRICS,
@@ -167,7 +167,7 @@ def since(
         if not completions:
             rows.append(names.keep(row))
             continue
-        short = {key: row[key] for key in SAMPLE}
+        short = {key: row[key] for key in (*SAMPLE, *INDEXED) if key in row}
         short |= {"step": step, "place": place, "text": "", "prompt": ""}
         short["rewards"] = names.keep(row["rewards"])
         rows.append(short)

@@ -115,9 +115,7 @@ class LiveSamples extends Samples {
     const prompts = more.prompts.map((id) => this.prompts.get(id) ?? this.prompts.set(id, this.prompts.size).get(id));
     const fresh = { ...more, dataset: more.dataset.map((k) => datasets[k]), prompt: more.prompt.map((k) => prompts[k]) };
     const joined = { rewards: {}, datasets: index.datasets };
-    for (const name of ["step", "group", "length", "reward", "advantage", "dataset", "prompt", "cut", "task", "outcome", "place"]) {
-      joined[name] = extended(index[name], count, fresh[name]);
-    }
+    for (const name of columnsOf(index)) joined[name] = extended(index[name], count, fresh[name]);
     for (const name of new Set([...Object.keys(index.rewards), ...Object.keys(more.rewards)])) {
       joined.rewards[name] = extended(index.rewards[name] ?? new Array(count).fill(null), count, more.rewards[name] ?? more.step.map(() => null));
     }
@@ -133,7 +131,6 @@ class LiveSamples extends Samples {
     const { index } = this;
     const kept = index.step.map((_, i) => i).filter((i) => this.mode(i) === "eval" || count-- <= 0);
     const pick = (column) => kept.map((i) => column[i]);
-    const columns = Object.entries(index).filter(([name]) => name !== "rewards" && name !== "datasets");
     this.dropped += this.count - kept.length;
     const moved = new Map(kept.map((old, i) => [old, i]));
     if (detail.samples === this) detail.at = moved.get(detail.at) ?? -1;
@@ -146,7 +143,7 @@ class LiveSamples extends Samples {
     }
     this.cutTo(0);
     this.chunks.clear();
-    this.take({ ...Object.fromEntries(columns.map(([name, column]) => [name, pick(column)])), datasets: index.datasets,
+    this.take({ ...Object.fromEntries(columnsOf(index).map((name) => [name, pick(index[name])])), datasets: index.datasets,
       rewards: Object.fromEntries(Object.entries(index.rewards).map(([name, column]) => [name, pick(column)])) }, 0);
     if (detail.samples !== this) return;
     if (detail.at >= 0) showCompletion(this, detail.at, false); // its buttons have other numbers now
@@ -199,6 +196,11 @@ class LiveSamples extends Samples {
     if (this.ids.length !== this.prompts.size) this.ids = [...this.prompts.keys()];
     return [this.ids[this.index.prompt[i]], (await this.whole(i)).messages];
   }
+}
+
+// The names of the columns that have a value for each completion.
+function columnsOf(index) {
+  return Object.keys(index).filter((name) => name !== "rewards" && name !== "datasets");
 }
 
 function extended(old, count, more) {

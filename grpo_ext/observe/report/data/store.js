@@ -7,7 +7,7 @@ class Samples {
     this.chunks = new Map();
     this.byPrompt = new Map();
     this.index = { rewards: {}, datasets: [], step: [], group: [], length: [], reward: [], advantage: [], dataset: [], prompt: [], cut: [], task: [],
-      outcome: [] };
+      turns: [], end: [], environment_time: [], outcome: [] };
   }
 
   async open() {
