@@ -27,8 +27,8 @@ OPTIONS: dict[str, dict[str, Any]] = data_yaml("grpo_ext.objective", "generation
 UNTOLD_KEPT_SETS = (
     "With truncated sampling, the reference needs the tokens that the policy kept, but this "
     "sampler does not return them. Remove top_k, top_p and min_p, or write `beta: 0` to train "
-    "without the reference. With vLLM, `vllm_importance_sampling_correction: true` also works, and "
-    "on a GPU, from version 0.28 on, top_k does."
+    "without the reference. With vLLM, you may instead write "
+    "`vllm_importance_sampling_correction: true` or, on a GPU with vLLM 0.28 or later, set top_k."
 )
 
 

@@ -57,7 +57,7 @@ def why_not_attention_in_fp32(model: PreTrainedModel) -> str | None:
         return "it has several parts, such as one for images"
     attention = attention_of(model)
     if attention != "sdpa":
-        return f"its attention is {attention}, and only sdpa can"
+        return f"its attention is {attention}, but only sdpa can run in float32"
     if not model._can_set_attn_implementation():
         return "its code does not look up its attention in transformers' AttentionInterface"
     return None

@@ -51,7 +51,7 @@ def learn_to_parse(tokenizer: PreTrainedTokenizerBase) -> None:
         add_response_schema(tokenizer)
     except ValueError as error:
         raise ValueError(
-            "TRL does not know how this chat template writes calls of tools, so they cannot be "
+            "TRL does not know how this chat template writes tool calls, so they cannot be "
             "read. Use a model whose template it knows, or describe the tools in the prompt, and "
             "parse the calls in `step` of an environment."
         ) from error

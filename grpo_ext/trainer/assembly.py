@@ -83,7 +83,7 @@ class Parts:
             )
         if sampler is not None and by_trl:
             raise ValueError(
-                "With a multimodal processor, or with tools that it calls, TRL itself generates "
+                "With a multimodal processor, or with tools that TRL calls, TRL itself generates "
                 "and would ignore the sampler argument. Remove the sampler argument."
             )
         check_deterministic(trainer, sampler, by_trl)

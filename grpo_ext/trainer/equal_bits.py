@@ -31,7 +31,7 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
     if by_trl:
         raise ValueError(
             "`deterministic: true` does not work with a multimodal processor, or with tools that "
-            "TRL calls, because TRL itself generates then. Write `deterministic: false`."
+            "TRL calls, because TRL then generates. Write `deterministic: false`."
         )
     if trainer.args.max_completion_length >= MOST_KEYS:
         raise ValueError(
@@ -47,8 +47,8 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
         )
     if not has_rotary_positions(model):
         raise ValueError(
-            "`deterministic: true` needs a model with rotary positions; those of this model count "
-            "padding, which sampler and trainer do not have at the same places. Write "
+            "`deterministic: true` needs a model with rotary positions. The positions of this model "
+            "count padding, and the trainer pads rows differently from the sampler. Write "
             "`deterministic: false`."
         )
 

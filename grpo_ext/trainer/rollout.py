@@ -248,7 +248,7 @@ class Rollout:
                 f"Step {self.trainer.state.global_step + 1}: after {self.refill.max_rounds} "
                 f"further rounds, only {filled.used} of {num_groups} groups have signal. The step "
                 "trains on these, and its loss is normalized by them alone. Further missing "
-                "groups are counted (groups/missing), but not logged. To find more groups with "
+                "groups are counted in groups/missing without a warning. To find more groups with "
                 "signal, raise group_filter_max_rounds or num_generations."
             )
 
