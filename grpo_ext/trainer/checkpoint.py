@@ -66,8 +66,8 @@ class Checkpoints:
         if sharded and self._reference_changes:
             raise ValueError(
                 "sync_ref_model changes the reference model, which checkpoints do not save under "
-                "FSDP and DeepSpeed. Write `sync_ref_model: false` to keep the initial reference, or "
-                "train without FSDP and DeepSpeed."
+                "FSDP and DeepSpeed. Write `sync_ref_model: false` to keep the initial reference, "
+                "or train without FSDP and DeepSpeed."
             )
         if not sharded:
             seam.expect_tied_weights(trainer.accelerator.unwrap_model(trainer.model))

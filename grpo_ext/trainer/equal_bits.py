@@ -47,8 +47,8 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
         )
     if not has_rotary_positions(model):
         raise ValueError(
-            "`deterministic: true` needs a model with rotary positions. The positions of this model "
-            "count padding, and the trainer pads rows differently from the sampler. Write "
+            "`deterministic: true` needs a model with rotary positions. The positions of this "
+            "model count padding, and the trainer pads rows differently from the sampler. Write "
             "`deterministic: false`."
         )
 
