@@ -92,12 +92,13 @@ def call_all(works: Sequence[Work], returned: Sequence[Future[Any]]) -> None:
 
 
 async def settle(result: Future[Any], returned: Future[Any], end: float) -> None:
-    """Pass the result or the error of user code on to a future, and await a coroutine first.
+    """Await the coroutine that user code returned, if any, and set a future to its outcome.
 
     Args:
         result: the future to set.
-        returned: what the code has returned; without a result, the code is too late.
-        end: when the time is up, by `time.monotonic`. A coroutine has until then.
+        returned: the future of what the code returned; if it is not done, `result` raises
+            `TooLate`.
+        end: the time limit of the coroutine, as a value of `time.monotonic`.
     """
     try:
         if returned.cancel() or not returned.done():

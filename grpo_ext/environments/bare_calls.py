@@ -1,8 +1,8 @@
 """Chat templates that write a call without the text before it: Llama 3, Gemma 4 and gpt-oss.
 
-Gemma 4 and gpt-oss end a turn that calls a tool with a token of its own, and write thoughts from
-their own field of the message. `TurnTokens` reads these templates with a bare call, and answers a
-turn that the template would write otherwise, such as a call after a text, with an error.
+Gemma 4 and gpt-oss end a turn that calls a tool with a token of its own, and read thoughts from a
+separate field of the message. `TurnTokens` examines these templates with a bare call. A turn that
+the template would change, such as a call after a text, is answered with an error.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -70,8 +70,8 @@ class BareCalls:
             answers_texts: whether the environment also answers turns without calls.
 
         Raises:
-            ValueError: if the template changes the turn, its thought or what was before, when it
-                writes the answer, another call, or a turn without a call.
+            ValueError: if the template changes the turn, its thought or earlier text once an
+                answer, another call or a turn without a call follows.
         """
         turn = bare_turn(calls, self.thought_field)
         conversation = [QUESTION, turn, *answer]
@@ -96,7 +96,7 @@ class BareCalls:
 
 
 def bare_turn(calls: Sequence[Message], thought_field: str) -> Message:
-    """Return a turn with calls and a thought, and without text."""
+    """Return a turn with calls and, if `thought_field` is not empty, a thought, but no text."""
     turn: Message = {"role": "assistant", "content": ""}
     if calls:
         turn["tool_calls"] = list(calls)
@@ -106,7 +106,7 @@ def bare_turn(calls: Sequence[Message], thought_field: str) -> Message:
 
 
 def writes_text_before(written: Written, call: Message) -> bool:
-    """Return whether a chat template writes the text before a call, and not as a thought."""
+    """Return whether a chat template writes the text before a call as text, not as a thought."""
     turn = {"role": "assistant", "tool_calls": [call]}
     with_text = written([QUESTION, {**turn, "content": THOUGHT}])
     with_thought = written([QUESTION, {**turn, "content": "", "thinking": THOUGHT}])

@@ -15,7 +15,7 @@ MODULES = {
     "check": "grpo_ext.environments.check:Check",
     "guess": "grpo_ext.environments.guess:Guess",
 }
-# What plays the environments of other packages, by what their names begin with.
+# Adapters for environments of other packages, by the prefix of their names.
 ADAPTERS = {
     "gymnasium": "grpo_ext.environments.gymnasium_id:GymnasiumEnvironment",
     "openenv": "grpo_ext.environments.openenv_class:OpenEnvEnvironment",
@@ -95,7 +95,7 @@ class Environment:
         raise NotImplementedError
 
     def cut_off(self, text: str) -> None:
-        """Note the last turn of an episode that had no room for the rest of it.
+        """Note the last turn of an episode, which was cut off because no room was left.
 
         Such a turn is not answered. By default, nothing is noted, so the turn earns nothing. The
         method must not be async.
@@ -154,11 +154,11 @@ def plain_attributes(instance: object) -> dict[str, Any]:
 def environment_class(name: str) -> Callable[..., Any]:
     """Return an environment class by its name, or a user's class by its path.
 
-    For an environment of another package, its adapter is returned, which creates it.
+    For an environment of another package, return the adapter that creates it.
 
     Args:
-        name: a key of `MODULES`, `package.module:Class` or `file.py:Class`; or a key of `ADAPTERS`
-            with a colon and what the adapter plays, as in `gymnasium:FrozenLake-v1`.
+        name: a key of `MODULES`, `package.module:Class` or `file.py:Class`; or a key of `ADAPTERS`,
+            a colon and the environment that the adapter creates, as in `gymnasium:FrozenLake-v1`.
 
     Raises:
         ValueError: if there is no such class, or it is neither a subclass of `Environment` nor a

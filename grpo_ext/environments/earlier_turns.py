@@ -1,7 +1,7 @@
 """How a chat template writes earlier turns of the model, and why some templates are refused.
 
 Episodes need a template that writes an earlier turn as the model sampled it, with its thoughts and
-its end token. Else the model would read other tokens in training than whoever serves it gives it.
+its end token. Otherwise the model would read different tokens in training than when it is served.
 """
 
 import re
@@ -24,8 +24,8 @@ class EarlierTurnChanged(ValueError):
     Args:
         sampled: the turn as it was sampled, from the first difference on.
         written: what the template writes in its place.
-        option: an option of the template with which it keeps earlier turns, such as
-            `preserve_thinking: true`; empty if there is none.
+        option: a template option that keeps earlier turns, such as `preserve_thinking: true`; empty
+            if there is none.
     """
 
     def __init__(self, sampled: str, written: str, option: str = ""):
@@ -75,7 +75,7 @@ def after_turn(
 
 
 def turns_with_thought(prompt: str) -> Iterator[Message]:
-    """Yield a turn with a thought in the ways that templates read: by itself, and in the text.
+    """Yield a turn with its thought in the forms that templates read: as a field, and in the text.
 
     Args:
         prompt: the prompt before the turn. If it ends with an empty thought, the turn has none.
@@ -98,7 +98,7 @@ def sampled_turn(prompt: str) -> str:
 
 
 def options_of_thoughts(template: str) -> list[tuple[str, bool]]:
-    """Return the values to try for options of a template whose names speak of thoughts.
+    """Return each template option whose name refers to thoughts, with each value to try.
 
     The option that switches thoughts off comes last.
     """

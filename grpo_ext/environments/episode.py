@@ -20,8 +20,8 @@ from grpo_ext.rewards.guard import checksum
 from grpo_ext.rewards.scores import clipped
 
 MAX_FAILURES = 3  # failures of an environment after which its episode ends
-# Why an episode ended: its environment said so, it has its most turns, its environment failed too
-# often, or there was no room for more tokens. Empty while the episode goes on.
+# Why an episode ended: its environment ended it, it reached the maximum number of turns, its
+# environment failed too often, or no room was left for tokens. Empty while the episode goes on.
 End = Literal["", "environment", "turns", "failures", "room"]
 
 
@@ -96,7 +96,7 @@ class Episode:
         open_all([self])
 
     def collect_opening(self) -> Replay | None:
-        """Wait for the text of `reset`, and return the replay if it failed and is to be retried.
+        """Wait for `reset`; return a replay if it failed and is to be retried, else `None`.
 
         Afterwards, call `take_opening`.
         """
@@ -143,7 +143,7 @@ class Episode:
 
     @property
     def truncated(self) -> bool:
-        """Whether the episode ended because there was no room."""
+        """Whether the episode ended because no room was left for tokens."""
         return self.end == "room"
 
     @property
@@ -154,7 +154,7 @@ class Episode:
     def write(self, token: int) -> bool:
         """Append a token of the model and return whether it ends the turn.
 
-        An end token does, and so does the last token that the turn or the episode may have.
+        A turn ends with an end token, or when the turn or the episode reaches its token limit.
         """
         self.ids.append(token)
         self.mask.append(1)
@@ -274,7 +274,7 @@ class Episode:
         hear_all([self])
 
     def collect_answer(self) -> Replay | None:
-        """Wait for the answer to the last turn; return the replay if it failed and is retried.
+        """Wait for the answer; return a replay if it failed and is to be retried, else `None`.
 
         Afterwards, call `take_answer`.
         """
@@ -327,12 +327,12 @@ class Episode:
 
     @property
     def failures(self) -> int:
-        """Calls on which the environment failed, also in instances that `retry` replaced."""
+        """Number of failed calls of the environment, including instances that `retry` replaced."""
         return self._retries.failures + self.world.failures
 
     @property
     def seconds(self) -> float:
-        """Time until the environment's answers were there, also those to turns played again."""
+        """Seconds until the environment answered, including the turns that were played again."""
         return self._retries.seconds + self.world.seconds
 
     def _replayed(self) -> Replay | None:
@@ -469,7 +469,7 @@ def hear_all(episodes: Sequence[Episode]) -> None:
 
 
 def seed_of(row: Row) -> object:
-    """Return the seed of a row's episodes: its column `seed`, or else a number for its columns."""
+    """Return the seed of a row's episodes: its column `seed`, or a number computed from the row."""
     seed = row.get("seed")
     if seed is None:
         columns = repr(sorted(row.items()))

@@ -14,14 +14,14 @@ class EpisodeCounts:
     """What is counted in one episode."""
 
     turns: int
-    at_turn_limit: bool  #: ended because it had its most turns
-    at_length_limit: bool  #: ended because it had no room for more tokens
+    at_turn_limit: bool  #: ended because it reached the maximum number of turns
+    at_length_limit: bool  #: ended because no room was left for tokens
     cut_answers: int  #: answers of the environment that were too long and have been cut off
     failures: int  #: calls on which the environment failed, also before it was retried
     left_out: bool  #: neither scored nor trained on, because the environment failed
     tokens: int  #: tokens that the model wrote
-    seconds: float  #: time until `reset` and the answers of the environment were there
-    calls: int  #: calls of tools, with those that could not be read
+    seconds: float  #: seconds until `reset` and the answers of the environment returned
+    calls: int  #: calls of tools, including those that could not be read
     failed_calls: int
     calls_by_tool: dict[str, int]  #: for each tool of the environment; empty if it has none
     environment: str = ""  #: name of its entry in `environments`, if there are several
@@ -53,10 +53,10 @@ def counts_of(episodes: Sequence[Episode]) -> list[EpisodeCounts]:
 
 
 def episode_figures(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
-    """Return means per episode; if there are tools, also those of calls, named as in TRL.
+    """Return means over episodes; with tools, add those of tool calls, named as in TRL.
 
-    Turns and the environment's time also have the standard deviation over the episodes, of a
-    sample, which is 0 for a single episode, and the maximum. There are none without episodes.
+    For the turns and the environment's time, the sample standard deviation over the episodes (0 for
+    a single episode) and the maximum are added. Without episodes, the dict is empty.
     """
     if not counts:
         return {}

@@ -21,7 +21,7 @@ UNITS = {
     "cut_off": "turns",
     "tools": "episodes",
 }
-# What follows from a failure of such a method, by `on_failure`, and from one of `close`.
+# What a failed method means for the episode, by `on_failure`; `cut_off` and `close` differ.
 CONSEQUENCES = {
     "mask": "The episode ends, and is neither scored nor trained on.",
     "train": "If the model waits for an answer, it receives the error instead.",
@@ -61,7 +61,7 @@ class FailureReport:
     calls: int
     failed: int
     seeds: frozenset[str]  #: seeds of the episodes in which it failed
-    too_many: str | None  #: why the run has to end, if so
+    too_many: str | None  #: why the run must end; `None` if it need not
     may_end: bool  #: whether failures may end the run: not with `max_failure_rate: 1`
     last_error: str
 
@@ -182,7 +182,7 @@ class EnvironmentFailures:
 
 
 def refuse_many(reports: Iterable[FailureReport]) -> None:
-    """End the run if an environment failed too often; with `max_failure_rate: 1`, none does.
+    """End the run if an environment failed too often, unless it has `max_failure_rate: 1`.
 
     Args:
         reports: the reports of all environments and ranks.

@@ -86,9 +86,9 @@ def even_shares(counts: Sequence[int], total: int) -> list[int]:
 
 
 def cut_text(message: Message, tokens: TurnTokens, limit: int) -> str:
-    """Return a text of at most `limit` tokens: that of a message, or its beginning and `CUT_OFF`.
+    """Return the text of a message, cut off with `CUT_OFF` if it has more than `limit` tokens.
 
-    If `CUT_OFF` alone has more tokens, it is returned, or the whole text if this is not longer.
+    If `CUT_OFF` alone exceeds the limit, return the shorter of `CUT_OFF` and the whole text.
 
     Args:
         message: the message; its text may already end with `CUT_OFF`.

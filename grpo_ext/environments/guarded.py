@@ -23,7 +23,7 @@ from grpo_ext.rewards.scores import clipped, in_full
 
 
 class GuardedEnvironment:
-    """Calls an environment in such a way that its faults do not end the run.
+    """Calls an environment so that its faults do not end the run.
 
     Errors, results of a wrong type and hangs become error messages, which the model reads as
     answers. Long texts are cut off.
@@ -142,7 +142,7 @@ class GuardedEnvironment:
         return results, False
 
     def cut_off(self, text: str) -> None:
-        """Tell the environment the last turn, for the rest of which there was no room."""
+        """Pass the last turn, which was cut off, to the `cut_off` of the environment."""
         if type(self.environment).cut_off is not Environment.cut_off:
             with self.rules.stopwatch:
                 self._answer_of("cut_off", text, lambda: self._note_cut_off(text))

@@ -18,7 +18,7 @@ class GymnasiumEnvironment(SteppedEnvironment):
     """An environment of Gymnasium whose actions are numbered, or are texts.
 
     The model reads the text of the render mode `ansi` where there is one, otherwise the
-    observation. What a terminal would show in colour is in brackets there.
+    observation. Text that a terminal would show in colour is in brackets.
 
     Args:
         environment_id: the id, such as `FrozenLake-v1`, or `package.module:ID`, which imports the
@@ -98,7 +98,7 @@ class GymnasiumEnvironment(SteppedEnvironment):
 
 
 def plain(observation: Any) -> Any:
-    """Return an observation with numbers and arrays of numpy as those of Python."""
+    """Return an observation with numpy numbers and arrays converted to numbers and lists."""
     if isinstance(observation, tuple):
         return tuple(plain(part) for part in observation)
     if isinstance(observation, dict):

@@ -40,7 +40,7 @@ os.register_at_fork(after_in_child=_opened.clear)  # they are the parent's
 def add_open(environment: Environment, rules: EpisodeRules, lasting: bool = False) -> None:
     """Note that an environment has been created, so that it will be closed.
 
-    One that does not define `close` is not noted.
+    An environment that does not define `close` is not noted.
 
     Args:
         environment: the environment.
@@ -63,7 +63,7 @@ def close_played(all_rules: Iterable[EpisodeRules], lasting: bool = False) -> No
 
     Args:
         all_rules: the rules of the environments.
-        lasting: whether to close those that serve more than one episode, too.
+        lasting: whether to also close those that outlive their episode.
     """
     rule_ids = {id(rules) for rules in all_rules}
     played = []

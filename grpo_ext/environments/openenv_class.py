@@ -22,10 +22,10 @@ OUTCOME = {"done", "reward", "metadata"}  # fields of OpenEnv's observations bes
 class OpenEnvEnvironment(SteppedEnvironment):
     """An instance of a class with `reset` and `step`, such as a subclass of OpenEnv's Environment.
 
-    What a turn has in its answer tags, or else all but its thoughts, becomes an action. If the
-    class of the actions has one field without a default, and the field is a text, it is that text;
-    otherwise it is a JSON object with the fields. If `step` names no class of OpenEnv for its
-    action, it gets the whole turn.
+    The text in the answer tags of a turn, or else the turn without its thoughts, becomes an action.
+    If the action class has exactly one field without a default and that field is a text, the text
+    is its value; otherwise the text must be a JSON object of the fields. Without an action class,
+    `step` gets the whole turn.
 
     Args:
         place: the class, as `package.module:Class` or `file.py:Class`.

@@ -58,7 +58,7 @@ class Replay:
         self.answer: list[Message] = []  #: its answer to the last turn; empty if there was none
         self.over = False  #: whether the episode is over
         self.failures = 0  #: failures of the new environments that were given up
-        self.seconds = 0.0  #: time until the answers of those environments were there
+        self.seconds = 0.0  #: seconds until those environments answered
 
     def begin(self) -> None:
         """Begin the episode in a new environment, unless none can be made."""
@@ -93,7 +93,7 @@ class Replay:
         self._check(world, exchange.answer is None or expected == (self.answer, self.over))
 
     def _check(self, world: GuardedEnvironment, is_same: bool) -> None:
-        """Give the environment up if it has failed, or not answered as the model has read."""
+        """Give the environment up if it failed, or if its text differs from what the model read."""
         if world.broken or not is_same:
             self.failures += world.failures
             self.seconds += world.seconds
@@ -101,7 +101,7 @@ class Replay:
 
 
 class Retries:
-    """What `on_failure: retry` does for one episode.
+    """Retries of one episode whose environment fails, for `on_failure: retry`.
 
     Args:
         rules: the rules of the episode.
@@ -112,7 +112,7 @@ class Retries:
         self.rules = rules
         self.row = row
         self.failures = 0  #: failures of the environments that were replaced or given up
-        self.seconds = 0.0  #: time until the answers of those environments were there
+        self.seconds = 0.0  #: seconds until those environments answered
         self._replay: Replay | None = None
 
     def begin(
@@ -131,7 +131,7 @@ class Retries:
         return self._replay
 
     def end(self, world: GuardedEnvironment) -> Replay | None:
-        """Return the replay after `play_again`, if its environment takes the place of `world`."""
+        """Return the replay if its environment replaces `world` after `play_again`, else `None`."""
         replay = self._replay
         self._replay = None
         if replay is None:

@@ -1,4 +1,4 @@
-"""What the episodes of a generation give to a run: masks and messages, failures and seconds."""
+"""Collect the masks, messages, failures and times of the episodes of a generation."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ def reports_of(episodes: Sequence[Episode]) -> list[FailureReport]:
 
 
 def seconds_alone(episodes: Sequence[Episode]) -> float:
-    """Return the seconds, since the last call, in which only the environment was at work."""
+    """Return the seconds since the last call during which only environments were at work."""
     all_rules = {id(episode.rules): episode.rules for episode in episodes}
     return sum(rules.stopwatch.take() for rules in all_rules.values())
 

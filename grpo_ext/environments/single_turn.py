@@ -1,6 +1,6 @@
 """Rows without an environment, in a run in which other rows have one.
 
-Such a row is an episode of one turn, which nothing answers. Its prompt, tokens and rewards are
+Such a row is an episode of a single turn, which is not answered. Its prompt, tokens and rewards are
 those of a run without environments.
 """
 
@@ -25,7 +25,7 @@ class SingleTurn(Environment):
 class SingleTurnTokens(TurnTokens):
     """Converts prompts to tokens, where no turn is answered.
 
-    So it does not matter what the chat template makes of earlier turns.
+    How the chat template writes earlier turns therefore does not matter.
 
     Args:
         tokenizer: the model's tokenizer.

@@ -20,7 +20,8 @@ class InvalidAction(ValueError):
 class SteppedEnvironment(Environment):
     """An instance of another package's class, played with `reset` and `step`.
 
-    Its state has the number of `steps` and of `invalid_actions`, the turns that were no action.
+    Its state contains the number of `steps`, and of `invalid_actions`: turns that are not an
+    action.
 
     Args:
         instance: the instance, with `reset` and `step`.
@@ -73,8 +74,8 @@ def outcome(returned: object) -> tuple[object, float, bool]:
     """Return the observation, the reward and whether the episode is over, from what `step` returns.
 
     Raises:
-        TypeError: if it is neither a tuple as of Gymnasium or of Gym, nor an object with `reward`
-            and `done` as of OpenEnv.
+        TypeError: if it is neither a tuple in the format of Gymnasium or Gym, nor an object with
+            `reward` and `done`, as in OpenEnv.
     """
     if isinstance(returned, tuple) and len(returned) == 5:
         observation, reward, terminated, truncated, _ = returned

@@ -100,9 +100,9 @@ class TurnReader:
     ) -> tuple[Message, Message | None]:
         """Return a turn whose calls are not made as a message, and the answer to it.
 
-        A template with a token of its own for the end of a call writes no result of a tool after
-        another end. Then the answer is a user's message, or none, if the environment answers no
-        turns without calls: the episode ends.
+        The answer is the result of a tool. A template with a separate end token for calls writes
+        such a result only after that token. After another end token, the answer is a user's message
+        or, if the environment does not answer turns without calls, `None`, which ends the episode.
         """
         if message.get("tool_calls"):
             message = {"role": "assistant", "content": text}

@@ -309,7 +309,7 @@ class TurnTokens:
         self._read_template(shapes)
 
     def _option_that_keeps_turns(self, shapes: list[Shape]) -> str:
-        """Return an option of the template with which it keeps earlier turns; empty if none."""
+        """Return a template option that keeps earlier turns; empty if there is none."""
         options = self._options
         try:
             for name, value in options_of_thoughts(str(self.tokenizer.chat_template)):

@@ -25,7 +25,7 @@ from grpo_ext.environments.tools import Tool
 REQUIREMENT = "verifiers>=0.3,<0.4"
 ROW = "verifiers_row"  # column with a whole row of the environment's data, as JSON
 SCORE_SECONDS = 60.0  # time limit of a rubric for an episode
-# What an environment that drives the model by itself overrides.
+# Methods that an environment overrides if it drives the model by itself.
 DRIVING = ("rollout", "get_prompt_messages", "get_model_response", "add_model_response")
 MODEL = "none"  # the name of the model in the states of rollouts; no client ever sends it
 
@@ -255,7 +255,7 @@ def check(package: str, env: Any, verifiers: Any) -> None:
 
 
 def all_rubrics(rubric: Any) -> Iterator[Any]:
-    """Yield a rubric and those that it consists of."""
+    """Yield a rubric and all rubrics that it consists of."""
     yield rubric
     for part in getattr(rubric, "rubrics", []):
         yield from all_rubrics(part)

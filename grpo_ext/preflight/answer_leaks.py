@@ -86,7 +86,7 @@ def marks_answer(row: Row, gold: object) -> bool:
 
 
 def contains_answer(row: Row, column: str) -> bool:
-    """Return whether a row's prompt contains the text in `column`, or one text of its list.
+    """Return whether a row's prompt contains the text, or a text of the list, in `column`.
 
     Texts of fewer than `LONG_ANSWER` characters do not count.
     """

@@ -14,7 +14,7 @@ MEMORY_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """The decision whether activations are recomputed in the backward pass, and its reason."""
+    """Whether activations are recomputed in the backward pass, and why."""
 
     on: bool
     reason: str
@@ -32,9 +32,10 @@ class Checkpointing:
     ) -> Self:
         """Choose checkpointing if the run would need more than half of the memory without it.
 
-        It is always on if the model is sharded, if TRL computes the loss (`loss_normalization:
-        micro_batch`), or if the length of prompts or completions is not known. With a vLLM engine
-        on the same device, the limit is half of the memory that the engine leaves.
+        It is always off with `deterministic: true`. Otherwise, it is always on if the model is
+        sharded, if TRL computes the loss (`loss_normalization: micro_batch`), or if the length of
+        prompts or completions is not known. With a vLLM engine on the same device, the limit is
+        half of the memory that the engine leaves.
 
         Args:
             size: the dimensions of the model.

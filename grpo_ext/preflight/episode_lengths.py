@@ -16,17 +16,18 @@ def check_episode_lengths(
 ) -> None:
     """Check that a second turn fits, and record how many turns do.
 
-    If none does, it is a problem where the environment answers turns, and a note where it only has
-    tools, because the model may answer without a call.
+    If no second turn fits, this is a problem if the environment answers turns, and a note if it
+    only has tools, because the model may answer without a call.
 
     Args:
         episode: any episode of the environment.
         room: maximum number of tokens of all turns and answers together.
         answers: the number of tokens of each answer to a made-up turn. If there are none, because
             no episode went on, and the environment has no tools, nothing is checked.
-        findings: gets the problem or the note, and the figure "episodes": the room, the lengths of
-            the shortest and the longest answer, the length of the shortest possible one, and the
-            number of turns that fit with answers of mean length, and their length.
+        findings: gets the problem or the note, and the figure "episodes", in tokens: the room, the
+            lengths of the shortest and the longest answer, the length of the shortest possible
+            answer, the number of turns that fit with answers of mean length, and the length of
+            these turns.
     """
     turns = episode.rules.turns
     turn_tokens = episode.rules.turn_tokens
@@ -82,8 +83,7 @@ def check_episode_lengths(
 def shortest_answers(episode: Episode) -> list[int]:
     """Return the number of tokens that the shortest answers of an environment have.
 
-    They are a message of the environment, and one of each tool, of which only the end `CUT_OFF` is
-    left.
+    These are a message of the environment and a result of each tool, each cut down to `CUT_OFF`.
     """
     tools = episode.tokens.tools
     messages: list[Message] = []

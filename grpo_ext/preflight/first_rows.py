@@ -109,7 +109,7 @@ def are_prompts(rows: Sequence[Row], findings: Findings) -> bool:
 
 
 def is_prompt(prompt: object) -> bool:
-    """Return whether `prompt` is a non-empty text, or chat messages of which the last has content.
+    """Return whether `prompt` is a non-empty text, or chat messages, the last with content.
 
     Each message must be a mapping with `role` and `content`.
     """

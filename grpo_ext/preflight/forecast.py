@@ -215,7 +215,7 @@ def known_config(name: str) -> PretrainedConfig | None:
 
 
 def local_config(v: Values) -> PretrainedConfig | None:
-    """Return the config of a recipe's model, without a look at the hub.
+    """Return the config of a recipe's model, without contacting the hub.
 
     Return `None` if neither `shapes.yaml` nor this machine has it.
     """

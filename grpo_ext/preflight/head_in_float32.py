@@ -42,7 +42,7 @@ def check_head(v: Values, findings: Findings) -> None:
 def has_embed_tokens(config: PretrainedConfig, trust_remote_code: bool) -> bool:
     """Return whether a model with this config has its embeddings under `model.embed_tokens`.
 
-    It is taken to have them if it cannot be built, which other checks report.
+    Return `True` also for a model that cannot be built, which other checks report.
     """
     try:
         with torch.device("meta"):

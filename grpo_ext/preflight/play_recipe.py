@@ -114,7 +114,7 @@ def generation_config(recipe: Recipe) -> GenerationConfig:
 
 
 def rows_of(recipe: Recipe, sample: Row | None) -> Rows:
-    """Return the training rows, or the held-out ones if `sample` is of an evaluation."""
+    """Return the training rows, or the held-out ones if `sample` comes from an evaluation."""
     if sample is not None and sample["mode"] == "eval":
         return eval_rows(recipe)
     return train_rows(recipe)
@@ -147,7 +147,7 @@ def read_turns(path: Path) -> list[str]:
 
 
 def played_turns(game: Game, turns: Sequence[str]) -> Episode:
-    """Play texts until the episode ends, and return it; if they run out before, it is cut off."""
+    """Play texts until the episode ends, and return it; cut it off if the texts run out first."""
     for text in turns:
         if game.episode.ended:
             break

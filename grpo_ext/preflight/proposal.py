@@ -1,4 +1,4 @@
-"""What `grpo-ext init` proposes for a data file, and what a person chooses in its place."""
+"""The prompt and the reward that `grpo-ext init` proposes for a data file, or a person chooses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -78,7 +78,7 @@ def read_sample(path: Path, number: int) -> Row:
 
 
 def nth_line(path: Path, number: int) -> bytes:
-    """Return a line of a file by its number, counted from 1; raise `ValueError` without it."""
+    """Return a line of a file by its number (from 1); raise `ValueError` if there is none."""
     count = 0
     with open_plain(path) as file:
         for line in lines_of(file, path):

@@ -218,8 +218,8 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
 class Answers:
     """The answers of an environment to made-up turns."""
 
-    seconds: list[float] = field(default_factory=list)  #: the time of each turn that did not fail
-    tokens: list[int] = field(default_factory=list)  #: the length of each answer, with the template
+    seconds: list[float] = field(default_factory=list)  #: seconds of each turn that did not fail
+    tokens: list[int] = field(default_factory=list)  #: of each answer, with the template
 
 
 def play(episode: Episode, text: str, until: float, answers: Answers) -> None:

@@ -1,4 +1,4 @@
-"""Complete the prompt of a question with what else it needs: contexts, options, classes, a test."""
+"""Add to the prompt of a question the contexts, options, classes or test that it needs."""
 
 import re
 from dataclasses import dataclass, replace

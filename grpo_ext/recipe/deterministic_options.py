@@ -55,17 +55,17 @@ class DeterministicOptions:
 
     Args:
         deterministic (`bool`, defaults to `False`): whether the trainer's log-prob of each sampled
-            token equals the sampler's to the last bit, in whatever batch and layout either computes
-            it. It needs a CPU, transformers' `generate` and attention by `sdpa`. The run ends if a
-            log-prob differs. torch uses only deterministic algorithms. `docs/log-probs.md` has the
-            price.
+            token equals the sampler's to the last bit, regardless of the batch and layout in which
+            each computes it. It needs a CPU, transformers' `generate` and attention by `sdpa`. The
+            run ends if a log-prob differs. torch uses only deterministic algorithms.
+            `docs/log-probs.md` says what this costs.
     """
 
     deterministic: bool = False
 
 
 def parts_that_are_not_deterministic(v: Values, _: int) -> Iterator[Problem]:
-    """With `deterministic: true`, refuse what computes log-probs with operations of its own."""
+    """With `deterministic: true`, refuse options that compute log-probs by other operations."""
     if not v.deterministic:
         return
     for key, message in NOT_DETERMINISTIC.items():

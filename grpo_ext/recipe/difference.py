@@ -127,7 +127,7 @@ def _shaping(key: str, value: object) -> object:
 
 
 def _entry_shaping(entry: object) -> object:
-    """Return an entry of `tasks`, whose environment is as in `_shaping`."""
+    """Return an entry of `tasks`; omit environment options that do not affect training."""
     if not isinstance(entry, dict) or "environment" not in entry:
         return entry
     return {**entry, "environment": _shaping("environment", entry["environment"])}

@@ -46,8 +46,8 @@ class EpisodeOptions:
             a completion is a single turn.
         environments (`dict`, *optional*): several environments by name, in place of `environment`.
             Each row names its environment in the column `environment`; a row with `None` there is
-            completed in a single turn. An environment whose mapping has no `name` is the one that
-            its own name refers to.
+            completed in a single turn. If the mapping of an environment has no `name`, its key in
+            `environments` is the name.
     """
 
     environment: dict | str | None = None

@@ -68,7 +68,7 @@ class HeldOutFilter:
 
         Args:
             count: number of rows.
-            other: what a share that divides them is.
+            other: "larger" or "smaller": how the share must change to divide them.
         """
         if self.lowest == self.highest:
             return (
