@@ -1,4 +1,4 @@
-"""Cut answers of an environment off where they would leave no room for the model's next turn."""
+"""Cut off an environment's answers that would leave no room for the model's next turn."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -40,8 +40,8 @@ def fitted_answer(
     """Return an answer with at most `limit` tokens, cut off if it has more.
 
     A message that is cut off ends with `CUT_OFF`. Messages of an answer share its tokens evenly,
-    and what a short one leaves goes to the longer ones. At least `CUT_OFF` stays of a message, so
-    the shortest answer may still have more than `limit` tokens.
+    and longer messages get the tokens that short ones do not need. No message is cut to less than
+    `CUT_OFF`, so an answer may still have more than `limit` tokens.
 
     Args:
         messages: the answer as chat messages.
@@ -70,7 +70,7 @@ def fitted_answer(
 def even_shares(counts: Sequence[int], total: int) -> list[int]:
     """Divide a number of tokens among texts as evenly as possible.
 
-    No text gets more than it has; what it leaves goes to the others.
+    No text gets more tokens than it has; the rest is divided among the longer texts.
 
     Args:
         counts: the number of tokens of each text.

@@ -44,7 +44,7 @@ class GuardedEnvironment:
         self.calls = 0  # calls of tools
         self.failed_calls = 0  # calls of tools that failed for any reason
         self.calls_by_tool: Counter[str] = Counter()  # those that named a tool
-        self.seconds = 0.0  # time until `reset` and the answers were there
+        self.seconds = 0.0  # seconds until `reset` and the answers returned
         self._asked_at = 0.0
         self._done_at: list[float] = []  # when each of `_results` was there
         self._entries = 0  # how often the environment's code has been called
@@ -323,7 +323,7 @@ def checked_step(returned: object) -> tuple[str | None, bool]:
     """Check the result of `step`; return the answer and whether the episode is over.
 
     Raises:
-        TypeError: if `step` returned anything but two values, the second of which is true or false.
+        TypeError: if `step` did not return two values, or the second is neither true nor false.
     """
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise TypeError(

@@ -28,8 +28,8 @@ def figures_of(
 ) -> Figures:
     """Return means with standard errors, pass@k and the number of different problems.
 
-    If samples are episodes, `episode_figures` are added, with several environments also those of
-    each under `environments/NAME/`.
+    If samples are episodes, `episode_figures` are added; with several environments, also the
+    figures of each environment, under `environments/NAME/`.
 
     If the rows have a column "task", the metrics of each task are added under `tasks/NAME/`,
     without rewards that scored none of its samples.
@@ -88,7 +88,7 @@ def parts_of_tasks(
 ) -> list[PartOfTask]:
     """Split an evaluation by task; without a column "task", return a single part with all rows.
 
-    Rows that name no task, while others do, are left out.
+    If only some rows name a task, the others are left out.
 
     Args:
         rows: the evaluated rows.

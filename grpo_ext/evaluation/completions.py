@@ -142,7 +142,7 @@ def _decoding_as(
 ) -> Iterator[None]:
     """Set generation config, eval mode, no-grad mode and random seed, and restore them on exit.
 
-    The config is also set on the base model of an adapter, which has one of its own.
+    If the model has an adapter, the config is also set on the base model.
     """
     base = base_model(model)
     model_config = model.generation_config
@@ -269,7 +269,7 @@ def _completion(
 
 
 def completion_of(episode: Episode) -> Completion:
-    """Return the completion that an episode, which has been played, is."""
+    """Convert an episode that has been played to a completion."""
     reason = "length" if episode.truncated else "stop"
     text = as_text(episode.messages)
     if episode.single_turn:

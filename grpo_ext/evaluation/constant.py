@@ -141,8 +141,8 @@ def constant_figures(samples: list[Sample], names: Sequence[str]) -> dict[str, f
 
     Args:
         samples: the samples of `answer_all`.
-        names: the names of the rewards; those that scored no sample are omitted, and so is a
-            standard error that is unknown.
+        names: the names of the rewards. Rewards that scored no sample, and unknown standard errors,
+            are omitted.
     """
     figures = {}
     for name in names:
@@ -219,7 +219,8 @@ def constant_sentences(
 ) -> list[str]:
     """Return sentences that compare outcome rewards with the best constant answer.
 
-    There is one for each data set or task whose last evaluation scored a constant answer.
+    There is one sentence for each data set or task whose last evaluation scored a constant answer;
+    the list is empty if none did.
 
     Args:
         history: the logs of the run, oldest first.

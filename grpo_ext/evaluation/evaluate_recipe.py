@@ -106,7 +106,7 @@ def check_models(model_names: list[str]) -> None:
     Raises:
         ValueError: if a model is named twice, or if a folder is damaged or unsafe to load.
         FileNotFoundError: if a model is neither a folder, nor in the cache, nor on the hub.
-        ConnectionError: if the hub, which is asked for a model, cannot be reached.
+        ConnectionError: if a model must be looked up on the hub, and the hub cannot be reached.
     """
     for name in model_names:
         if model_names.count(name) > 1:
@@ -171,7 +171,7 @@ def save_evaluation(path: Path, results: dict[str, Any]) -> list[Path]:
 def logged_fields(sample: Sample) -> dict[str, Any]:
     """Return the fields of a sample that are not `None`, without its token ids and counts.
 
-    Those of an episode, such as its messages, are named as in `samples.jsonl`.
+    The fields of an episode, such as its messages, are named as in `samples.jsonl`.
     """
     fields = asdict(replace(sample, ids=None, counts=None))
     fields |= fields.pop("episode") or {}

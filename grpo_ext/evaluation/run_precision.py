@@ -13,7 +13,8 @@ def precision_of(recipe: Recipe, model: PreTrainedModel) -> Precision:
     CPU accelerate has no autocast to float16.
 
     Raises:
-        ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model cannot.
+        ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model does not
+            support it.
     """
     training = recipe.training
     mixed = None

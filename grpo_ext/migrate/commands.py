@@ -149,7 +149,7 @@ def launch_of(project: str, command: Command, end: int) -> Launch:
 def processes_of(before: list[Option], command: Command) -> int | None:
     """Return how many processes a launcher starts, or `None` if its options do not say so.
 
-    The launcher's environment variables count, too.
+    The launcher's environment variables are also read.
     """
     numbers: dict[str, int] = {}
     for option in before:

@@ -29,12 +29,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Remark:
-    """What was not taken over, or not exactly, and what to do by hand."""
+    """What was not taken over exactly, and what to do about it by hand."""
 
     text: str
     key: str | None = None  # the key of the other project
     place: str | None = None
-    by_hand: bool = True  # there is something to do or to know; otherwise the key is not needed
+    by_hand: bool = True  # whether the user must act on it; if not, the key is not needed
 
     def __str__(self) -> str:
         named = f"{self.key}: {self.text}" if self.key else self.text
@@ -92,7 +92,7 @@ class Draft:
     def known(self, *keys: str, default: Any = None) -> Any:
         """Take a setting and return its value; `default` if it is not set.
 
-        If only the shell knows the value, add a remark and return `default`, too.
+        If only the shell knows the value, add a remark, and return `default` as well.
         """
         setting = self.take(*keys)
         if setting is None:
@@ -105,8 +105,8 @@ class Draft:
     def number(self, *keys: str, default: int) -> int:
         """Take a setting and return it as a whole number from 1 to `MOST_NUMBER`.
 
-        Return `default` if there is no setting, or if it is -1 or 0, which stand for none. For any
-        other value, add a remark and return `default`, too.
+        Return `default` if there is no setting, or if it is -1 or 0, which mean that there is no
+        number. For any other value, add a remark, and return `default` as well.
         """
         setting = self.left.get(next((key for key in keys if key in self.left), ""))
         value = self.known(*keys)

@@ -1,4 +1,4 @@
-"""Translate the names of rewards; `data/rewards.yaml` has those of each project."""
+"""Translate the names of rewards; `data/rewards.yaml` lists the rewards of each project."""
 
 from __future__ import annotations
 

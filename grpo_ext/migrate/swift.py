@@ -1,4 +1,4 @@
-"""What is special to ms-swift: data, system prompts, adapters, plugins, launch, batch."""
+"""Translate the settings that only ms-swift has: data, prompts, adapters, rewards, batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LORA_DEFAULTS = {
 
 
 def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Translate what is special to ms-swift, and return the batch.
+    """Translate the settings that only ms-swift has, and return the batch.
 
     Args:
         draft: the recipe under construction.
@@ -164,7 +164,7 @@ def write_all_rewards(draft: Draft) -> None:
 def plugin_classes(path: str) -> dict[str, str]:
     """Return the rewards that a plugin registers by `orms['name'] = Class`, as `file.py:Class`.
 
-    The file is parsed and never run; a file that is not there or not Python has none.
+    The file is parsed and never run; the dict is empty if the file does not exist or is not Python.
     """
     try:
         tree = ast.parse(read_text(Path(path), MOST_PLUGIN_BYTES))
@@ -229,7 +229,7 @@ def write_all_sizes(draft: Draft, found: int | None, processes: int | None) -> B
 
 
 def data_parallel(draft: Draft, found: int | None) -> int | None:
-    """Return how many processes have batches of their own; `None` if this is unknown.
+    """Return how many processes train on different batches; `None` if this is unknown.
 
     With Megatron, several processes share the same batch. If such groups do not divide the number
     of processes, each process counts. `found` is the number of all processes; the key `gpus`

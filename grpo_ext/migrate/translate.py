@@ -14,7 +14,7 @@ DEFAULTS: dict[str, dict[str, object]] = data_yaml("grpo_ext.migrate", "defaults
 # configs for several processes that a translation writes
 SHARDED = {*trl.ACCELERATE_CONFIGS.values()} - {"single_gpu"}
 REMOVE = "remove it"  # how advice on a key without counterpart begins
-# what is special to a project: it takes settings, and returns the batch
+# translates the settings that only one project has, and returns the batch
 PROJECT_RULES: dict[str, Callable[[Draft, int | None, int | None], Batch]] = {
     "trl": trl.translate,
     "open-r1": trl.translate_open_r1,

@@ -1,4 +1,4 @@
-"""What is special to TRL's command line and to open-r1, which is written for TRL 0.18."""
+"""Translate the settings of TRL's command line, and of open-r1, which is written for TRL 0.18."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DEFAULT_SIZES = {
 
 
 def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Translate what is special to TRL, and return the batch.
+    """Translate the settings that only TRL has, and return the batch.
 
     Args:
         draft: the recipe under construction.
@@ -56,7 +56,7 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 
 
 def translate_open_r1(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Translate what is special to open-r1, and return the batch.
+    """Translate the settings that only open-r1 has, and return the batch.
 
     Arguments and errors are those of `translate`.
     """

@@ -1,4 +1,4 @@
-"""What is special to verl: sizes in prompts, intervals in generations, its rewards and rows."""
+"""Translate the settings that only verl has: sizes in prompts, intervals, rewards and rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GPUS = 8  # of a node by default
 
 
 def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Translate what is special to verl, and return the batch.
+    """Translate the settings that only verl has, and return the batch.
 
     Args:
         draft: the recipe under construction.
@@ -85,7 +85,7 @@ def write_sizes_in_prompts(draft: Draft, processes: int | None) -> tuple[Batch, 
 
 
 def data_parallel(draft: Draft) -> int:
-    """Return how many GPUs have batches of their own; others share sequences or layers."""
+    """Return how many GPUs train on different batches; other GPUs share sequences or layers."""
     gpus = draft.number("trainer.n_gpus_per_node", default=GPUS)
     gpus *= draft.number("trainer.nnodes", default=1)
     shared = draft.number(f"{ACTOR}.ulysses_sequence_parallel_size", default=1)
@@ -234,7 +234,7 @@ def write_objective(draft: Draft) -> None:
 def write_intervals(draft: Draft, steps: int) -> None:
     """Write intervals in optimizer steps; verl counts them in generations.
 
-    These are the length of the run, its warmup, and when it saves and evaluates, if it does.
+    The keys set the length of the run, its warmup, and the intervals of saves and evaluations.
 
     Args:
         draft: the recipe under construction.
