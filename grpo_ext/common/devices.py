@@ -60,7 +60,7 @@ def settings_here(use_cpu: bool | None, bf16: bool | None) -> dict[str, bool]:
 def bfloat16_is_slow() -> bool:
     """Return whether the CPU is an x86 processor without AVX-512.
 
-    There, products of bfloat16 take ten times as long as those of float32, or longer.
+    There, bfloat16 products take at least ten times as long as float32 products.
     """
     import torch
 

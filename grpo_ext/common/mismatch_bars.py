@@ -1,4 +1,4 @@
-"""How far the probabilities of sampler and trainer may be apart: limits, and where they come from.
+"""Limits on the difference between the probabilities of sampler and trainer, with their sources.
 
 `grpo-ext numerics` measures against these limits before a run, and the run's alarms during it.
 """

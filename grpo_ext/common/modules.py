@@ -139,7 +139,7 @@ def optional_package(name: str, requirement: str) -> ModuleType:
         requirement: what to install, with the supported versions.
 
     Raises:
-        ValueError: if the package is missing, or one of its own imports is.
+        ValueError: if the package, or a package that it imports, is missing.
     """
     try:
         with exits_as_errors(name):

@@ -34,7 +34,7 @@ class Remark:
     text: str
     key: str | None = None  # the key of the other project
     place: str | None = None
-    by_hand: bool = True  # whether the user must act on it; if not, the key is not needed
+    by_hand: bool = True  # whether there is something to do or know; if not, the key is not needed
 
     def __str__(self) -> str:
         named = f"{self.key}: {self.text}" if self.key else self.text
