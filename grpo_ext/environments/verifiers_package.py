@@ -14,6 +14,7 @@ import logging
 import signal
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Any
 
@@ -27,6 +28,8 @@ ROW = "verifiers_row"  # column with a whole row of the environment's data, as J
 SCORE_SECONDS = 60.0  # time limit of a rubric for an episode
 # Methods that an environment overrides if it drives the model by itself.
 DRIVING = ("rollout", "get_prompt_messages", "get_model_response", "add_model_response")
+# Which block of `errors_raised` the code runs in. Coroutines and tasks inherit it.
+SCORING: ContextVar[object] = ContextVar("scoring", default=None)
 MODEL = "none"  # the name of the model in the states of rollouts; no client ever sends it
 
 
@@ -285,14 +288,15 @@ def signal_handlers_kept() -> Iterator[None]:
 
 
 class RaisedErrors(logging.Handler):
-    """Collects the errors that are logged."""
+    """Collects the errors that are logged by the code of its own block of `errors_raised`."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
+        if SCORING.get() is self:
+            self.messages.append(record.getMessage())
 
 
 @contextmanager
@@ -300,13 +304,16 @@ def errors_raised() -> Iterator[None]:
     """Raise `RuntimeError` if `verifiers` logs an error in the block.
 
     A function of a rubric that raises an error is logged by `verifiers`, and counts as 0 there.
+    All threads log to the same logger, so errors that other code logs meanwhile are left out.
     """
     handler = RaisedErrors()
     logger = logging.getLogger("verifiers")
     logger.addHandler(handler)
+    outer = SCORING.set(handler)
     try:
         yield
     finally:
+        SCORING.reset(outer)
         logger.removeHandler(handler)
     if handler.messages:
         raise RuntimeError(handler.messages[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -93,6 +94,9 @@ class MCPEnvironment(Echo):
 '''
 # A package for verifiers, with rows, several turns and a rubric.
 PACKAGE = '''
+import asyncio
+from threading import Event
+
 import verifiers as vf
 from datasets import Dataset
 
@@ -127,6 +131,21 @@ def broken(completion, **kwargs):
     raise KeyError("no such thing")
 
 
+WAITS = Event()
+FAILED = Event()
+
+
+async def together(answer, **kwargs):
+    """The episode with the answer 0 fails while the other one is scored."""
+    if answer != "0":
+        WAITS.set()
+        assert await asyncio.to_thread(FAILED.wait, 60)
+        return 1.0
+    assert await asyncio.to_thread(WAITS.wait, 60)
+    FAILED.set()
+    raise KeyError("no such thing")
+
+
 def grouped(completions, **kwargs):
     return [0.0 for _ in completions]
 
@@ -153,6 +172,8 @@ def load_environment(kind="counting"):
         return vf.ToolEnv(tools=[add], rubric=vf.Rubric(funcs=[right]), **options)
     if kind == "broken":
         return Counting(rubric=vf.Rubric(funcs=[broken]), **options)
+    if kind == "together":
+        return Counting(rubric=vf.Rubric(funcs=[together]), **options)
     if kind == "grouped":
         return Counting(rubric=vf.Rubric(funcs=[grouped]), **options)
     cls = Driving if kind == "driving" else Counting
@@ -413,6 +434,21 @@ def test_a_function_of_a_rubric_that_raises_leaves_the_episode_out(package):
     played = play(world, ["a", "stop"], {**ROW, **rows_of(world)[0]})
     assert played.state == {}
     assert "no such thing" in played.errors[0]
+
+
+def test_an_error_in_the_rubric_of_verifiers_belongs_to_its_own_episode(package):
+    world = {"name": package, "args": {"kind": "together"}}
+    rules = episode_rules(world)
+    worlds = []
+    for row in rows_of(world)[:2]:
+        worlds.append(rules.make())
+        result_of(worlds[-1].reset({**ROW, **row}), 60.0)
+        worlds[-1].cut_off("a")
+    with ThreadPoolExecutor(2) as threads:
+        failing, other = [threads.submit(world.state) for world in worlds]
+        assert other.result() == {"together": 1.0, "num_turns": 1.0, "score": 1.0}
+        with pytest.raises(RuntimeError, match="no such thing"):
+            failing.result()
 
 
 @pytest.mark.parametrize(
