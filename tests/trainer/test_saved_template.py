@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trl
 from transformers import AutoTokenizer
 
+from grpo_ext.environments.start_episodes import beginning
 from grpo_ext.environments.turn_tokens import TurnTokens
 from tests.support.episode_run import make
 
@@ -49,6 +51,27 @@ def test_a_saved_variant_writes_the_tokens_of_an_episode(model, tmp_path):
     # it is also what a further training begins with
     again = TurnTokens(saved, [saved.eos_token_id])
     assert again.prompt([question]) + turn_ids + again.answer([answer], ended=True) == episode
+
+
+def test_rows_of_a_single_turn_beside_an_environment_read_the_variant(model):
+    """The template is saved with the model, so all rows must have been trained with it."""
+    original = AutoTokenizer.from_pretrained(model)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    ends = [tokenizer.eos_token_id]
+    arguments = SimpleNamespace(
+        max_completion_length=40, chat_template_kwargs=None, generation_kwargs=None
+    )
+    begin = beginning({"low": {"name": "guess", "high": 15}}, tokenizer, ends, arguments)
+    rows = [{"prompt": CONVERSATION, "environment": name} for name in (None, "low")]
+    single, played = begin(rows)
+    assert single.single_turn and not played.single_turn
+    assert tokenizer.chat_template == (TEMPLATES / "qwen3_training.jinja").read_text()
+    assert single.prompt_ids == written(tokenizer, CONVERSATION)
+    assert single.prompt_ids != written(original, CONVERSATION)
+    assert "3 first" in tokenizer.decode(single.prompt_ids)
+    assert "3 first" not in original.decode(written(original, CONVERSATION))
+    opened = [*CONVERSATION[:-1], {"role": "user", "content": played.prompt[-1]["content"]}]
+    assert played.prompt_ids == written(tokenizer, opened)
 
 
 def test_a_run_says_which_template_it_uses_and_saves_it(model, tiny_folder, tmp_path, capsys):
