@@ -154,11 +154,12 @@ class Episode:
     def write(self, token: int) -> bool:
         """Append a token of the model and return whether it ends the turn.
 
-        A turn ends with an end token, or when the turn or the episode reaches its token limit.
+        A turn ends with an end token, with a token that completes a stop string, or when the turn or
+        the episode reaches its token limit.
         """
         self.ids.append(token)
         self.mask.append(1)
-        return token in self.tokens.ends or not self.turn_left()
+        return self.tokens.end_turn(self.ids, self._first) or not self.turn_left()
 
     def turn_left(self) -> int:
         """Return how many more tokens the current turn may have."""

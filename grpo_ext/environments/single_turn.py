@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from grpo_ext.environments.base import Environment
 from grpo_ext.environments.episode_rules import EpisodeRules
+from grpo_ext.environments.stop_strings import StopStrings, stop_strings_of
 from grpo_ext.environments.turn_tokens import TurnTokens
 
 
@@ -30,7 +31,8 @@ class SingleTurnTokens(TurnTokens):
     Args:
         tokenizer: the model's tokenizer.
         ends: tokens that end the turn.
-        args: the training arguments; `chat_template_kwargs` are passed to the template.
+        args: the training arguments; `chat_template_kwargs` are passed to the template, and
+            `generation_kwargs` may have stop strings.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, ends: Collection[int], args: Any):
@@ -39,6 +41,9 @@ class SingleTurnTokens(TurnTokens):
         self.end = min(self.ends)
         if tokenizer.eos_token_id in self.ends:
             self.end = int(tokenizer.eos_token_id)
+        stop_strings = stop_strings_of(args.generation_kwargs)
+        if stop_strings:
+            self.stops = StopStrings(tokenizer, stop_strings)
         self.tools = []
         self._reader = None
         self._options = dict(args.chat_template_kwargs or {})

@@ -15,6 +15,7 @@ from grpo_ext.environments.episode_rules import EpisodeRules, answers_texts, epi
 from grpo_ext.environments.guarded import protected
 from grpo_ext.environments.open_environments import add_open, is_open
 from grpo_ext.environments.single_turn import SingleTurnTokens, single_turn_rules
+from grpo_ext.environments.stop_strings import stop_strings_of
 from grpo_ext.environments.tools import Tool, ToolEnvironment
 from grpo_ext.environments.turn_tokens import TurnTokens
 
@@ -41,11 +42,12 @@ def beginning(
             for all rows has the name "".
         tokenizer: the model's tokenizer.
         ends: the tokens that end a turn.
-        args: the training arguments; `max_completion_length` limits a whole episode, and
-            `chat_template_kwargs` are passed to the template.
+        args: the training arguments; `max_completion_length` limits a whole episode,
+            `chat_template_kwargs` are passed to the template, and `generation_kwargs` may have stop
+            strings.
 
     Raises:
-        ValueError: see `episode_rules` and `TurnTokens`.
+        ValueError: see `episode_rules`, `TurnTokens` and `stop_strings_of`.
     """
     games: dict[str | None, Game] = {}
     for name, environment in environments.items():
@@ -56,6 +58,7 @@ def beginning(
             args.chat_template_kwargs,
             rules.probe.tools(),
             answers_texts(rules.probe),
+            stop_strings_of(args.generation_kwargs),
         )
         games[name] = (rules, tokens)
     if "" not in games:
@@ -125,7 +128,7 @@ def beginning_with_tools(
         args: see `beginning`; in addition, `max_tool_calling_iterations` limits the turns.
 
     Raises:
-        ValueError: see `TurnTokens`.
+        ValueError: see `TurnTokens` and `stop_strings_of`.
     """
     max_calls = args.max_tool_calling_iterations
     if max_calls is None:
@@ -148,6 +151,7 @@ def beginning_with_tools(
             args.chat_template_kwargs,
             environment.tools(),
             answers_texts=False,
+            stop_strings=stop_strings_of(args.generation_kwargs),
         )
         if environment.instance is not None:
             classes.add(type(environment.instance).__name__)

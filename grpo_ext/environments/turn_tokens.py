@@ -31,6 +31,7 @@ from grpo_ext.environments.earlier_turns import (
     end_of_turn,
     options_of_thoughts,
 )
+from grpo_ext.environments.stop_strings import StopStrings
 from grpo_ext.environments.turn_reader import TurnReader
 from grpo_ext.seams.chat import (
     is_training_template,
@@ -62,11 +63,14 @@ class TurnTokens:
         template_options: the `chat_template_kwargs`.
         tools: functions that the prompt describes and the model may call.
         answers_texts: whether the environment answers turns without calls.
+        stop_strings: texts that end a turn, too.
 
     Raises:
         ValueError: if there is no template, or if it fails, changes earlier turns or answers, ends
             turns with a token that is not one of `ends`, or does not describe the tools.
     """
+
+    stops: StopStrings | None = None  #: finds stop strings; `None` if there are none
 
     def __init__(
         self,
@@ -75,6 +79,7 @@ class TurnTokens:
         template_options: dict[str, Any] | None = None,
         tools: Sequence[Callable[..., Any]] = (),
         answers_texts: bool = True,
+        stop_strings: Sequence[str] = (),
     ):
         if not tokenizer.chat_template:
             raise ValueError(
@@ -83,6 +88,8 @@ class TurnTokens:
             )
         self.tokenizer = tokenizer
         self.ends = frozenset(ends)
+        if stop_strings:
+            self.stops = StopStrings(tokenizer, stop_strings)
         self.tools = list(tools)
         self._options: dict[str, Any] = dict(template_options or {})
         if tools:
@@ -118,6 +125,17 @@ class TurnTokens:
             with suppress(ValueError):  # TRL knows how to parse the original, not the variant
                 learn_to_parse(tokenizer)
             tokenizer.chat_template = variant
+
+    def end_turn(self, ids: Sequence[int], first: int) -> bool:
+        """Return whether the last token ends the turn: an end token, or the last of a stop string.
+
+        Args:
+            ids: all tokens.
+            first: the index of the first token of the turn.
+        """
+        if ids[-1] in self.ends:
+            return True
+        return self.stops is not None and self.stops.end_with(ids, first)
 
     def prompt(self, messages: list[Message], opening: str = "") -> list[int]:
         """Return the tokens of a conversation for the model to answer.

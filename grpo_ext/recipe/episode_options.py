@@ -6,6 +6,7 @@ from typing import Any
 
 from grpo_ext.common.columns import SINGLE_TURN
 from grpo_ext.environments.episode_rules import EpisodeRules, episode_rules
+from grpo_ext.environments.stop_strings import stop_strings_of
 from grpo_ext.objective.advantage import SUM_THEN_NORMALIZE
 from grpo_ext.recipe.advantage_options import compares_groups
 from grpo_ext.recipe.problems import Problem
@@ -16,7 +17,7 @@ from grpo_ext.recipe.typed_values import Values
 EnvironmentSpec = str | Mapping[str, Any]
 
 # keys of `generation_kwargs` that would end turns in other ways
-TURN_ENDS = {"stop", "stop_strings", "stop_token_ids", "max_tokens", "max_new_tokens", "max_time"}
+TURN_ENDS = {"stop", "stop_token_ids", "max_tokens", "max_new_tokens", "max_time"}
 
 # Values that environments need, because TRL cannot play their episodes.
 NEEDED = STEP_NORMALIZATION | {"use_transformers_continuous_batching": (False,)}
@@ -179,10 +180,32 @@ def environments_that_do_not_fit(v: Values, _: int) -> Iterator[Problem]:
             "prompt differ by their seed. Remove pass_rates_file.",
             "pass_rates_file",
         )
-    for key in sorted(TURN_ENDS & {*(v.generation_kwargs or {})}):
+    yield from ends_that_turns_cannot_have(v)
+
+
+def ends_that_turns_cannot_have(v: Any) -> Iterator[Problem]:
+    """Yield what is wrong with the keys of `generation_kwargs` that end completions.
+
+    Args:
+        v: the values of a recipe, or the training arguments.
+    """
+    options = v.generation_kwargs or {}
+    for key in sorted(TURN_ENDS & {*options}):
         yield Problem(
             f"environment: a turn ends at an end token or after turn_tokens tokens, so {key} "
-            f"cannot end it. Remove {key} from generation_kwargs.",
+            f"cannot end it. Remove {key} from generation_kwargs. Where transformers samples, "
+            "stop_strings can end a turn, too.",
+            "generation_kwargs",
+        )
+    try:
+        stop_strings = stop_strings_of(options)
+    except ValueError as error:
+        yield Problem(str(error), "generation_kwargs")
+        return
+    if stop_strings and (v.use_vllm or v.sampler is not None):
+        yield Problem(
+            "environment: stop_strings end turns only where transformers samples in this process. "
+            "Remove use_vllm and sampler, or remove stop_strings from generation_kwargs.",
             "generation_kwargs",
         )
 

@@ -1,5 +1,6 @@
 """Run transformers' `generate` with our decoding loop, and with a recorder of what it samples."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -102,7 +103,7 @@ def check_fast_generation(model: torch.nn.Module, config: GenerationConfig) -> N
     inner.generate(
         input_ids=prompt,
         attention_mask=torch.ones_like(prompt),
-        generation_config=config,
+        generation_config=without_stop_strings(config),
         custom_generate=check_decoding,
     )
 
@@ -135,10 +136,12 @@ def watching(
             processors.append(recorder)
         return processors
 
-    def get_criteria(*args: Any, **kwargs: Any) -> StoppingCriteriaList:
-        criteria = original_criteria(*args, **kwargs)
+    def get_criteria(
+        generation_config: GenerationConfig, *args: Any, **kwargs: Any
+    ) -> StoppingCriteriaList:
         if player is None:
-            return criteria
+            return original_criteria(generation_config, *args, **kwargs)
+        criteria = original_criteria(without_stop_strings(generation_config), *args, **kwargs)
         end_tokens = [c for c in criteria if isinstance(c, EosTokenCriteria)]
         others = [c for c in criteria if not isinstance(c, EosTokenCriteria)]
         episode_ends = EpisodeEnds(player, end_tokens[0].eos_token_id)
@@ -146,6 +149,16 @@ def watching(
 
     with replaced(inner, _get_logits_processor=get_processors, _get_stopping_criteria=get_criteria):
         yield
+
+
+def without_stop_strings(config: GenerationConfig) -> GenerationConfig:
+    """Return a copy of a config without stop strings, for which `generate` needs a tokenizer.
+
+    An episode finds them itself.
+    """
+    config = copy.copy(config)
+    config.stop_strings = None
+    return config
 
 
 def generate_batch(

@@ -17,7 +17,7 @@ from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.objective.policy import LossOptions, get_loss
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.recipe.arguments import argument_notes, check_arguments, with_our_defaults
-from grpo_ext.recipe.episode_options import TURN_ENDS, environments_of
+from grpo_ext.recipe.episode_options import ends_that_turns_cannot_have, environments_of
 from grpo_ext.recipe.schema import CHECKPOINTING_KEYS, GRPOExtConfig
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import precision_of
@@ -196,12 +196,8 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
             "Remove the argument sampler or rollout_func, so that transformers or vLLM samples; or "
             "remove the environment and tools."
         )
-    turn_ends = sorted(TURN_ENDS & {*(args.generation_kwargs or {})})
-    if turn_ends:
-        raise ValueError(
-            "With an environment or tools, a turn ends only with an end token or at its token "
-            f"limit. Remove {', '.join(turn_ends)} from generation_kwargs."
-        )
+    for problem in ends_that_turns_cannot_have(args):
+        raise ValueError(problem.message)
     tokenizer: Any = trainer.processing_class
     end_tokens = trainer.eos_token_ids
     if environments:

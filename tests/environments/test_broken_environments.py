@@ -13,7 +13,7 @@ from grpo_ext.environments.failures import EnvironmentFailure, refuse_many
 from grpo_ext.environments.start_episodes import beginning
 from tests.support.broken_environments import BROKEN, write
 
-ARGS = SimpleNamespace(max_completion_length=100, chat_template_kwargs=None)
+ARGS = SimpleNamespace(max_completion_length=100, chat_template_kwargs=None, generation_kwargs=None)
 ROWS = [{"prompt": [{"role": "user", "content": "Play."}], "seed": seed} for seed in (1, 2)]
 ONLY_LATER = "from the second turn on"
 

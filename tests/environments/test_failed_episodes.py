@@ -15,7 +15,7 @@ from tests.support.failing_services import Flaky
 from tests.support.forked import LIMIT
 from tests.support.slow_worlds import Gathering, MeetingAgain
 
-ARGS = SimpleNamespace(max_completion_length=100, chat_template_kwargs=None)
+ARGS = SimpleNamespace(max_completion_length=100, chat_template_kwargs=None, generation_kwargs=None)
 ROW = {"prompt": [{"role": "user", "content": "Play."}], "seed": 5}
 
 

@@ -26,7 +26,10 @@ from tests.support.places import REPO
 
 TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
 ARGS = SimpleNamespace(
-    max_completion_length=100, chat_template_kwargs=None, max_tool_calling_iterations=None
+    max_completion_length=100,
+    chat_template_kwargs=None,
+    generation_kwargs=None,
+    max_tool_calling_iterations=None,
 )
 
 
