@@ -154,8 +154,8 @@ class Episode:
     def write(self, token: int) -> bool:
         """Append a token of the model and return whether it ends the turn.
 
-        A turn ends with an end token, with a token that completes a stop string, or when the turn or
-        the episode reaches its token limit.
+        A turn ends with an end token, with the token that completes a stop string, or when the turn
+        or the episode reaches its token limit.
         """
         self.ids.append(token)
         self.mask.append(1)

@@ -1,11 +1,14 @@
 """The texts that end a turn of the model, `stop_strings` in `generation_kwargs`."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from __future__ import annotations
 
-from transformers import PreTrainedTokenizerBase
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from grpo_ext.rewards.scores import clipped
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 KEY = "stop_strings"
 
@@ -41,7 +44,7 @@ class StopStrings:
         # A token has at least one byte. Some tokenizers drop a space before the first one.
         self._most_tokens = 1 + max(len(text.encode()) for text in texts)
 
-    def end_with(self, ids: Sequence[int], first: int) -> bool:
+    def end_with(self, ids: list[int], first: int) -> bool:
         """Return whether the last token completes a stop string.
 
         Call it for each token of a turn, since it reads only the last tokens.

@@ -126,7 +126,7 @@ class TurnTokens:
                 learn_to_parse(tokenizer)
             tokenizer.chat_template = variant
 
-    def end_turn(self, ids: Sequence[int], first: int) -> bool:
+    def end_turn(self, ids: list[int], first: int) -> bool:
         """Return whether the last token ends the turn: an end token, or the last of a stop string.
 
         Args:
