@@ -34,8 +34,9 @@ class ScoringOptions:
             halves the distance between the two. Products remain in the half type. `None`: on a CPU,
             where it was measured. Megatron-LM calls it `fp32_residual_connection`.
         attention_in_fp32 (`bool`, *optional*): whether a model that multiplies in a half type
-            computes its attention in float32, in transformers' sampling and in scoring. It needs
-            `attn_implementation: sdpa`. `None`: on a CPU, where it was measured.
+            computes its attention in float32, in transformers' sampling and in scoring; on a CPU in
+            float64, so that the order of its sums moves no result. It needs `attn_implementation:
+            sdpa`. `None`: on a CPU, where it was measured.
     """
 
     logprob_policy: Literal["sampling", "model", "trl"] = "sampling"

@@ -1,8 +1,9 @@
-"""Attention in float32 for queries, keys and values in a half type.
+"""Attention in float32, or on a CPU in float64, for queries, keys and values in a half type.
 
-Registered with transformers as a separate attention implementation. Scores, softmax and sums are
-float32. Decoding with a cache adds numbers up in a different order than scoring whole rows; in
-float32, this changes the result less than rounding to the half type does.
+Registered with transformers as an attention implementation of its own. The order of its summands
+differs between a token with a cache, a whole row and a packed row. In float32 that moves some
+results in 10,000 across a border between two numbers of bfloat16, and all later layers see another
+number; in float64 it moves none.
 """
 
 from typing import Any
@@ -24,7 +25,7 @@ def sdpa_in_fp32(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Return transformers' `sdpa` attention (B, Q, H, D), computed in float32.
+    """Return transformers' `sdpa` attention (B, Q, H, D), computed in float32 or float64.
 
     Args:
         module: the attention layer.
@@ -34,13 +35,66 @@ def sdpa_in_fp32(
         attention_mask: broadcasts to (B, H, Q, K); bool, or added to the scores.
         **kwargs: further arguments of transformers' function.
     """
-    if attention_mask is not None and attention_mask.is_floating_point():
-        attention_mask = attention_mask.float()
     with torch.autocast(query.device.type, enabled=False):
-        output, _ = sdpa_attention_forward(
-            module, query.float(), key.float(), value.float(), attention_mask, **kwargs
-        )
+        # most GPUs compute float64 many times more slowly; dropout needs a single forward pass
+        if query.device.type == "cpu" and not kwargs.get("dropout"):
+            output = _InFloat64.apply(query, key, value, module, attention_mask, kwargs)
+        else:
+            states = (query.float(), key.float(), value.float())
+            output = attend(module, states, attention_mask, kwargs)
     return output.to(value.dtype), None
+
+
+def attend(
+    module: nn.Module,
+    states: tuple[Tensor, Tensor, Tensor],
+    attention_mask: Tensor | None,
+    kwargs: dict[str, Any],
+) -> Tensor:
+    """Return transformers' `sdpa` attention (B, Q, H, D) in the dtype of its states.
+
+    Args:
+        module: the attention layer.
+        states: query, key and value, of one dtype.
+        attention_mask: bool, or float of any dtype.
+        kwargs: further arguments of transformers' function.
+    """
+    if attention_mask is not None and attention_mask.is_floating_point():
+        attention_mask = attention_mask.to(states[0].dtype)
+    return sdpa_attention_forward(module, *states, attention_mask, **kwargs)[0]
+
+
+class _InFloat64(torch.autograd.Function):
+    """Attention in float64; its backward pass, which would take most of the time, is float32.
+
+    The backward pass computes the attention again in float32.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        module: nn.Module,
+        attention_mask: Tensor | None,
+        kwargs: dict[str, Any],
+    ) -> Tensor:
+        ctx.save_for_backward(query, key, value, attention_mask)
+        ctx.call = (module, kwargs)
+        states = (query.double(), key.double(), value.double())
+        return attend(module, states, attention_mask, kwargs).to(value.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        *halves, attention_mask = ctx.saved_tensors
+        module, kwargs = ctx.call
+        query, key, value = (half.float().requires_grad_() for half in halves)
+        with torch.enable_grad(), torch.autocast(query.device.type, enabled=False):
+            output = attend(module, (query, key, value), attention_mask, kwargs)
+        gradients = torch.autograd.grad(output, (query, key, value), gradient.float())
+        of_states = (each.to(half.dtype) for each, half in zip(gradients, halves, strict=True))
+        return (*of_states, None, None, None)
 
 
 AttentionInterface.register(SDPA_IN_FP32, sdpa_in_fp32)

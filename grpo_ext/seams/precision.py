@@ -45,7 +45,9 @@ class Precision:
     # weights
     residual: torch.dtype | None = None
     whole_head: bool = False  # the head multiplies in float32 (`cast_lm_head_to_fp32`)
-    whole_attention: bool = False  # scores, softmax and sums of the attention are float32
+    whole_attention: bool = (
+        False  # scores, softmax and sums of the attention are not in a half type
+    )
 
 
 def choose_precision(
