@@ -47,6 +47,7 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from grpo_ext.common.cache_input import CACHE_INPUT
 from grpo_ext.decoding.play import EpisodeEnds
+from grpo_ext.decoding.stop import StopStringEnds
 
 # Processors and criteria that treat each row separately and keep no state per row.
 STATELESS_PROCESSORS = (
@@ -77,6 +78,7 @@ STATELESS_CRITERIA = (
     MaxLengthCriteria,
     MaxTimeCriteria,
     StopStringCriteria,
+    StopStringEnds,
 )
 INPUTS = {  # inputs of the model in addition to the tokens
     CACHE_INPUT,

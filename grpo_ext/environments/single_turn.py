@@ -9,9 +9,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from grpo_ext.common.stop_strings import StopStrings, stop_strings_of
 from grpo_ext.environments.base import Environment
 from grpo_ext.environments.episode_rules import EpisodeRules
-from grpo_ext.environments.stop_strings import StopStrings, stop_strings_of
 from grpo_ext.environments.turn_tokens import TurnTokens
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from grpo_ext.common.columns import ENVIRONMENT
+from grpo_ext.common.stop_strings import stop_strings_of
 from grpo_ext.common.suggestions import unknown
 from grpo_ext.environments.base import Row
 from grpo_ext.environments.episode import Episode, open_all
@@ -15,7 +16,6 @@ from grpo_ext.environments.episode_rules import EpisodeRules, answers_texts, epi
 from grpo_ext.environments.guarded import protected
 from grpo_ext.environments.open_environments import add_open, is_open
 from grpo_ext.environments.single_turn import SingleTurnTokens, single_turn_rules
-from grpo_ext.environments.stop_strings import stop_strings_of
 from grpo_ext.environments.tools import Tool, ToolEnvironment
 from grpo_ext.environments.turn_tokens import TurnTokens
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from grpo_ext.common.stop_strings import StopStrings
 from grpo_ext.environments.bare_calls import (
     QUESTION,
     BareCalls,
@@ -31,7 +32,6 @@ from grpo_ext.environments.earlier_turns import (
     end_of_turn,
     options_of_thoughts,
 )
-from grpo_ext.environments.stop_strings import StopStrings
 from grpo_ext.environments.turn_reader import TurnReader
 from grpo_ext.seams.chat import (
     is_training_template,

@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_ext.common.prompt_tokens import encode_prompts
+from grpo_ext.common.stop_strings import StopStrings, stop_strings_of
 from grpo_ext.decoding.checks import base_model
 from grpo_ext.decoding.play import Player
 from grpo_ext.environments.episode import Episode
@@ -196,6 +197,8 @@ def generate_completions(
             its own `generate`, which cannot decode episodes.
     """
     config = decoding.generation_config(tokenizer, model)
+    texts = stop_strings_of(decoding.options)
+    stops = StopStrings(tokenizer, texts) if texts else None
     num_samples = decoding.num_samples
     repeated_rows = []
     for row in rows:
@@ -219,7 +222,10 @@ def generate_completions(
             batch = encoded[start : start + batch_size]
             batch_episodes = episodes[start : start + batch_size]
             if begin is None:
-                completion_ids = generate_batch(model, config, batch)
+                with watching(model, None, stops=stops) if stops else nullcontext():
+                    completion_ids = generate_batch(model, config, batch)
+                if stops is not None:
+                    completion_ids = [stops.cut(ids) for ids in completion_ids]
             else:
                 completion_ids = play_batch(
                     model, config, [episode for episode in batch_episodes if episode is not None]

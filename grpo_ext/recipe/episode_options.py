@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_ext.common.columns import SINGLE_TURN
+from grpo_ext.common.stop_strings import stop_strings_of
 from grpo_ext.environments.episode_rules import EpisodeRules, episode_rules
-from grpo_ext.environments.stop_strings import stop_strings_of
 from grpo_ext.objective.advantage import SUM_THEN_NORMALIZE
 from grpo_ext.recipe.advantage_options import compares_groups
 from grpo_ext.recipe.problems import Problem
@@ -197,17 +197,20 @@ def ends_that_turns_cannot_have(v: Any) -> Iterator[Problem]:
             "stop_strings can end a turn, too.",
             "generation_kwargs",
         )
-    try:
-        stop_strings = stop_strings_of(options)
-    except ValueError as error:
-        yield Problem(str(error), "generation_kwargs")
-        return
-    if stop_strings and (v.use_vllm or v.sampler is not None):
+    if options.get("stop_strings") and (v.use_vllm or v.sampler is not None):
         yield Problem(
             "environment: stop_strings end turns only where transformers samples in this process. "
             "Remove use_vllm and sampler, or remove stop_strings from generation_kwargs.",
             "generation_kwargs",
         )
+
+
+def stop_strings_that_are_no_texts(v: Values, _: int) -> Iterator[Problem]:
+    """Stop strings must be texts that are not empty."""
+    try:
+        stop_strings_of(v.generation_kwargs)
+    except ValueError as error:
+        yield Problem(str(error), "generation_kwargs")
 
 
 @refuses(
@@ -236,5 +239,6 @@ RULES: tuple[Rule, ...] = (
     environments_of_tasks_that_trl_would_play,
     environments_named_twice,
     environments_that_do_not_fit,
+    stop_strings_that_are_no_texts,
     episodes_without_a_length,
 )

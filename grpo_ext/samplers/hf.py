@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from transformers import GenerationConfig
 
+from grpo_ext.common.stop_strings import StopStrings, stop_strings_of
 from grpo_ext.decoding.checks import NotSupported
 from grpo_ext.decoding.play import Player
 from grpo_ext.determinism.mode import InvariantOperations
@@ -112,7 +113,7 @@ class HFSampler(Sampler):
         recorder: Recorder | None,
         player: Player | None = None,
     ) -> list[list[int]]:
-        """Complete lists of tokens, up to the first end token of each.
+        """Complete lists of tokens, up to the first end token or stop string of each.
 
         Args:
             request: the request that the lists belong to.
@@ -123,8 +124,17 @@ class HFSampler(Sampler):
         trainer = self.trainer
         model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
         operations = InvariantOperations() if trainer.args.deterministic else nullcontext()
-        with self._as_scored(model), watching(model, recorder, player), operations:
-            return seam.complete(trainer, contexts, request.num_generations)
+        stops = self._stops() if player is None else None
+        with self._as_scored(model), watching(model, recorder, player, stops), operations:
+            completions = seam.complete(trainer, contexts, request.num_generations)
+        if stops is None:
+            return completions
+        return [stops.cut(ids) for ids in completions]
+
+    def _stops(self) -> StopStrings | None:
+        """Return what finds the stop strings of single turns; `None` if there are none."""
+        texts = stop_strings_of(self.trainer.args.generation_kwargs)
+        return StopStrings(seam.tokenizer_of(self.trainer), texts) if texts else None
 
     def _refuse_own_generate(self) -> None:
         """Raise `ValueError` with `deterministic: true`, which needs a record of all log-probs."""

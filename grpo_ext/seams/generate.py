@@ -16,6 +16,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from grpo_ext.common.stop_strings import StopStrings
 from grpo_ext.decoding.checks import (
     NotSupported,
     base_model,
@@ -25,6 +26,7 @@ from grpo_ext.decoding.checks import (
 )
 from grpo_ext.decoding.decode import decode
 from grpo_ext.decoding.play import EpisodeEnds, Player
+from grpo_ext.decoding.stop import StopStringEnds
 from grpo_ext.objective.recorder import Recorder
 
 logger = logging.get_logger(__name__)
@@ -113,6 +115,7 @@ def watching(
     model: torch.nn.Module,
     recorder: Recorder | None,
     player: Player | None = None,
+    stops: StopStrings | None = None,
 ) -> Iterator[None]:
     """Attach a recorder and a player to the model's `generate` within the context.
 
@@ -121,6 +124,7 @@ def watching(
         recorder: records the tokens that all other processors keep, and the log-probs of the drawn
             tokens; `None`: record nothing.
         player: plays the episodes of the rows; `None` if a completion is a single turn.
+        stops: finds the stop strings that end a single turn; `None` if there are none.
     """
     inner: Any = base_model(model)
     original_processors = inner._get_logits_processor
@@ -139,9 +143,11 @@ def watching(
     def get_criteria(
         generation_config: GenerationConfig, *args: Any, **kwargs: Any
     ) -> StoppingCriteriaList:
-        if player is None:
-            return original_criteria(generation_config, *args, **kwargs)
         criteria = original_criteria(without_stop_strings(generation_config), *args, **kwargs)
+        if stops is not None:
+            criteria.append(StopStringEnds(stops))
+        if player is None:
+            return criteria
         end_tokens = [c for c in criteria if isinstance(c, EosTokenCriteria)]
         others = [c for c in criteria if not isinstance(c, EosTokenCriteria)]
         episode_ends = EpisodeEnds(player, end_tokens[0].eos_token_id)
@@ -154,7 +160,7 @@ def watching(
 def without_stop_strings(config: GenerationConfig) -> GenerationConfig:
     """Return a copy of a config without stop strings, for which `generate` needs a tokenizer.
 
-    An episode finds them itself.
+    `StopStringEnds` and episodes find them.
     """
     config = copy.copy(config)
     config.stop_strings = None

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object, send_to_device
 from torch import Tensor
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 from trl import GRPOTrainer
 from trl.data_utils import is_conversational
 from trl.models import unwrap_model_for_generation
@@ -143,6 +143,11 @@ def checkpointing_options(args: TrainingArguments) -> dict[str, Any] | None:
     """Return the options of gradient checkpointing, which transformers has already parsed."""
     options: Any = args.gradient_checkpointing_kwargs
     return options
+
+
+def tokenizer_of(trainer: TRLTrainer) -> PreTrainedTokenizerBase:
+    """Return the tokenizer, which is a part of the processor of a multimodal model."""
+    return trainer._tokenizer
 
 
 def pad_token(trainer: TRLTrainer) -> int:

@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from grpo_ext.common.stop_strings import stop_strings_of
 from grpo_ext.decoding.play import Player
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.start_episodes import beginning
-from grpo_ext.environments.stop_strings import stop_strings_of
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.preflight.replay import differences, play_again
 from grpo_ext.recipe.load import load_recipe
@@ -21,7 +21,7 @@ from tests.support.episode_run import ROWS, WORLD, make
 from tests.support.logs import json_rows
 from tests.support.worlds import Counting
 
-STOPS = ["1", "2", "3"]
+STOPS = ["1", "2", "3", "4", "5", "6", "7"]
 PROMPTS = ["Use 3, 4, 5.", "Use 1.", "Use 9, 9, 1 to make 17."]
 
 
@@ -159,6 +159,41 @@ def test_the_gradient_is_the_formula_and_the_log_is_played_again(
         assert differences(episode, {}, sample) == []
         ended_by_stops += check_turns(episode, 12, STOPS)
     assert len(samples) == 8 and ended_by_stops >= 4
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_single_turns_end_with_the_token_that_completes_a_stop_string(tiny_folder, tmp_path, fast):
+    """Without an environment. The rows of a batch end at different tokens, and none has padding."""
+    noted = Gradients()
+    trainer = make(
+        tiny_folder,
+        tmp_path,
+        [noted],
+        Noting,
+        [lambda completions, **_: [len(text[0]["content"]) % 5 for text in completions]],
+        max_steps=1,
+        loss_type="dapo",
+        environment=None,
+        fast_generate=fast,
+        max_completion_length=40,
+        generation_kwargs={"stop_strings": STOPS},
+    )
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert 1 - 1e-4 < logged["sampling/ratio/min"] <= logged["sampling/ratio/max"] < 1 + 1e-4
+    wanted = oracle(tiny_folder, noted.weights, trainer.used)
+    largest = max(float(gradient.abs().max()) for gradient in wanted.values())
+    for name, gradient in wanted.items():
+        assert float((noted.found[name] - gradient).abs().max()) < 1e-5 * largest, name
+    ended_by_stops = 0
+    tokenizer = trainer.processing_class
+    for batch in trainer.used:
+        for row, mask in zip(batch.rows.completion_ids, batch.rows.completion_mask, strict=True):
+            ids = row[mask.bool()].tolist()
+            assert not any(text in tokenizer.decode(ids[:-1]) for text in STOPS)
+            assert tokenizer.pad_token_id not in ids[:-1]
+            ended_by_stops += any(text in tokenizer.decode(ids) for text in STOPS)
+    assert ended_by_stops >= 4
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def oracle(folder, weights, used, temperature=1.0, **truncation):
             prompt = part.prompt_ids[i][part.prompt_mask[i].bool()]
             said = part.completion_mask[i].bool()
             ids = part.completion_ids[i][said]
-            wrote = part.tool_mask[i][said]
+            wrote = torch.ones_like(ids) if part.tool_mask is None else part.tool_mask[i][said]
             logits = (
                 model(torch.cat([prompt, ids]).unsqueeze(0)).logits[0, len(prompt) - 1 : -1]
                 / temperature

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpo_ext.rewards.scores import clipped
-
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -25,7 +23,7 @@ def stop_strings_of(options: Mapping[str, Any] | None) -> tuple[str, ...]:
     if not is_list or not all(isinstance(text, str) and text for text in texts):
         raise ValueError(
             "generation_kwargs: stop_strings must be a text or a list of texts, none of them "
-            f"empty, but is {clipped(given)}."
+            f"empty, but is {given!r:.200}."
         )
     return tuple(texts)
 
@@ -41,8 +39,17 @@ class StopStrings:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]):
         self.tokenizer = tokenizer
         self.texts = tuple(texts)
-        # A token has at least one byte. Some tokenizers drop a space before the first one.
-        self._most_tokens = 1 + max(len(text.encode()) for text in texts)
+        #: The last tokens that can have a stop string. Each has at least one byte; one more is
+        #: read because some tokenizers drop a space before the first.
+        self.most_tokens = 1 + max(len(text.encode()) for text in texts)
+
+    def cut(self, ids: list[int]) -> list[int]:
+        """Return the tokens up to the first one that completes a stop string, or all tokens."""
+        for length in range(1, len(ids)):
+            first = max(0, length - self.most_tokens)
+            if self.end_with(ids[first:length], 0):
+                return ids[:length]
+        return ids
 
     def end_with(self, ids: list[int], first: int) -> bool:
         """Return whether the last token completes a stop string.
@@ -53,6 +60,6 @@ class StopStrings:
             ids: all tokens.
             first: the index of the first token of the turn.
         """
-        first = max(first, len(ids) - self._most_tokens)
+        first = max(first, len(ids) - self.most_tokens)
         end = str(self.tokenizer.decode(ids[first:], clean_up_tokenization_spaces=False))
         return any(text in end for text in self.texts)
