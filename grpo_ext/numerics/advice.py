@@ -66,7 +66,7 @@ def type_advice(found: Measurement, v: Values) -> str:
     if adds_up_in_half(found, v):
         return "write `residual_in_fp32: true`, which adds up the layers' results in float32."
     if found.attention == "sdpa" and not is_on(v["attention_in_fp32"], found):
-        return "write `attention_in_fp32: true`, which computes the attention in float32."
+        return "write `attention_in_fp32: true`, which sums the attention in float32 or float64."
     if found.can_cast_head and not v.cast_lm_head_to_fp32:
         return "write `cast_lm_head_to_fp32: true`, which computes the logits in float32."
     if found.device.startswith("cuda") and not v.fp16:
