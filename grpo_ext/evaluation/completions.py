@@ -270,7 +270,9 @@ def _completion(
     if episode is not None:
         return completion_of(episode)
     text = str(tokenizer.decode(ids, skip_special_tokens=True))
-    reason = "stop" if ids and ids[-1] in config.eos_token_id else "length"
+    ended_by_token = bool(ids) and ids[-1] in config.eos_token_id
+    ended_by_string = bool(config.stop_strings) and len(ids) < config.max_new_tokens
+    reason = "stop" if ended_by_token or ended_by_string else "length"
     return Completion(text, ids, reason)
 
 

@@ -12,6 +12,7 @@ from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.start_episodes import beginning
 from grpo_ext.environments.turn_tokens import TurnTokens
+from grpo_ext.evaluation.completions import Decoding, generate_completions
 from grpo_ext.preflight.replay import differences, play_again
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import RecipeError
@@ -194,6 +195,23 @@ def test_single_turns_end_with_the_token_that_completes_a_stop_string(tiny_folde
             assert tokenizer.pad_token_id not in ids[:-1]
             ended_by_stops += any(text in tokenizer.decode(ids) for text in STOPS)
     assert ended_by_stops >= 4
+
+
+def test_sampled_completions_end_with_stop_strings(tiny_folder, tokenizer):
+    """Those of `check --sample`, whose reason says what ended them."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_folder)
+    decoding = Decoding(40, temperature=1.0, num_samples=8, options={"stop_strings": STOPS})
+    rows = [{"prompt": [{"role": "user", "content": text}]} for text in PROMPTS]
+    reasons = []
+    for group in generate_completions(model, tokenizer, rows, decoding):
+        for completion in group:
+            assert not any(text in tokenizer.decode(completion.ids[:-1]) for text in STOPS)
+            has_stop = any(text in tokenizer.decode(completion.ids) for text in STOPS)
+            stopped = has_stop and len(completion.ids) < 40
+            ended = stopped or completion.ids[-1] == tokenizer.eos_token_id
+            assert completion.finish_reason == ("stop" if ended else "length")
+            reasons.append(has_stop)
+    assert sum(reasons) >= 4
 
 
 @pytest.mark.parametrize(
