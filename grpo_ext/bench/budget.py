@@ -10,7 +10,7 @@ from types import FrameType
 
 from grpo_ext.common.termination import terminable
 
-MINUTES = 2.0  # the usual length of a budget
+MINUTES = 2.0  # the default length of a budget
 
 
 class BudgetSpent(Exception):
@@ -51,8 +51,8 @@ class Budget:
     def check(self, reserve: float = 0.0) -> None:
         """Raise `BudgetSpent` if no more than `reserve` seconds are left.
 
-        After an interruption, raise `KeyboardInterrupt`, because Python ignores the one that the
-        signal handler raised if the signal arrived in a callback of the garbage collector.
+        After an interruption, raise `KeyboardInterrupt`. The signal handler has raised it before,
+        but Python discards an exception that is raised in a callback of the garbage collector.
         """
         if self.interrupted:
             raise KeyboardInterrupt
@@ -64,9 +64,9 @@ class Budget:
 def interruptible(budget: Budget) -> Iterator[None]:
     """Let Ctrl-C end a budget and raise `KeyboardInterrupt`, even while a trainer runs.
 
-    SIGTERM raises `Terminated`. Otherwise, a trainer would install its own handlers, which save a
-    checkpoint at the end of a step. It installs none if the program has one. Outside the main
-    thread, this context does nothing.
+    SIGTERM raises `Terminated`. A trainer installs its own handlers, which save a checkpoint at the
+    end of a step, only if the program has none; these handlers keep it from doing so. Outside the
+    main thread, this context does nothing.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:

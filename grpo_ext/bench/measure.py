@@ -1,8 +1,8 @@
 """Measure short runs of a recipe as it is written, and its training phase with other settings.
 
-A single process trains on the completions of one process, without sharding. A model whose weights
-are not on this machine, but whose shape is known, gets random weights, and the lengths of
-completions are drawn at random.
+A single process trains on the completions of one process, without sharding. If the weights of a
+model are not on this machine, but its shape is known, the model gets random weights, and the
+lengths of completions are drawn at random.
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ class Search:
         announce: a function called with settings before they are measured.
 
     Attributes:
-        measurements: the measurements by the items of their settings; `None` for settings that did
-            not run.
-        refused: why settings were refused, by their items.
+        measurements: the fastest measurement of each settings, by their items; `None` for settings
+            that could not run.
+        refused: the reason why settings were refused, by their items.
     """
 
     def __init__(self, bench: Bench, announce: Callable[[Settings], None] = lambda settings: None):
@@ -177,7 +177,10 @@ class Search:
         return limits[::-1]
 
     def _has_time(self, runs: int = 1) -> bool:
-        """Return whether there is time for `runs` more runs, each as long as the quickest one."""
+        """Return whether there is time for `runs` more runs, each as long as the quickest one.
+
+        False if nothing has run, since the time of a run is not known then.
+        """
         return self.bench.budget.left > runs * HEADROOM * self._seconds_to_measure
 
     @property
@@ -221,7 +224,7 @@ class Search:
     def measure(self, settings: Settings, again: bool = False) -> Measurement | None:
         """Measure settings and return their fastest measurement; `None` if they cannot run.
 
-        Settings that have a measurement are run again only if `again` is set.
+        Settings that were tried before are run again only if `again` is set.
 
         Raises:
             BudgetSpent: if the time of the bench ends first.

@@ -62,7 +62,7 @@ def sampler_advice(found: Measurement, v: Values) -> str:
 
 
 def type_advice(found: Measurement, v: Values) -> str:
-    """Return which types to set to round less, the cheapest first."""
+    """Return the cheapest remedy against rounding that the recipe does not use yet."""
     if adds_up_in_half(found, v):
         return "write `residual_in_fp32: true`, which adds up the layers' results in float32."
     if found.attention == "sdpa" and not is_on(v["attention_in_fp32"], found):
@@ -83,12 +83,12 @@ def adds_up_in_half(found: Measurement, v: Values) -> bool:
 
 
 def is_on(option: bool | None, found: Measurement) -> bool:
-    """Return whether an option that is on by default on a CPU was on."""
+    """Return whether an option was on; `None` means on for a CPU and off for a GPU."""
     return found.device == "cpu" if option is None else option
 
 
 def edge_advice(found: Measurement) -> str:
-    """Return what to set if the trainer would not have kept drawn tokens."""
+    """Return what to set if the trainer's truncation would have removed drawn tokens."""
     if found.returns_kept_tokens:
         return (
             "nothing to set: the sampler returns its sets, and the trainer scores over them. "

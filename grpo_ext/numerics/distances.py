@@ -31,7 +31,7 @@ BANDS = (
 class Distance:
     """How far two sets of log-probs of the same tokens are apart."""
 
-    tokens: int  # number of tokens that were compared
+    tokens: int  # number of compared tokens whose log ratio is finite
     kl: float  # mean of k3, in nats a token
     kl_error: float | None  # its standard error over completions; `None` for a single completion
     mean: float  # mean |log ratio|
@@ -55,7 +55,10 @@ class Distance:
 
 
 def distance(logps: Tensor, other: Tensor, mask: Tensor) -> Distance | None:
-    """Return the distance between two sets of log-probs; `None` if no token is compared.
+    """Return the distance between two sets of log-probs; `None` if the mask selects no token.
+
+    Tokens whose log ratio is not finite are only counted. If there are no others, the figures are
+    NaN.
 
     Args:
         logps: (B, T), log-probs under the policy that drew the tokens, or stands for it.
@@ -86,10 +89,13 @@ def distance(logps: Tensor, other: Tensor, mask: Tensor) -> Distance | None:
 
 
 def error_of_mean(values: Tensor, rows: Tensor) -> float | None:
-    """Return the standard error of the mean of values (N,) that come from the completions `rows`.
+    """Return the standard error of the mean of the values of tokens; `None` for one completion.
 
-    Tokens of one completion are not independent, so the error is cluster-robust. `None` for a
-    single completion.
+    Tokens of one completion are not independent, so the error is cluster-robust.
+
+    Args:
+        values: (N,), a value for each token.
+        rows: (N,), the completion of each token.
     """
     _, cluster = np.unique(rows.cpu().numpy(), return_inverse=True)
     if cluster.max() == 0:

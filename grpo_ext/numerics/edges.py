@@ -1,7 +1,8 @@
 """Compare the tokens that a sampler's truncation kept with those that the trainer would keep.
 
-The scorer counts every drawn token as kept. So it scores the completions twice, once with the drawn
-tokens and once with others, and what both passes kept is what the trainer's own truncation keeps.
+The scorer counts every token that it scores as kept. The completions are therefore scored twice,
+once with the drawn tokens and once with other tokens. The trainer's own truncation keeps the tokens
+that both passes kept.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from grpo_ext.scoring.head import Head, RunModel
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.step.records import Scores
 
-POSITIONS_AT_ONCE = 64  # whose sets are held as masks of the vocabulary
+POSITIONS_AT_ONCE = 64  # positions whose masks over the vocabulary are in memory together
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Edges:
 
     @property
     def exceeded(self) -> bool:
-        """Whether more drawn tokens than `BEYOND_EDGE` are beyond the trainer's edge."""
+        """Whether the share of drawn tokens beyond the trainer's edge is above `BEYOND_EDGE`."""
         return self.beyond > BEYOND_EDGE.limit
 
 
@@ -71,7 +72,7 @@ def compare_sets(
     drawn: list[Tensor],
     places: list[Tensor],
 ) -> Edges:
-    """Compare the kept sets of completions.
+    """Compare the kept sets of completions; all shares are 0 if there are no positions.
 
     Args:
         sampler: for each completion, the sampler's sets; `None` if it does not return them.

@@ -1,7 +1,8 @@
-"""Sample completions as a run of a recipe would, and score them in every way that matters.
+"""Sample completions as a run of a recipe would, and score them as each pass of the run would.
 
-The run is started as usual and ended before its first step, so that the model has the wrappers,
-types and device of training. A single process measures, without sharding.
+They are also scored in other layouts and with float32 weights. The run is started as usual and
+ended before its first step, so that the model has the wrappers, types and device of training. A
+single process measures, without sharding.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SAMPLER_BEFORE = "sampler against the pass before a step"
 STEP = "the run's step, with gradient"
 FLOAT32 = "float32 copy against the trainer's step"
 STAGES = len(CUTS) + 7  # calls of `begin` at most
-# what a second trainer needs to hold the same weights in float32
+# settings of a second trainer, which holds the same weights in float32
 IN_FLOAT32: dict[str, Any] = {
     "dtype": "float32",
     "bf16": False,
@@ -52,7 +53,7 @@ IN_FLOAT32: dict[str, Any] = {
 
 
 class Measured(Exception):
-    """The measurement within a run has ended, and with it the run."""
+    """Ends a run whose measurement is complete."""
 
 
 class AtTrainBegin(TrainerCallback):
@@ -74,7 +75,7 @@ class Comparison:
 
     part: str  # "sampler", "trainer" or "float32"
     name: str
-    distance: Distance | None
+    distance: Distance | None  # `None` if it was not measured, or no token was compared
     reason: str = ""  # why it was not measured
     # empty except for the sampler
     by_position: dict[str, Distance | None] = field(default_factory=dict)
@@ -120,6 +121,9 @@ class Measurement:
 def measure(recipe: Recipe, num_completions: int, begin: Callable[[str], None]) -> Measurement:
     """Measure a recipe on this machine.
 
+    There is no float32 copy if the policy computes in float32, if its weights are quantized, or if
+    GPU memory runs out; the comparison then has the reason.
+
     Args:
         recipe: the recipe, loaded for a single process.
         num_completions: the number of completions to sample, which is rounded up to whole groups.
@@ -164,7 +168,7 @@ def measure(recipe: Recipe, num_completions: int, begin: Callable[[str], None]) 
 
 
 class AtStart:
-    """What is measured inside the run of the recipe, once its model is prepared.
+    """Measures inside the run of the recipe, once its model is prepared.
 
     Args:
         trainer: the trainer of the recipe.
@@ -176,7 +180,7 @@ class AtStart:
     table: Scored
     passes: Passes
     step: Tensor  # (B, T), the log-probs of the run's step
-    weights_on_cpu: dict[str, Tensor]
+    weights_on_cpu: dict[str, Tensor]  # set only if the policy computes in a half type
 
     def __init__(
         self,
@@ -249,7 +253,7 @@ class AtStart:
         self._add("trainer", "the pass before a step against the step", before, self.step)
 
     def _compare_trainer(self) -> None:
-        """Compare the trainer's layouts with rectangles of one row."""
+        """Compare the trainer's layouts and its step with passes of one row each."""
         self.begin(ONE_ROW)
         one_row = self.passes.one_row()
         for cut in CUTS:
@@ -284,7 +288,8 @@ def sampled_table(trainer: GRPOExtTrainer, num_completions: int) -> Scored:
 
     Args:
         trainer: the trainer, whose training has begun.
-        num_completions: the number of completions, rounded up to whole groups.
+        num_completions: the number of completions, rounded up to whole groups; fewer if the dataset
+            is smaller.
 
     Raises:
         ValueError: if TRL itself generates, the sampler's log-probs are not recorded, or nothing

@@ -16,7 +16,7 @@ from grpo_ext.step.records import Scored, Scores
 from grpo_ext.trainer import GRPOExtTrainer
 from grpo_ext.trainer.settings import make_scorer
 
-ROWS = 8  # rows that run together where the recipe does not say how many
+ROWS = 8  # most rows in a pass of `Passes.cut`
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,15 @@ class Passes:
         self.scorer: Scorer = trainer.parts.scorer
 
     def one_row(self) -> Tensor:
-        """Return the log-probs (B, T) of rectangles of one row."""
+        """Return the log-probs (B, T) of passes of one row each, without gradient."""
         layout = replace(self._layout("padded"), shares=False)
         return self._without_gradient(self._scorer(layout), 1).logps
 
     def cut(self, cut: Cut) -> Tensor:
-        """Return the log-probs (B, T) in a layout.
+        """Return the log-probs (B, T) of passes of up to `ROWS` rows, without gradient.
+
+        Args:
+            cut: the layout of the passes.
 
         Raises:
             ValueError: if the trainer would not use the layout for this model; the message says
@@ -84,7 +87,7 @@ class Passes:
         """Return the log-probs (B, T) of the run's passes with gradient, as in a step.
 
         Args:
-            checkpointing: whether to recompute activations; `None`: as the run does.
+            checkpointing: whether to recompute activations; by default, as the run does.
         """
         if checkpointing is None or checkpointing == self.checkpoints:
             return self._with_gradient(self.scorer)
@@ -107,7 +110,7 @@ class Passes:
 
     @property
     def micro_batch(self) -> int:
-        """The number of rows that the run's passes have at most."""
+        """The largest number of rows in a pass of the run."""
         return self.trainer.args.per_device_train_batch_size
 
     @property
@@ -126,7 +129,7 @@ class Passes:
         )
 
     def _scorer(self, layout: Layout) -> Scorer:
-        """Return the trainer's scorer for a layout, which it may replace by one that works."""
+        """Return the trainer's scorer for a layout, or for another if the model cannot use it."""
         return make_scorer(self.trainer, self.scorer.params, layout)
 
     def _without_gradient(self, scorer: Scorer, block: int) -> Scores:

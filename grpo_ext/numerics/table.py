@@ -52,7 +52,7 @@ def print_parts(title: str, parts: Mapping[str, Distance | None]) -> None:
 
 
 def distance_cells(apart: Distance | None) -> list[str]:
-    """Return the cells of `HEAD`; `None` for tokens that there are none of."""
+    """Return the cells for the columns of `HEAD`; dashes if no token was compared."""
     if apart is None:
         return ["-"] * len(HEAD)
     error = "" if apart.kl_error is None else f" ± {apart.kl_error:.1g}"

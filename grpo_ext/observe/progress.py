@@ -59,7 +59,7 @@ def main_figures(logs: dict[str, Any]) -> dict[str, float]:
 
 
 def figures_line(logs: dict[str, Any]) -> str:
-    """Format the main metrics of a training log as one line."""
+    """Format the main metrics of a training log as one line; `""` if it has none of them."""
     figures = main_figures(logs)
     return ", ".join(f"{name} {figure:.3g}" for name, figure in figures.items())
 

@@ -45,9 +45,9 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
 
     Each column of the index has one entry per completion. `prompt` and `dataset` are positions in
     the list of prompts and in `datasets`; `cut` is 1 for a completion that reached the length
-    limit; `task` is "" if the row names none; `turns`, `end` and `environment_time` are `None` if
-    it is no episode; `outcome` is the completion's score by the reward that judges its group, or
-    `None`.
+    limit; `task` is "" if the row names none; `turns`, `end` and `environment_time` are `None` for
+    a completion that is not an episode; `outcome` is the completion's score by the reward that
+    judges its group, or `None`.
     """
     datasets: dict[tuple[str, str], int] = {}
     prompts: dict[str, object] = {}  # each as it was first logged

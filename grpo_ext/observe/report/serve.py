@@ -3,9 +3,9 @@
 The server answers only GET requests for the page and its data, and only if the Host header names
 this server, so that a page of another site cannot read the data through a name that resolves to
 127.0.0.1. It keeps no log data between requests. A page requests the lines of a log from a byte
-offset on, and gets about `SLICE` bytes, up to the end of a step. The offset is where the last step
-that the page has begins, because that step may have been incomplete; the page replaces it. If no
-line of that step begins there any more, as after a resume, the response starts at 0.
+offset on, and gets about `SLICE` bytes, up to the end of a step. It always requests its last step
+again, because that step may have been incomplete, and replaces it. If no line of that step begins
+at the offset any more, for example after a resume, the response starts at 0.
 """
 
 import re
