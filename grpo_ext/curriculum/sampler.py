@@ -1,6 +1,6 @@
 """The order of the training prompts in each generation, and a supply of additional prompts.
 
-    none          a new permutation in each epoch, like TRL's, even after resuming in a later epoch
+    none          a new permutation in each epoch, the same as TRL's, even after a run is resumed
     adaptive      weighted by the probability that a group has both correct and wrong completions
     easy_to_hard  sorted by a column of the data, from easiest to hardest over the whole run
 
@@ -194,7 +194,11 @@ class PromptSupply:
         return rows
 
     def take(self, num: int) -> list[Row]:
-        """Return the next `num` rows: first those that were put back, then new ones."""
+        """Return the next `num` rows: first those that were put back, then new ones.
+
+        Raises:
+            ValueError: if the data set is a stream, and a pass over it gives no row.
+        """
         rows = self.waiting[:num]
         self.waiting = self.waiting[num:]
         num_missing = num - len(rows)

@@ -137,7 +137,7 @@ def check_model(model: PreTrainedModel) -> None:
 
 
 def is_sharded(model: torch.nn.Module) -> bool:
-    """Return whether ranks share the weights of the model (ZeRO-3 or FSDP)."""
+    """Return whether each rank holds only a part of the model's weights (ZeRO-3 or FSDP)."""
     return bool(is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model))
 
 

@@ -310,8 +310,9 @@ def prefill(model: PreTrainedModel, input_ids: Tensor, inputs: dict[str, Any]) -
 def contiguous_head_input(model: PreTrainedModel) -> Iterator[None]:
     """Make the input of the model's head contiguous within the context, if the model has a head.
 
-    The last positions of prompts are a slice. torch multiplies a slice by frozen weights row by
-    row, with a copy of the weights for each row: 57 MB a prompt for SmolLM2-135M in bfloat16.
+    The head gets the last position of each prompt, which is a slice of the hidden states. torch
+    would multiply a slice by frozen weights row by row, with a copy of the weights for each row: 57
+    MB per prompt for SmolLM2-135M in bfloat16.
     """
     head = model.get_output_embeddings()
     if head is None:

@@ -1,7 +1,7 @@
 """Activation functions that give a number the same bits at every place of a tensor.
 
-torch computes most of a tensor in vectors, and the numbers that are left over one by one, where
-`silu`, `sigmoid` and the tanh form of `gelu` round differently on a CPU. `exp` and `tanh` do not.
+On a CPU, torch computes most of a tensor in vectors, and the remaining numbers one by one. `silu`,
+`sigmoid` and the tanh form of `gelu` round differently in these two ways; `exp` and `tanh` do not.
 """
 
 import math

@@ -2,15 +2,16 @@
 
 The sampler and the scorer hold the keys of a token in different places, among other padding, and
 float sums depend on the places of the summands. Here the factors of each sum are first rounded to
-multiples of a power of two, so coarse that float64 holds all products and all their sums without
-rounding. Such sums do not depend on their order, and keys with weight 0 change nothing.
+multiples of a power of two, coarse enough for float64 to hold all products and their sums without
+rounding. Such sums do not depend on the order of the summands, and keys with weight 0 change
+nothing.
 
 With s = scale q k^T, w = exp(s - max s) and k, q, v and w rounded:
 
     output = sum_i w_i v_i / sum_i w_i
 
-A value v_i = 2^e_i u_i is rounded relative to its own largest entry, because the values that a
-query does not see must not matter; its exponent goes to the weight, 2^e_i w_i, and that is rounded
+The values that a query does not see must not matter, so each value v_i = 2^e_i u_i is rounded
+relative to its own largest entry. Its power of two moves to the weight, 2^e_i w_i, which is rounded
 relative to the largest weight of the query.
 """
 

@@ -1,11 +1,12 @@
 """The correction for a separate sampler: importance weights between two engines.
 
-A ratio is the probability of a token as scored here, divided by the sampler's. Both
-come from the same policy, but the two engines round differently. "token" modes weight each token by
-its own ratio, "sequence" modes by the product over the completion, and "geometric" modes by the
-geometric mean over the completion, which does not grow with its length. "truncate" clamps a ratio
-to the bounds, and "mask" sets a ratio outside them to 0. The names are those of TRL's
-`vllm_importance_sampling_mode`; papers call truncated ratios TIS and masked ones MIS.
+A ratio is the probability of a token as scored here, divided by the probability that the sampler
+returned. Both come from the same policy, but the two engines round differently. "token" modes
+weight each token by its own ratio, "sequence" modes by the product over the completion, and
+"geometric" modes by the geometric mean over the completion, which does not grow with its length.
+"truncate" clamps a ratio to the bounds, and "mask" sets a ratio outside them to 0. The names are
+those of TRL's `vllm_importance_sampling_mode`; papers call truncated ratios TIS and masked ones
+MIS.
 """
 
 from torch import Tensor
