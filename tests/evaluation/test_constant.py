@@ -107,7 +107,9 @@ def test_a_reward_that_a_constant_satisfies_is_beaten_by_it():
     )
     figures = {"near": model, "near_se": 0.03, **given_to_all}
     assert beats_constant(figures, "near") is False
-    assert "A constant answer would do as well: near is" in constant_sentence(figures, "near")
+    assert "Not clearly better than a constant answer: near is" in constant_sentence(
+        figures, "near"
+    )
 
 
 def test_an_answer_to_the_prompt_beats_every_constant():
@@ -214,7 +216,9 @@ def test_the_command_eval_names_outcomes_that_a_constant_earns_as_well():
     }
     first, second = constant_doubts(figures, ["r"])
     assert "r is 0.500" in first and "tasks/hard/r is 0.100" in second
-    assert all(sentence.startswith("A constant answer would do") for sentence in (first, second))
+    assert all(
+        sentence.startswith("Not clearly better than a constant") for sentence in (first, second)
+    )
 
 
 def test_an_evaluation_of_a_recipe_has_it():

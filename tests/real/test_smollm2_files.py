@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import torch
+import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from grpo_ext.cli.main import main
 from grpo_ext.demo.smollm2 import GGUF_FILE, wheel_folder
+from tests.support.logs import write_json_rows
 
 TEXTS = [
     "Write about the sea. Use at most 8 words.",
@@ -48,3 +51,15 @@ def test_a_conversation_that_goes_on_begins_with_what_was_said(smollm2):
             longer, add_generation_prompt=True, return_dict=False
         )
         assert rendered[: len(ids)] == ids
+
+
+def test_init_writes_the_model_and_a_recipe_for_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(30)]
+    write_json_rows(tmp_path / "rows.jsonl", rows)
+    assert main(["init", "rows.jsonl", "smollm2", "--lora", "--yes"]) == 0
+    recipe = yaml.safe_load((tmp_path / "mine" / "recipe.yaml").read_text())
+    assert recipe["model_name_or_path"] == "mine/model"
+    assert recipe["learning_rate"] == 5e-4 and recipe["eval_on_start"]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "mine" / "model")
+    assert model.num_parameters() == 134_515_008

@@ -53,7 +53,7 @@ function resultOf({ series, words, change }) {
   const [now, before] = [stepsOf(change.last_steps), stepsOf(change.first_steps)];
   const once = change.change === null;
   const { constant } = change; // what the best constant answer earned in the last evaluation
-  const asWell = constant && !constant.beaten ? ", but a constant answer would do as well" : "";
+  const asWell = constant && !constant.beaten ? ", but not clearly better than a constant answer" : "";
   const said = (once ? `${words}, ${now}` : change.verdict ? `${words} ${change.verdict}` : words) + asWell;
   const from = once ? "" : `from ${withError(change.first, change.first_error)} ${before}; this is ${now}`;
   const unsure = once || change.verdict ? "" : ", too few values to say whether it changed";
