@@ -286,5 +286,8 @@ def add_to_card(
     ]
     section = "\n".join(lines)
     card = read_text(folder / CARD, within=folder)
+    # TRL writes None for a model from a folder, and for a run without a name on the hub
+    card = card.replace("[None](https://huggingface.co/None)", "a model from a folder")
+    card = card.replace('model="None"', f"model={json.dumps(str(folder))}")
     before, heading, after = card.partition("### Framework versions")
     write_atomically(folder / CARD, f"{before}{section}\n{heading}{after}")

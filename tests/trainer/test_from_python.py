@@ -237,6 +237,7 @@ def test_the_card_tells_rewards_result_and_recipe_and_no_secret(done):
     assert '| format | 0.5 | "mode": "strict", "prefix": "" |' in card
     assert "![Curves of the run](curves.png)" in card and (out / "curves.png").stat().st_size > 1000
     assert "    learning_rate: 0.0002\n" in card and "| eval\\_short |" in card
+    assert "fine-tuned version of a model from a folder" in card and f'model="{out}"' in card
     assert card.count("### Rewards") == 1 and "### Framework versions" in card
     assert all(
         SECRET not in (out / name).read_text() for name in ("README.md", "recipe.yaml", "run.json")
