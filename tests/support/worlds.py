@@ -112,3 +112,14 @@ class Wordy(Counting):
     def step(self, text):
         said, over = super().step(text)
         return f"{said}: " + "12 + 7 = 19, größer 🐍 " * 60, over
+
+
+class Library(Environment):
+    """Has a tool whose result has more text than an episode has room for."""
+
+    def tools(self):
+        return [self.read]
+
+    def read(self) -> str:
+        """Read the book."""
+        return "12 + 7 = 19, größer 🐍 " * 60
