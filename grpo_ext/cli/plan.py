@@ -6,9 +6,10 @@ examples:
   grpo-ext plan --config mine.yaml --num_generations 16 --json
   grpo-ext plan --config mine.yaml --gpu h100
 
-The numbers are exactly those of the run, except memory, which is an estimate with the formulas in
-grpo_ext/recipe/memory.py. Set --rows to the number of training rows if the data set cannot be read
-on this machine. If batch sizes do not fit together, the nearest ones that do are shown.
+Batch sizes, steps and checkpoints are exactly those of the run. Memory is an estimate with the
+formulas in grpo_ext/recipe/memory.py, and the time is shown once output_dir has a log of this
+recipe. Set --rows to the number of training rows if the data set cannot be read on this machine. If
+batch sizes do not fit together, the nearest ones that do are shown.
 
 exit codes: 0 done; 2 the recipe or its data cannot be used
 """

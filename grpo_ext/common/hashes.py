@@ -21,7 +21,7 @@ def in_share(key: str, share: float) -> bool:
 
 
 def share_between(lowest: int, highest: int) -> float:
-    """Return a share of few digits in which the hash `lowest` is, and `highest` is not.
+    """Return a share with few decimal digits that includes the hash `lowest`, but not `highest`.
 
     Args:
         lowest: a hash, from `number_of`.

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from transformers import PreTrainedModel
 
-MEASUREMENTS = 3  # the rate is measured for the first shares, this many
+MEASUREMENTS = 3  # number of first calls of `share` that measure the rate
 SECONDS = 0.1  # a measurement multiplies for this long, and at least `PRODUCTS` times
 PRODUCTS = 3
 MOST_ROWS = {"cpu": 1024}  # more rows do not speed up a CPU

@@ -1,6 +1,7 @@
 """Limits on the difference between the probabilities of sampler and trainer, with their sources.
 
-`grpo-ext numerics` measures against these limits before a run, and the run's alarms during it.
+`grpo-ext numerics` compares with these limits before a run, and the alarms of a run do so during
+it.
 """
 
 from dataclasses import dataclass

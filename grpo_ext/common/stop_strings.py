@@ -12,7 +12,7 @@ KEY = "stop_strings"
 
 
 def stop_strings_of(options: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the stop strings in `generation_kwargs`.
+    """Return the stop strings in `generation_kwargs`; empty if there are none.
 
     Raises:
         ValueError: if they are not texts, or one of them is empty.
@@ -39,8 +39,8 @@ class StopStrings:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]):
         self.tokenizer = tokenizer
         self.texts = tuple(texts)
-        #: The last tokens that can have a stop string. Each has at least one byte; one more is
-        #: read because some tokenizers drop a space before the first.
+        #: The number of last tokens in which a stop string is looked for. Each token has at least
+        #: one byte; one more is read because some tokenizers drop a space before the first.
         self.most_tokens = 1 + max(len(text.encode()) for text in texts)
 
     def cut(self, ids: list[int]) -> list[int]:

@@ -1,7 +1,7 @@
 """End completions of a single turn at stop strings.
 
-`generate` can do it, too, but needs a tokenizer, which TRL does not pass. It also pads a row that
-has ended, and TRL cuts rows only after an end token.
+`generate` can do so, too, but only with a tokenizer, which TRL does not pass. A row that has ended
+is padded, and TRL cuts rows only after an end token, so `StopStrings.cut` removes the padding.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def evaluate_suite(
         with harness_model(recipe, checked, suite.batch_size) as model:
             results[checked.name] = run_tasks(model, tasks, suite, checked.has_template)
         del model
-        # two large models may not fit into it
+        # two large models may not fit into memory together
         release_memory()
         settings = settings_of(suite, results[models[0].name], models[: index + 1])
         yield evaluation_of(results, settings)

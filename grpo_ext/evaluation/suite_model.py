@@ -49,7 +49,7 @@ def check_model(recipe: Recipe, name: str, engine: str) -> CheckedModel:
     if engine == "vllm":
         check_vllm_metadata()
     tokenizer = load_tokenizer(recipe, name)
-    if tokenizer.chat_template:  # which the harness calls without a time limit
+    if tokenizer.chat_template:  # the harness applies it without a time limit
         prompts = [[{"role": "user", "content": "?"}]]
         encode_prompts(prompts, tokenizer, template_options(recipe))
     return CheckedModel(name, tokenizer, engine)
@@ -118,7 +118,7 @@ def as_harness_model(
     """
     from lm_eval.models.huggingface import HFLM
 
-    with quiet("lm_eval.models.huggingface", logging.ERROR):  # that a model was passed
+    with quiet("lm_eval.models.huggingface", logging.ERROR):  # it warns about loaded models
         return HFLM(
             pretrained=model,
             tokenizer=tokenizer,

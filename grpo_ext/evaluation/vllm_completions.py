@@ -134,7 +134,7 @@ def engine_arguments(
     tokens: int | None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Return the arguments of `vllm.LLM` other than the model; without a GPU, those for a CPU, too.
+    """Return the arguments of `vllm.LLM` except the model; without a GPU, with settings for a CPU.
 
     The parameters are those of `VllmCompletions`.
     """
