@@ -66,9 +66,9 @@ def check_episode_lengths(
     elif turn_tokens is not None and room < turn_tokens + shortest + 1:
         findings.note(
             f"{place}no second turn of an episode fits in max_completion_length {room} after a "
-            f"first one of turn_tokens {turn_tokens}, because the shortest answer has {shortest} "
-            "tokens with the chat template around it. Raise max_completion_length, or lower "
-            "turn_tokens.",
+            f"first turn of {turn_tokens} tokens (turn_tokens), because the shortest answer has "
+            f"{shortest} tokens with the chat template around it. Raise max_completion_length, or "
+            "lower turn_tokens.",
             KEY,
         )
     elif max(answers, default=0) > answer_limit(room - 1, turn_tokens):

@@ -98,12 +98,12 @@ def choose_reward(rows: list[Row], names: list[str], options: Options | None) ->
     if {"chosen", "rejected"} <= set(names):
         return RewardChoice(
             UNWRITTEN,
-            "chosen and rejected are a preference, which scores no other completion: train a "
-            "reward model on it, or use DPO",
+            "chosen and rejected are preference pairs, which cannot score other completions: train "
+            "a reward model on them, or use DPO",
         )
     if {"completion", "label"} <= set(names) and isinstance(rows[0]["label"], bool):
         return RewardChoice(
-            UNWRITTEN, "label judges the completion of the data, which scores no other completion"
+            UNWRITTEN, "label judges only the completion in its row, and cannot score others"
         )
     if options is not None:
         names = [name for name in names if name not in options.columns]

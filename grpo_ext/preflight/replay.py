@@ -121,7 +121,7 @@ def ids_of_turn(episode: Episode, message: Row) -> list[int]:
     ids = message.get("raw_ids")
     if not isinstance(raw, str) or len(raw) > MOST_CHARACTERS:
         raise ValueError(
-            f"The turn has a `raw` that is no text of at most {MOST_CHARACTERS:,} characters."
+            f"The `raw` of a turn must be a text of at most {MOST_CHARACTERS:,} characters."
         )
     if ids is None:
         return episode.tokens.tokens_of(raw)
@@ -129,7 +129,7 @@ def ids_of_turn(episode: Episode, message: Row) -> list[int]:
     if isinstance(ids, list) and all(isinstance(token, int) and 0 <= token < size for token in ids):
         return ids
     raise ValueError(
-        f"The turn {raw[:80]!r} has `raw_ids` that are no token ids of this model: use the "
+        f"The `raw_ids` of the turn {raw[:80]!r} are not token ids of this model: use the "
         "tokenizer of the run."
     )
 

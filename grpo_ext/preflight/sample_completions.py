@@ -125,7 +125,8 @@ def load_model(recipe: Recipe) -> PreTrainedModel:
     except OSError as error:
         raise OSError(
             f"the model {name} cannot be loaded from this machine ({first_line(error)}). If it is "
-            f"not here, run `hf download {name}`, or `grpo-ext check --sample` where it is."
+            f"not here, run `hf download {name}`, or run `grpo-ext check --sample` on a machine "
+            "that has it."
         ) from error
     if quantization is None:  # a quantized model is where it was loaded
         has_gpu = torch.cuda.is_available() and not recipe.training.use_cpu

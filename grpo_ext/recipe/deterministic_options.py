@@ -75,8 +75,8 @@ def parts_that_are_not_deterministic(v: Values, _: int) -> Iterator[Problem]:
 
 @refuses(
     "attn_implementation",
-    "`deterministic: true` replaces the attention of torch, and {attn_implementation} is another. "
-    "Write `attn_implementation: sdpa`, or `deterministic: false`.",
+    "`deterministic: true` works only with the attention `sdpa`, but this recipe uses "
+    "{attn_implementation}. Write `attn_implementation: sdpa`, or `deterministic: false`.",
 )
 def equal_bits_of_another_attention(v: Values) -> object:
     return v.deterministic and v.attn_implementation not in (None, "sdpa")

@@ -75,9 +75,8 @@ def truncation_that_trl_does_not_score(v: Values) -> object:
 
 @refuses(
     "attn_implementation",
-    "`attention_in_fp32: true` computes the attention `sdpa` in float32, and "
-    "{attn_implementation} is another. Write `attn_implementation: sdpa`, or remove "
-    "attention_in_fp32.",
+    "`attention_in_fp32: true` changes only the attention `sdpa`, but this recipe uses "
+    "{attn_implementation}. Write `attn_implementation: sdpa`, or remove attention_in_fp32.",
 )
 def another_attention_in_float32(v: Values) -> object:
     return v.attention_in_fp32 and v.attn_implementation not in (None, "sdpa")

@@ -188,9 +188,9 @@ def test_the_model_plays(run, capsys):
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"messages": [{"role": "assistant", "raw": 7}]}, "`raw` that is no text"),
-        ({"messages": [{"role": "assistant", "raw": "a", "raw_ids": [10**9]}]}, "no token ids"),
-        ({"messages": [{"role": "assistant", "raw": "a", "raw_ids": "x"}]}, "no token ids"),
+        ({"messages": [{"role": "assistant", "raw": 7}]}, "`raw` of a turn must be a text"),
+        ({"messages": [{"role": "assistant", "raw": "a", "raw_ids": [10**9]}]}, "not token ids"),
+        ({"messages": [{"role": "assistant", "raw": "a", "raw_ids": "x"}]}, "not token ids"),
         ({"messages": 3}, "holds no episode"),
         ({"seed": 1}, "No row of the recipe"),
         ({"ids_checksum": None}, "holds no episode"),

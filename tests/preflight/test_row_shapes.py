@@ -78,8 +78,8 @@ EXPECTED = {
         rename={"solution": "cop"},
         system=LETTER,
     ),
-    "preference": Shape("{prompt}", UNWRITTEN, asks="train a reward model on it, or use DPO"),
-    "judged_completions": Shape("{prompt}", UNWRITTEN, asks="label judges the completion"),
+    "preference": Shape("{prompt}", UNWRITTEN, asks="train a reward model on them, or use DPO"),
+    "judged_completions": Shape("{prompt}", UNWRITTEN, asks="label judges only the completion"),
     "prompt_completion": Shape(
         "{prompt}", "number", rename={"solution": "completion"}, system=NUMBER
     ),

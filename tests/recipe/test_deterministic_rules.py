@@ -29,7 +29,7 @@ REFUSED = {
     "eager": (
         {"attn_implementation": "eager"},
         "attn_implementation",
-        "and eager is another. Write `attn_implementation: sdpa`",
+        "but this recipe uses eager. Write `attn_implementation: sdpa`",
     ),
     "zero2": ({"accelerate_config": "zero2"}, "accelerate_config", "`accelerate_config: cpu`"),
     "fsdp": ({"accelerate_config": "fsdp2"}, "accelerate_config", "`accelerate_config: cpu`"),

@@ -132,7 +132,7 @@ def test_a_run_with_checkpointing_samples_and_scores_alike(tiny_folder, tmp_path
 @pytest.mark.parametrize(
     "settings, key, words",
     [
-        ({"attn_implementation": "eager"}, "attn_implementation", "eager is another"),
+        ({"attn_implementation": "eager"}, "attn_implementation", "this recipe uses eager"),
         (
             {"use_transformers_continuous_batching": True},
             "use_transformers_continuous_batching",
