@@ -96,9 +96,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def longest_on(gpu: str, recipe: Recipe, forecast: Forecast) -> int | None:
-    """Return the longest completion that fits on a GPU of type `gpu`, in tokens.
+    """Estimate the longest completion that fits on a GPU, in tokens; `None` for an unknown model.
 
-    Returns `None` if the size of the model is unknown.
+    Args:
+        gpu: the type of the GPU, a key of `GPU_GIGABYTES`.
+        recipe: the recipe.
+        forecast: the forecast of the recipe, with the size of the model if it is known.
     """
     from grpo_ext.recipe.folder import sharding
     from grpo_ext.recipe.memory import longest_completion

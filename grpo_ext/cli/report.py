@@ -79,7 +79,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def serve_report(folders: list[Path], port: int, max_completions: int) -> None:
-    """Serve the live report of runs, or of folders of runs, until Ctrl-C."""
+    """Serve the live report of runs until Ctrl-C.
+
+    Args:
+        folders: folders of runs, or folders with runs in their subfolders.
+        port: the port at 127.0.0.1; if it is taken, a free one is used.
+        max_completions: the approximate number of newest completions that the page keeps.
+    """
     from grpo_ext.observe.report.serve import ReportServer
 
     with (

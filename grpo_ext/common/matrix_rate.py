@@ -85,7 +85,10 @@ class MatrixRate:
 
 @cache
 def matrix_rate(device: str, dtype: torch.dtype, hidden: int, intermediate: int) -> MatrixRate:
-    """Return the `MatrixRate` of these arguments, which a process creates only once."""
+    """Return the `MatrixRate` of these arguments, which a process creates only once.
+
+    The arguments (`device`, `dtype`, `hidden`, `intermediate`) are those of `MatrixRate`.
+    """
     return MatrixRate(device, dtype, hidden, intermediate)
 
 
@@ -94,6 +97,11 @@ def matrix_rate_of(model: PreTrainedModel, device: str, dtype: torch.dtype) -> M
 
     A config without a width gets that of a small model, and one without a size of feed-forward
     layers gets four times the width. If the layers have several sizes, the largest counts.
+
+    Args:
+        model: the model, of which only the config is read.
+        device: the type of the device, such as "cuda".
+        dtype: the dtype of the matrices.
     """
     config = model.config.get_text_config()
     hidden = getattr(config, "hidden_size", None) or 512

@@ -134,7 +134,14 @@ def warm_start_words(folder: Path, seed: int) -> list[str]:
 
 
 def grpo_words(demo: Demo, folder: Path, seed: int, max_steps: int | None) -> list[str]:
-    """Return the command-line arguments of GRPO; `max_steps` overrides the recipe's, if given."""
+    """Return the command-line arguments of GRPO.
+
+    Args:
+        demo: the demo, whose `settings` override the recipe.
+        folder: the folder of the demo.
+        seed: the seed of the training run.
+        max_steps: the number of steps; `None`: as in the recipe.
+    """
     settings = {
         "model_name_or_path": demo.first_model(folder),
         "output_dir": folder / "grpo",

@@ -192,8 +192,15 @@ def register_loss(
 ) -> Callable[[PolicyTerm], PolicyTerm]:
     """Register a policy term as a value of `loss_type`.
 
-    To use the loss from a recipe, define it in a file listed in `reward_plugins`. The arguments are
-    the fields of `Loss`.
+    To use the loss from a recipe, define it in a file listed in `reward_plugins`.
+
+    Args:
+        name: the value of `loss_type`.
+        aggregation: one of `AGGREGATIONS`.
+        stats: maps `LossInputs` to the metrics that the loss logs; by default `clip_stats`.
+        needs_advantage: whether the term is 0 where the advantage is 0, so that completions without
+            an advantage can be skipped.
+        corrects_sampler: whether the term itself uses the sampler's ratio, `sampler_ratio`.
 
     Raises:
         ValueError: if the name is taken, or if the aggregation is unknown.

@@ -270,9 +270,12 @@ def is_of_episodes(key: str) -> bool:
 
 
 def of_parts(columns: dict[str, Column], kind: str, figure: str) -> dict[str, str]:
-    """Return the names of the metrics `KIND/NAME/FIGURE`, by NAME.
+    """Return the names of the metrics `KIND/NAME/FIGURE`, by NAME; empty if none was logged.
 
-    `kind` is "tasks" or "environments".
+    Args:
+        columns: the metrics of the run.
+        kind: "tasks" or "environments".
+        figure: the end of the metrics' names, such as "groups/pass_rate".
     """
     beginning = f"{kind}/"
     ending = f"/{figure}"

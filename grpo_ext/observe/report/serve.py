@@ -197,6 +197,11 @@ def texts(run: RunData, start: int, stop: int) -> list[Any]:
     """Return [place, prompt, *texts] of the completions between two places in the log.
 
     At most `MOST_TEXTS` completions are returned; `texts` is an entry of `sample_texts`.
+
+    Args:
+        run: the run.
+        start: the place of the first completion, in bytes.
+        stop: the place before which the last completion begins.
     """
     explainer = Explainer(run.rewards)
     completions = []
