@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ENDS = {
     "environment": "the environment ended the episode",
     "single turn": "the row has no environment, so its completion is one turn",
-    "turns": "the episode has its most turns",
+    "turns": "the episode has reached the limit of turns",
     "failures": "the environment failed too often",
     "room": "cut off: no room or no turns were left",
 }

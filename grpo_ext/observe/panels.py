@@ -50,7 +50,7 @@ BY_TASK = (
     (
         "Groups whose rewards differ, by task",
         "groups/mixed",
-        "Only such groups teach.",
+        "The model learns only from these groups.",
     ),
 )
 # The same for each environment, in a run with several.
@@ -58,17 +58,17 @@ BY_ENVIRONMENT = (
     (
         "Turns per episode, by environment",
         "episodes/turns",
-        "Of the model, in each environment.",
+        "Turns of the model, in each environment.",
     ),
     (
         "Tokens per turn, by environment",
         "episodes/tokens_per_turn",
-        "Of the model, in each environment.",
+        "Tokens that the model wrote, in each environment.",
     ),
     (
         "Turns per episode in which the environment failed, by environment",
         "episodes/failures",
-        "It raised an error, returned something else than a text and an end, or took too long.",
+        "It raised an error, took too long, or returned something other than a text and an end.",
     ),
 )
 SECONDS = ("seconds/", "time/")
