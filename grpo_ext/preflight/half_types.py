@@ -39,7 +39,7 @@ def note_half_types(v: Values, findings: Findings) -> None:
     if key is None:
         return
     findings.note(
-        f"{key}: in half types the probabilities of sampler and trainer differ by rounding. "
+        f"{key}: rounding to half types can make the probabilities of sampler and trainer differ. "
         "`grpo-ext numerics --config RECIPE` measures on this machine by how much, and names the "
         "key to set if it is too much.",
         key,

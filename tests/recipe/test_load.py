@@ -285,6 +285,11 @@ def test_all_faults_are_told_at_once(tmp_path):
             "use_transformers_continuous_batching: true\nbf16: false\nfp16: true\n",
             "permanently rounds the trained weights to float16",
         ),
+        (
+            "use_transformers_continuous_batching: true\nbf16: false\n"
+            "generation_kwargs: {stop_strings: [END]}\n",
+            "stop_strings in generation_kwargs do not work",
+        ),
         ("max_steps: 0\n", "trains nothing"),
     ],
 )
