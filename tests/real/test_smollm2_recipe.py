@@ -49,7 +49,7 @@ def test_the_first_recipe_passes_the_check(
     assert main(["init", "rows.jsonl", str(smollm2), "--yes", *lora]) == 0, capsys.readouterr().out
     recipe = yaml.safe_load((tmp_path / "mine" / "recipe.yaml").read_text())
     assert recipe["reward_funcs"] == [reward]
-    assert float(recipe["learning_rate"]) == (1e-5 if lora else 1e-6)
+    assert float(recipe["learning_rate"]) == (5e-4 if lora else 1e-6)
     capsys.readouterr()
     assert main(["check", "--config", "mine/recipe.yaml"]) == 0, capsys.readouterr().out
     capsys.readouterr()
