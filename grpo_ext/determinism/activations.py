@@ -34,7 +34,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 
 class _Sigmoid(torch.autograd.Function):
-    """`sigmoid`; the gradient of its formula would be NaN where exp(-x) is infinite."""
+    """`sigmoid` with its own backward: autograd would give NaN where exp(-x) is infinite."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

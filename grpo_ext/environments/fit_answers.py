@@ -19,10 +19,10 @@ class FittedAnswer:
 
 
 def answer_limit(left: int, turn_tokens: int | None) -> int:
-    """Return the maximum number of tokens of an answer, so that the next turn has room.
+    """Return how many tokens an environment's answer may have, so that the next turn has room.
 
-    Half of what the episode has left remains for that turn, or one token more than `turn_tokens` if
-    this is less. With that token, a turn of full length does not end the episode.
+    That turn keeps half of what the episode has left, or `turn_tokens` + 1 tokens if that is less.
+    The additional token keeps a turn of full length from ending the episode.
 
     Args:
         left: the number of tokens that the episode has left.

@@ -38,7 +38,8 @@ def seconds_alone(episodes: Sequence[Episode]) -> float:
 def of_episodes(generation: Generation, episodes: Sequence[Episode]) -> Generation:
     """Return a copy of a generation with the masks, messages and columns of its episodes.
 
-    There must be at least one episode.
+    `cut` becomes true for episodes that are truncated or have not ended. There must be at least one
+    episode.
     """
     columns = [episode.columns() for episode in episodes]
     extra_fields = {}

@@ -16,9 +16,13 @@ NOT_TOOLS = ("reset", "get_reward")  # public methods that the model cannot call
 class ToolEnvironment(Environment):
     """An environment whose tools are functions, the methods of a TRL environment, or both.
 
-    An episode ends with a turn without a call. The functions need type hints and a docstring. The
-    TRL environment has `reset(**row)`, and the model may call its other public methods except
-    `get_reward`, which gives the score, and a `close` without parameters, which ends its use.
+    An episode ends with a turn without a call.
+
+    Args:
+        functions: tools that are functions, with type hints and a docstring.
+        instance: a TRL environment; `None`: only functions are tools. `reset(**row)` begins an
+            episode, `get_reward` gives the score, and a `close` without parameters ends the use of
+            the instance. The model may call all other public methods.
     """
 
     joint = ""

@@ -205,7 +205,10 @@ def overlong_penalty(draft: Draft) -> list[dict[str, object]]:
 
 
 def write_objective(draft: Draft) -> None:
-    """Write the clip range, `delta`, and the weight of the KL."""
+    """Write the clip range, `delta`, `beta` and `use_bias_correction_kl`.
+
+    Without `use_kl_loss: true`, `beta` is 0 and `use_bias_correction_kl` is left out.
+    """
     low = draft.take(f"{ACTOR}.clip_ratio_low")
     high = draft.take(f"{ACTOR}.clip_ratio_high")
     both = draft.take(f"{ACTOR}.clip_ratio")

@@ -232,7 +232,7 @@ class AtStart:
         self.found.comparisons.append(Comparison(part, name, apart))
 
     def _compare_sampler(self) -> None:
-        """Compare the sampler's log-probs with those of the step, and of the pass before it."""
+        """Compare the log-probs of the sampler, the step and the pass before it, pair by pair."""
         table = self.table
         sampled = table.sampling_per_token_logps
         assert sampled is not None  # `sampled_table` has refused it

@@ -216,7 +216,7 @@ def get_advantages(name: str) -> AdvantageEstimator:
 
 
 def advantage_names() -> tuple[str, ...]:
-    """Return all values of `scale_rewards`."""
+    """Return the names of all registered estimators, the texts that `scale_rewards` accepts."""
     return tuple(_ESTIMATORS)
 
 

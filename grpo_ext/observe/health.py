@@ -44,7 +44,7 @@ class HealthMonitor(TrainerCallback):
         self._repeating: list[bool] = []  # one entry for each completion since the last log
 
     def wants(self, step: int, group: int) -> bool:
-        """Return whether a group's completions are checked for repetition, in any step."""
+        """Return whether a group's completions are checked for repetition; `step` is ignored."""
         return group < GROUPS_READ
 
     def on_samples(self, rows: list[dict[str, Any]]) -> None:

@@ -31,7 +31,10 @@ class History:
         self.not_finite: set[str] = set()
 
     def add(self, logs: dict[str, Any]) -> None:
-        """Add the numbers of a log; other values are ignored."""
+        """Add the finite numbers of a log, and note which of its numbers are not finite.
+
+        Values that are not numbers are ignored.
+        """
         self.not_finite = set()
         for key, value in logs.items():
             if isinstance(value, bool) or not isinstance(value, int | float):

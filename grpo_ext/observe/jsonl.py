@@ -285,7 +285,8 @@ def finite(value: object, path: str, not_finite: dict[str, str]) -> Any:
     """Return a copy of `value` with `None` in place of numbers that are not finite.
 
     Args:
-        value: any JSON value, which may contain NumPy and torch numbers.
+        value: a value to be written as JSON. NumPy and torch numbers in it become Python numbers,
+            tuples become lists, and anything that JSON lacks becomes text.
         path: the path of `value` in the row, such as `rewards/a`; empty for the row itself.
         not_finite: receives the replaced numbers as text, by path.
     """

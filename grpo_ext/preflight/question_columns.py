@@ -71,7 +71,7 @@ def is_identifier_column(rows: list[Row], name: str) -> bool:
 
 
 def has_answer(prompt: object) -> bool:
-    """Return whether a prompt is a list of chat messages that ends with the assistant's answer."""
+    """Return whether a prompt is chat messages, the last of which is a text of the assistant."""
     if not isinstance(prompt, list) or not prompt or not isinstance(prompt[-1], dict):
         return False
     return ends_with_answer(prompt) and isinstance(prompt[-1].get("content"), str)

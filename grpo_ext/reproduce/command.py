@@ -122,7 +122,12 @@ def reproduce(
 
 
 def print_plan(jobs: list[Job], processes: int) -> None:
-    """Print what will run and how long it will take."""
+    """Print how many jobs will run and, if it is known, how long they take.
+
+    Args:
+        jobs: all jobs, with those that are done.
+        processes: the number of jobs that run in parallel.
+    """
     unfinished = [job for job in jobs if not job.is_done]
     starts = sum(job.module == "start" for job in unfinished)
     plan = f"{len(unfinished)} jobs: {starts} warm starts, {len(unfinished) - starts} runs"

@@ -114,9 +114,12 @@ def with_conclusion_of_tag(answer: str, request: Request) -> str:
 def own_text(completion: str) -> str:
     """Return a completion without its thoughts and without a new question after the answer.
 
-    A model that does not stop may go on with `Question: ...` or another turn of a conversation. If
-    the completion begins with a question, or the first question comes before any number or mark of
-    an answer or has the number 1, nothing is cut: the questions are then parts of the solution.
+    A model that does not stop may go on with `Question: ...` or another turn of a conversation. The
+    text ends before the first of them, unless the questions are parts of the solution:
+
+    - the completion begins with a question,
+    - the first one has the number 1, as in `Problem 1:`, or
+    - no number and no mark of an answer comes before it.
     """
     text = without_thoughts(completion)
     begins_with_question = _NEW_QUESTION.match("\n" + text[:MAX_TAIL].lstrip()) is not None

@@ -133,7 +133,7 @@ class Reward:
 def plain_text(completion: object) -> str:
     """Return the text of a completion, which is a string or a list of messages.
 
-    For messages this is the text of the last one, or "" if it only calls tools.
+    For messages this is the text of the last one, or "" if it only calls tools or there is none.
 
     Raises:
         TypeError: if the completion is anything else.

@@ -129,6 +129,11 @@ def read_signature(function: Callable) -> Signature:
 def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -> dict[str, Any]:
     """Return the default options, overridden by `given`.
 
+    Args:
+        reward: the name of the reward, for messages.
+        signature: the parameters of the reward.
+        given: values of keyword-only parameters and of optional ones.
+
     Raises:
         ValueError: if an option is unknown, has a value of the wrong type, or is missing.
     """

@@ -148,7 +148,10 @@ def guarded_rewards(recipe: Recipe, columns: Iterable[str] | None) -> tuple[list
 
 
 def model_init_kwargs(recipe: Recipe) -> dict[str, Any]:
-    """Return the keyword arguments for loading the model, as TRL's script passes them."""
+    """Return the keyword arguments for loading the model; `model_init_kwargs` overrides the others.
+
+    They are those of TRL's script without `trust_remote_code`, which TRL's trainers add.
+    """
     model = recipe.model
     overrides: Any = recipe.training.model_init_kwargs or {}  # TRL has parsed text into a mapping
     return {

@@ -238,7 +238,7 @@ class PolicyUpdate:
         )
 
     def whole_batch(self, rows: Scored) -> MicroBatch:
-        """Return a batch of TRL's evaluation as a step with one micro-batch.
+        """Return a batch of TRL's evaluation as the only micro-batch of a step.
 
         All ranks must call it.
         """

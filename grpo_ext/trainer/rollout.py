@@ -127,7 +127,11 @@ class Rollout:
         return self._scaled(table, used, judged.shape)
 
     def _refilled(self, rows: list[Row]) -> Scored:
-        """Return a full step of groups, refilled as needed; on failure, restore all state."""
+        """Return a full step of groups, refilled as needed.
+
+        If user code or the engine fails, restore the supply of prompts, the carried groups and the
+        step that the requested generation is for.
+        """
         ahead = self.generations.ahead
         supply = self.order.further
         assert supply is not None

@@ -48,7 +48,10 @@ class WeightSample:
 
 
 def elements_of(tensor: Tensor) -> Tensor:
-    """Return at most `ELEMENTS` evenly spaced elements of a tensor, copied to the CPU: (N,)."""
+    """Return at most `ELEMENTS` evenly spaced elements of a tensor, copied to the CPU: (N,).
+
+    Of a sharded tensor, they are elements of this rank's part.
+    """
     flat = local(tensor.detach()).reshape(-1)
     stride = max(1, -(-flat.numel() // ELEMENTS))
     return flat[::stride].cpu().clone()

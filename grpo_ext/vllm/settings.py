@@ -56,7 +56,10 @@ class TextModel:
 
     @classmethod
     def of(cls, config: "PretrainedConfig") -> Self:
-        """Return the dimensions in a transformers config."""
+        """Return the dimensions in a transformers config.
+
+        Without a maximum length, 4,096 tokens are assumed, and without a dtype, float32.
+        """
         text = config.get_text_config()
         num_heads = text.num_attention_heads
         return cls(
