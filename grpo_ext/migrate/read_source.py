@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.common.foreign_files import ForeignFile, read_bytes
-from grpo_ext.common.suggestions import did_you_mean
+from grpo_ext.common.suggestions import unknown
 from grpo_ext.common.yaml_text import YamlFault, load_yaml
 from grpo_ext.migrate.commands import Launch, find_launch
 from grpo_ext.migrate.draft import Remark, Setting, Source, is_known, shown
@@ -232,5 +232,5 @@ def word_value(text: str) -> Any:
 def check_project(name: str) -> str:
     """Return the name of a project unchanged; raise `ValueError` if it is unknown."""
     if name not in PROJECTS:
-        raise ValueError(f"{name!r} is not a known project.{did_you_mean(name, PROJECTS)}")
+        raise ValueError(unknown("project", name, PROJECTS))
     return name

@@ -30,7 +30,7 @@ def judge_rows(
     """Check that prompts ask a question and have one answer each.
 
     Problems: prompts that end with the assistant's message, rows with equal prompts but different
-    answers, identifiers, addresses or numbers in place of prompts, and two system messages.
+    answers, identifiers, addresses or numbers in place of prompts, and several system messages.
     Notes: rows with equal prompts that differ in other columns that a reward reads, and columns
     that look like part of the question but that neither the prompt nor a reward uses. If a prompt
     ends with the assistant's message, nothing else is checked.
@@ -100,7 +100,7 @@ def report_wordless(rows: Sequence[Row], key: str, findings: Findings) -> None:
 
 
 def report_system_messages(rows: Sequence[Row], columns: Sequence[str], findings: Findings) -> None:
-    """Report prompts with two system messages, and system messages with columns in braces.
+    """Report prompts with several system messages, and system messages with columns in braces.
 
     If a reward reads the columns, this is only a note, because braces may then show the form of the
     answer.
@@ -114,8 +114,8 @@ def report_system_messages(rows: Sequence[Row], columns: Sequence[str], findings
     if twice:
         message = (
             f"the prompts of {len(twice)} of the first {len(rows)} rows, such as row {twice[0]}, "
-            "have two system messages: one of the data, and one of system_prompt. Remove "
-            "system_prompt, or the message in the data."
+            "have more than one system message, from the data or from system_prompt. Keep one: "
+            "remove system_prompt, or the others in the data."
         )
         if len(twice) > MAX_SHARE * len(rows):
             findings.problem(message, "system_prompt")

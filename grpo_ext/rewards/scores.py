@@ -80,7 +80,7 @@ def as_score(entry: Any) -> Score:
         raise TypeError(f"it returned {clipped(entry)}, which is not a number")
     score = float(entry)
     if not math.isfinite(score):
-        raise ValueError(f"it returned {score}")
+        raise ValueError(f"it returned {score}, which is not finite")
     if abs(score) > LARGEST:
         raise ValueError(f"it returned {score}, beyond the limit of {LARGEST:g}")
     return score

@@ -269,7 +269,10 @@ def test_two_system_messages_are_a_problem(tiny_folder, tmp_path):
     settings = {"prompt_column": "messages", "reward_funcs": ["number"]}
     findings = checked(tmp_path, tiny_folder, rows, **settings, system_prompt="Be brief.")
     [problem] = findings.problems
-    assert problem.key == "system_prompt" and "such as row 1, have two system" in problem.message
+    assert (
+        problem.key == "system_prompt"
+        and "such as row 1, have more than one system" in problem.message
+    )
     assert checked(tmp_path, tiny_folder, rows, **settings).sound
 
 
