@@ -141,6 +141,13 @@ def test_episodes_are_distributed_by_step(tmp_path):
     assert ends[2] == [[0, 25], [0, 25], [0, 25], [0, 25], [1, 100]]
 
 
+def test_steps_in_any_order_are_distributed(page):
+    """The logs of others may be joined or edited, so that a later line has an earlier step."""
+    made = "distributionOf('turns', [0, 1, 2], [1, 2, 1], evenBins, [3, 1, 2])"
+    cells = f"[...{made}.querySelectorAll('rect')].map((cell) => cell.getAttribute('x') / 10)"
+    assert page.run(cells) == [0, 1, 2]
+
+
 def test_without_episodes_there_are_no_distributions_of_them(tmp_path):
     rows = [sample(1, "8"), sample(2, "9")]
     write_report([write_run(tmp_path, rows)], tmp_path / "report.html")

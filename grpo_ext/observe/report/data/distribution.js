@@ -65,7 +65,8 @@ function distributionOf(name, own, values, binsOf, steps) {
   if (own.length < 2) return null;
   const bins = binsOf(own.map((i) => values[i]));
   if (bins.count < 2) return null;
-  const [first, last] = [steps[own[0]], steps[own.at(-1)]];
+  // the lines of a log that was edited or joined may be in any order
+  const [first, last] = own.reduce(([low, high], i) => [Math.min(low, steps[i]), Math.max(high, steps[i])], [Infinity, -Infinity]);
   const columns = Math.min(COLUMNS_OF_STEPS, last - first + 1);
   const counts = Array.from({ length: columns }, () => new Array(bins.count).fill(0));
   for (const i of own) counts[Math.min(columns - 1, Math.floor((steps[i] - first) / (last - first + 1) * columns))][bins.of(values[i])]++;
