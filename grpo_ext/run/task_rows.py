@@ -122,8 +122,21 @@ def eval_rows_of(
     if from_stream:
         rows = Dataset.from_list(list(rows))
         if not len(rows):
-            raise ValueError(filters[0].nothing_left(filters[0].read))
+            raise ValueError(why_empty(str(name), filters))
     return TaskRows(rows, filters)
+
+
+def why_empty(name: str, filters: list[RowFilter]) -> str:
+    """Return the error message for a stream of which no row is left.
+
+    Args:
+        name: the name of the data set.
+        filters: the filters of its rows, in order, after they have read the stream.
+    """
+    for row_filter in filters:
+        if row_filter.read and not row_filter.kept:
+            return row_filter.nothing_left(row_filter.read)
+    return f"{name} has no rows."
 
 
 def row_filters(recipe: Recipe, options: Options, held_out: bool) -> list[RowFilter]:

@@ -383,6 +383,13 @@ def test_rows_that_ask_the_same_cannot_be_divided(tmp_path):
         train_rows(recipe(file, held_out_share=0.99))
 
 
+def test_the_error_of_an_empty_stream_names_the_filter_that_emptied_it(tmp_path, tiny_folder):
+    file = write(tmp_path / "rows.jsonl", QUESTIONS)
+    streamed = {"dataset_streaming": True, "max_steps": 5, "model_name_or_path": str(tiny_folder)}
+    with pytest.raises(ValueError, match="max_prompt_tokens 1: none of the"):
+        eval_rows(recipe(file, max_prompt_tokens=1, **streamed))
+
+
 def test_eval_and_train_rows_of_data_that_has_only_train(tmp_path):
     file = write(tmp_path / "rows.jsonl", QUESTIONS)
     train, held_out = sides(file)
