@@ -214,6 +214,30 @@ def test_sampled_completions_end_with_stop_strings(tiny_folder, tokenizer):
     assert sum(reasons) >= 4
 
 
+def test_completions_of_an_evaluation_in_training_end_with_stop_strings(tiny_folder, tmp_path):
+    texts = []
+
+    def score(completions, **_):
+        texts.extend(completion[0]["content"] for completion in completions)
+        return [0.0 for _ in completions]
+
+    trainer = make(
+        tiny_folder,
+        tmp_path,
+        [],
+        Noting,
+        [score],
+        max_steps=1,
+        environment=None,
+        max_completion_length=40,
+        eval_temperature=1.0,
+        generation_kwargs={"stop_strings": STOPS},
+    )
+    trainer.evaluate(ROWS)
+    assert not any(text in whole[:-1] for whole in texts for text in STOPS)
+    assert sum(whole[-1:] in STOPS for whole in texts) >= 4
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
