@@ -87,7 +87,5 @@ def test_results_of_tools_that_are_cut_are_trained_around(calling_folder, tmp_pa
         results += [m["content"] for m in sample["messages"] if m["role"] == "tool"]
     assert any(result.startswith("12 + 7") and result.endswith(CUT_OFF) for result in results)
     wanted = oracle(calling_folder, noted.weights, trainer.used)
-    largest = max(float(g.abs().max()) for g in wanted.values())
-    off = {name: float((noted.found[name] - g).abs().max()) / largest for name, g in wanted.items()}
-    assert largest > 0
+    off = noted.distances(wanted)
     assert max(off.values()) < 1e-4, off

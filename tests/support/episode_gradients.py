@@ -32,6 +32,15 @@ class Gradients(TrainerCallback):
             self.found = {name: p.grad.clone() for name, p in model.named_parameters()}
             self.weights = {name: p.detach().clone() for name, p in model.named_parameters()}
 
+    def distances(self, wanted):
+        """By parameter, the largest difference from `wanted`, relative to its largest number."""
+        largest = max(float(gradient.abs().max()) for gradient in wanted.values())
+        assert largest > 0
+        return {
+            name: float((self.found[name] - gradient).abs().max()) / largest
+            for name, gradient in wanted.items()
+        }
+
 
 def oracle(folder, weights, used, temperature=1.0, **truncation):
     """The gradient of dapo, a completion at a time and without padding, with the kept sets of the

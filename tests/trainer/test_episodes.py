@@ -54,8 +54,7 @@ def test_the_gradient_is_that_of_the_tokens_the_model_wrote(
     ]
     assert (max(of_turns) > 1) == (credit == "turn")
     wanted = oracle(tiny_folder, noted.weights, trainer.used, **sampling)
-    largest = max(float(g.abs().max()) for g in wanted.values())
-    off = {name: float((noted.found[name] - g).abs().max()) / largest for name, g in wanted.items()}
+    off = noted.distances(wanted)
     assert max(off.values()) < 1e-5, off
 
 
@@ -79,8 +78,7 @@ def test_episodes_of_several_calls_of_generate_are_exact(tiny_folder, tmp_path, 
     assert logged["episodes/turns"] == 3 and logged["episodes/failures"] == 0
     assert logged["episodes/at_turn_limit"] == 0 and 0 < logged["episodes/tokens_per_turn"] <= 4
     wanted = oracle(tiny_folder, noted.weights, trainer.used, **TRUNCATED)
-    largest = max(float(g.abs().max()) for g in wanted.values())
-    off = {name: float((noted.found[name] - g).abs().max()) / largest for name, g in wanted.items()}
+    off = noted.distances(wanted)
     assert max(off.values()) < 1e-5, off
 
 
@@ -96,8 +94,7 @@ def test_answers_that_are_cut_off_are_trained_around(tiny_folder, tmp_path, more
     assert logged["episodes/answers_cut"] == 1 and logged["episodes/turns"] == 2
     assert logged["episodes/at_length_limit"] == 0
     wanted = oracle(tiny_folder, noted.weights, trainer.used, **TRUNCATED)
-    largest = max(float(g.abs().max()) for g in wanted.values())
-    off = {name: float((noted.found[name] - g).abs().max()) / largest for name, g in wanted.items()}
+    off = noted.distances(wanted)
     assert max(off.values()) < 1e-5, off
 
 
@@ -133,9 +130,7 @@ def test_episodes_that_their_service_broke_have_no_part_in_the_gradient(
             )
     assert trainer.used[0].counts.tokens == num_tokens
     wanted = oracle(tiny_folder, noted.weights, trainer.used)
-    largest = max(float(g.abs().max()) for g in wanted.values())
-    assert largest > 0
-    off = {name: float((noted.found[name] - g).abs().max()) / largest for name, g in wanted.items()}
+    off = noted.distances(wanted)
     assert max(off.values()) < 1e-5, off
 
 
