@@ -36,13 +36,13 @@ def equal_in_group(
     num_generations: int,
     magnitudes: Tensor | None = None,
 ) -> Tensor:
-    """Return (B,), bool: whether the rewards of each completion's group are equal up to rounding.
+    """Return a bool mask (B,) of the completions in groups with rewards equal up to rounding.
 
     Args:
         rewards: (B,), for whole groups; NaN is ignored, and a group of only NaN counts as equal.
         num_generations: completions per prompt.
-        magnitudes: (B,), for each reward the sum of the absolute values of its terms, which bounds
-            its rounding error; `None`: the absolute values of the rewards.
+        magnitudes: (B,), the sum of the absolute values of each reward's terms, which bounds its
+            rounding error; `None` for the absolute values of the rewards.
     """
     import torch
 
@@ -61,11 +61,11 @@ def equal_in_group(
 
 
 def has_signal(advantages: Tensor, num_generations: int) -> Tensor:
-    """Return (B,), bool: whether any advantage in each completion's group is nonzero.
+    """Return a bool mask (B,) of the completions in groups with any nonzero advantage.
 
     Args:
-        advantages: (B,), or (B, K) for turns, since episodes with equal rewards still differ if
-            they earned them in different turns.
+        advantages: (B,), or (B, K) for the advantages of turns. Episodes with equal rewards can
+            have nonzero advantages if they earned the rewards in different turns.
         num_generations: completions per prompt.
     """
     num_groups = len(advantages) // num_generations
@@ -78,13 +78,13 @@ def nan_std(values: Tensor, dim: int, estimator: str = "sample") -> Tensor:
     """Return the standard deviation along `dim`, ignoring NaN entries.
 
     Args:
-        values: any shape; `dim` is kept with size 1.
+        values: a tensor of any shape.
         dim: the dimension to reduce.
         estimator: "sample" (n - 1) or "population" (n).
 
     Returns:
-        The standard deviation; NaN for a single entry if the estimator is "sample". Where all
-        entries are NaN, the value has no meaning.
+        The standard deviation, with size 1 in `dim`; NaN for a single entry if the estimator is
+        "sample". Where all entries are NaN, the value has no meaning.
     """
     mean = values.nanmean(dim, keepdim=True)
     deviations = values - mean
@@ -104,7 +104,7 @@ def group_stds(
     """Return the std (N,) of the rewards within each group; NaN where fewer than two were scored.
 
     Args:
-        rewards: (B,), the weighted sums, for whole groups; NaN for a completion that was not
+        rewards: (B,), the weighted sums, for N whole groups; NaN for a completion that was not
             scored.
         num_generations: completions per prompt.
         std_estimator: "sample" (n - 1) or "population" (n).
@@ -152,9 +152,9 @@ def register_advantages(
     """Register an estimator of advantages as a value of `scale_rewards`.
 
     To use the estimator from a recipe, define it in a file listed in `reward_plugins`. It is called
-    with the weighted sums (N, G) of N groups, in float64, and the value of `std_estimator`. NaN
-    marks a completion that was not scored, or padding in a group smaller than G. Where the
-    estimator returns NaN, the advantage is 0.
+    with the weighted sums (N, G) of N groups, in float64 (float32 on an Apple GPU), and the value
+    of `std_estimator`. NaN marks a completion that was not scored, or padding in a group smaller
+    than G. Where the estimator returns NaN, the advantage is 0.
 
     Args:
         name: the value of `scale_rewards`.
@@ -184,8 +184,9 @@ def register_joint_advantages(name: str) -> Callable[[JointEstimate], JointEstim
     """Register an estimator of all rewards as a value of `multi_objective_aggregation`.
 
     To use the estimator from a recipe, define it in a file listed in `reward_plugins`. It is called
-    with the rewards (N, G, R) of N groups, in float64, and the weights (R,). NaN marks a completion
-    that a reward did not score. Where the estimator returns NaN, the advantage is 0.
+    with the rewards (N, G, R) of N groups, in float64 (float32 on an Apple GPU), and the weights
+    (R,). NaN marks a completion that a reward did not score, or padding in a group smaller than G.
+    Where the estimator returns NaN, the advantage is 0.
 
     Args:
         name: the value of `multi_objective_aggregation`.
@@ -216,7 +217,7 @@ def get_advantages(name: str) -> AdvantageEstimator:
 
 
 def advantage_names() -> tuple[str, ...]:
-    """Return the names of all registered estimators, the texts that `scale_rewards` accepts."""
+    """Return the names of all registered estimators, which `scale_rewards` accepts."""
     return tuple(_ESTIMATORS)
 
 
@@ -305,7 +306,7 @@ def turn_advantages(
     As in process supervision (DeepSeekMath, section 4.1.3), a turn is credited with the rewards
     from that turn on. Here they are summed first and then normalized over the episodes of the group
     that have a turn k. Single-turn episodes get the same advantages as from `group_advantages`. The
-    formula for A is that of `scale_rewards: group`.
+    formula above for A is the one of `scale_rewards: group`.
 
     Args:
         rewards: (B,), the weighted sums for whole episodes; NaN marks an episode without a score.
@@ -390,9 +391,10 @@ def normalized_then_summed(rewards: Tensor, weights: Tensor) -> Tensor:
     """GDPO (arXiv 2601.05242): each reward is normalized separately.
 
     Like TRL, center each reward and divide it by its std within the group, then center the weighted
-    sum and divide it by its std over the batch. A group whose weighted sums are all equal gets
-    exactly 0. Takes rewards (N, G, R) and weights (R,), and returns advantages (N, G); NaN for a
-    completion that no reward scored.
+    sum and divide it by its std over the batch. Both are sample stds (n - 1). In a group of equal
+    weighted sums all advantages are exactly 0. Takes rewards (N, G, R) and weights (R,), and
+    returns advantages (N, G); NaN for a completion that no reward scored, if another one in its
+    group was scored.
     """
     import torch
 

@@ -16,9 +16,9 @@ the step is split.
 aggregation    weight(token)                          its size, with n tokens in the completion
 =============  =====================================  ==============================================
 sequence_mean  1 / (sequences n)                      lower in longer completions
-token_mean     1 / tokens                             equal in all completions
-sequence_sum   1 / sequences                          equal, but higher in steps of fewer tokens
-constant       1 / (sequences max_completion_length)  equal, and independent of the samples
+token_mean     1 / tokens                             equal, but lower in steps with more tokens
+sequence_sum   1 / sequences                          equal, and independent of all lengths
+constant       1 / (sequences max_completion_length)  sequence_sum times a constant
 =============  =====================================  ==============================================
 """
 
@@ -39,7 +39,7 @@ AGGREGATIONS = ("sequence_mean", "token_mean", "sequence_sum", "constant")
 class StepCounts:
     """The counts of an optimizer step, over all its micro-batches and ranks."""
 
-    sequences: float  #: completions, including empty ones but excluding masked truncated ones
+    sequences: float  #: counted completions: empty ones count, but those left out do not
     tokens: float  #: completion tokens in the loss
     right_tokens: float = 0.0  #: of these, tokens of correct completions
 
@@ -105,13 +105,13 @@ class LossInputs:
     """The inputs of a policy term."""
 
     logps: Tensor  #: (B, T), with gradient
-    old_logps: Tensor  #: (B, T), under the old policy, which ratios divide by
+    old_logps: Tensor  #: (B, T), under the old policy, for the denominator of the ratios
     ratio: Tensor  #: w, (B, T), with gradient; at the sequence level equal for all tokens
     advantages: Tensor  #: (B, 1) or (B, T)
     mask: Tensor  #: (B, T), 1 for counted tokens
     options: LossOptions
-    #: (B, T) or (B, 1), p_old as scored here divided by the sampler's p_old; `None` without a
-    #: separate sampler
+    #: (B, T) or (B, 1), the trainer's p_old divided by the sampler's; `None` if the gradient is not
+    #: corrected for a separate sampler
     sampler_ratio: Tensor | None = None
     #: "token" or "sequence": the unit of the ratios and of the clip metrics
     level: str = "token"
@@ -240,7 +240,10 @@ def loss_names() -> tuple[str, ...]:
 
 
 def cispo_stats(x: LossInputs) -> dict[str, Stat]:
-    """Return the share of tokens with positive advantage and a ratio above the cap."""
+    """Return the share of tokens with a positive advantage and a ratio above `epsilon_high`.
+
+    At the sequence level each sequence has the same weight.
+    """
     is_above = x.ratio > x.options.epsilon_high
     capped = is_above & (x.advantages > 0)  # (B, T)
     return {"cispo_clip_ratio": mean_stat(capped, x.mask, x.level)}
@@ -259,9 +262,9 @@ def dppo_stats(x: LossInputs) -> dict[str, Stat]:
 
 
 def ratios_move(accumulation: int, passes: int) -> bool:
-    """Return whether several optimizer steps train on one generation.
+    """Return True if several optimizer steps train on one generation.
 
-    Ratios then differ from 1, and old log-probs are needed.
+    Ratios then differ from 1, so old log-probs are needed.
 
     Args:
         accumulation: the number of micro-batches in an optimizer step.
@@ -287,7 +290,7 @@ def importance_ratio(
 
     Args:
         logps: (B, T), the policy's log-probs, with gradient.
-        old_logps: (B, T), the log-probs under the policy that ratios are relative to.
+        old_logps: (B, T), the log-probs under the old policy.
         mask: (B, T), 1 for counted tokens; only level "sequence" uses it.
         level: "token" or "sequence".
     """
@@ -378,7 +381,7 @@ def dppo_mask(x: LossInputs) -> Tensor:
     """Return (B, T), 0 for tokens whose update would move further out of the trust region, else 1.
 
     The distance is the binary total variation: a token is outside if abs(p - p_old) is above
-    `dppo_delta`, and its update leads further away if A > 0 and w > 1, or A < 0 and w < 1. PPO's
+    `dppo_delta`, and its update leads further away if A > 0 and w > 1, or A <= 0 and w < 1. PPO's
     clip uses only w, which is large even for rare tokens whose probability has hardly changed.
     """
     import torch
@@ -409,10 +412,10 @@ def vespo(x: LossInputs) -> Tensor:
 def vespo_weight(x: LossInputs) -> Tensor:
     """Return phi(W) = W^k exp(lambda (1 - W)), where W is the product of the sequence's ratios.
 
-    k and lambda depend on the sign of A, so the shape is that of the advantages, (B, 1) or (B, T).
-    log W is clamped to [log 1e-8, 20], and the log ratio of each token to [-20, 20]. With a
-    separate sampler, W includes the sampler's ratio. The result has no gradient, and is 0 where it
-    would not be finite.
+    k and lambda depend on whether A >= 0, so the result has the shape of the advantages, (B, 1) or
+    (B, T). With a separate sampler, W includes the sampler's ratio. log W and the log of the
+    sampler's ratio are clamped to [log 1e-8, 20], and the log ratio of each token to [-20, 20]. The
+    result has no gradient, and is 0 where it would not be finite.
     """
     options = x.options
     lowest = math.log(1e-8)

@@ -1,4 +1,4 @@
-"""Make a generation: sample it, score old and reference log-probs, judge, compare in groups.
+"""Make a generation: sample completions, score their log-probs, judge and compare them.
 
 prompts ──► Sampler ──► old and reference log-probs ──► Judge ──► advantages ──► Judged
 """
@@ -52,7 +52,7 @@ class Sampled:
     generation: Generation
     rows: list[Row]  # with the columns that the generation adds
     prompts: list[Any]
-    completions: list[Any]  # texts, or lists of messages
+    completions: list[Any]  # strings, or lists of messages
     truncated: list[bool]
     episodes: list[Episode]  # empty if a completion is one turn
     shape: GroupShape  # the groups of the completions of all ranks
@@ -61,7 +61,7 @@ class Sampled:
 class Generations:
     """Makes generations: completions of rows, with rewards and advantages.
 
-    All ranks must call all methods together.
+    All ranks must call each method together.
     """
 
     def __init__(
@@ -127,6 +127,10 @@ class Generations:
             score_policies: whether to compute old and reference log-probs.
             on_sampled: called once the completions are sampled, before they are judged; not called
                 if TRL generates.
+
+        Raises:
+            EnvironmentFailure: on all ranks, if the episodes' environment failed too often.
+            RewardFailure: on all ranks, if a reward failed too often.
         """
         if self.by_trl:
             with seam.whole_table(self.trainer, len(rows) * self.ranks.count):
@@ -216,7 +220,10 @@ class Generations:
         return episodes
 
     def _scored(self, sampled: Sampled, score_policies: bool) -> Scored:
-        """Return the table of this rank's completions, with log-probs but without advantages."""
+        """Return the table of this rank's completions, with log-probs but with advantages of 0.
+
+        Without `score_policies`, it has only the sampler's log-probs.
+        """
         table = self._table(sampled.generation, sampled.truncated, sampled.episodes)
         table = self.old_and_reference.with_sampler_logps(table)
         # with overlap, older weights may have sampled it
@@ -298,17 +305,17 @@ class Generations:
         return GroupShape.of_slots(self.ranks.gather_objects(slots), size)
 
     def _tasks(self, rows: list[Row]) -> list[str]:
-        """Return the tasks of the completions of all ranks; empty if any row has no task."""
+        """Return the task of each completion of all ranks; empty if any row has no task."""
         tasks = self.ranks.gather_objects([row.get(TASK) for row in rows])
         return tasks if all(isinstance(task, str) for task in tasks) else []
 
     def _table(
         self, generation: Generation, truncated: list[bool], episodes: Sequence[Episode] = ()
     ) -> Scored:
-        """Return the table of a generation.
+        """Return the table of a generation, with advantages of 0.
 
-        Episodes whose environment failed are left out of the loss; so are truncated completions
-        with `mask_truncated_completions`.
+        An episode is left out of the loss if its environment failed, unless failed episodes are
+        trained on. With `mask_truncated_completions`, truncated completions are left out too.
         """
         left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
         if episodes:
@@ -325,9 +332,8 @@ class Generations:
     ) -> Scored:
         """Return a copy of this rank's `table` with `advantages` and `signal`.
 
-        `rewards` and `advantages` are those of all ranks.
-
-        With `credit: turn`, each turn has its own advantage. All ranks must call it.
+        `rewards` (B, R) and `advantages` (B,) are for the completions of all ranks. With
+        `credit: turn`, each turn has its own advantage. All ranks must call it.
         """
         own_rows = self.ranks.own_slice(len(rewards))
         if not self.turn_credit.applies:
@@ -351,7 +357,10 @@ class Generations:
             refuse_many(self.ranks.gather_objects(reports_of(episodes)))
 
     def _generation(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
-        """Return the generation that was requested ahead, or sample one if there is none."""
+        """In training, return the generation that was requested ahead.
+
+        If there is none, or in an evaluation, sample one.
+        """
         training = self.trainer.model.training
         with self.phases("waiting"):
             self.ahead.wait()  # the sampler must be free, also for an evaluation
@@ -378,7 +387,8 @@ class Generations:
     def _probe(self, request: Request) -> None:
         """If the sampler's weights are due for a check, sample a few tokens and compare log-probs.
 
-        Right after the weights are loaded, the log-probs differ from the trainer's only because the
+        If they are not, or there are no prompts, only check that the last update arrived. Right
+        after the weights are loaded, the log-probs differ from the trainer's only because the
         engines differ; later, the weights differ too.
         """
         if self.sync_check is None:
@@ -404,7 +414,7 @@ class Generations:
         """Limit episodes to the engine's context.
 
         Raises:
-            ValueError: on all ranks, if no episode has room for a token.
+            ValueError: on all ranks, if no episode of any rank has room for a token.
         """
         for episode in episodes:
             episode.limit(self.ends.room(len(episode.prompt_ids)))
@@ -454,7 +464,7 @@ class Generations:
 
 
 def with_fields(rows: list[Row], extra_fields: dict[str, Any]) -> list[Row]:
-    """Return rows with additional columns: a list has one value per row, others are constants."""
+    """Return copies of rows with more columns: a list has a value per row, others are constant."""
     complete_rows = []
     for i, row in enumerate(rows):
         complete_row = dict(row)

@@ -126,7 +126,8 @@ def exact_weights(trainer: Trainer) -> Tensor:
 def outcomes_of_groups(trainer: Trainer) -> list[int]:
     """Return the indices of the rewards that judge groups, in `outcome_order`.
 
-    The first of them that scores a group judges it. Pass rates are computed from the same rewards.
+    Each group is judged by the first of these rewards that scores it. Pass rates are computed from
+    the same rewards.
     """
     return outcome_order(
         trainer.reward_func_names, trainer.reward_weights.tolist(), trainer.args.group_filter_metric
@@ -178,7 +179,7 @@ class Judged:
     episodes: list[Row] = field(default_factory=list)
 
     def is_episode(self, i: int) -> bool:
-        """Return whether completion `i` of this rank was written in an environment."""
+        """Return True if completion `i` of this rank was written in an environment."""
         return bool(self.episodes and self.episodes[i])
 
 
@@ -187,8 +188,8 @@ class Judge:
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
-        # for each reward, the number of rows on which it failed, and of rows that it was asked to
-        # score, since the start of the run on all ranks
+        # for each reward, how many completions it failed on and how many it was asked to score,
+        # on all ranks since the start of the run
         self.failed: dict[str, int] = {}
         self.asked: dict[str, int] = {}
         # the counts of the guards of all ranks at the last call of `count_failures`
@@ -210,7 +211,7 @@ class Judge:
         Args:
             rows: the rows of the data set, one per completion of this rank.
             prompts: the prompts, one per completion.
-            completions: the completions, each a text or a list of messages.
+            completions: the completions, each a string or a list of messages.
             ids: the tokens of the completions.
             left_out: as for `rewards`.
         """
@@ -238,13 +239,13 @@ class Judge:
         Args:
             rows: the rows of the data set, one per completion of this rank.
             prompts: the prompts, one per completion.
-            completions: the completions, each a text or a list of messages.
+            completions: the completions, each a string or a list of messages.
             ids: the tokens of the completions.
             environments: instances of TRL environments, one per completion; empty without
                 environments.
-            left_out: for each completion whether it is not scored; empty if all are. Reward
-                functions are not called on it. The result of a reward model, which takes whole
-                batches, is not used.
+            left_out: True for each completion that is not scored; empty to score all. Reward
+                functions are not called on such a completion. Reward models take whole batches, so
+                they run on it, but their scores are dropped.
 
         Returns:
             The rewards (B of all ranks, R); NaN if a reward did not score a completion.
@@ -268,7 +269,7 @@ class Judge:
 
     @contextmanager
     def _leaving_out(self, left_out: Sequence[bool]) -> Iterator[None]:
-        """Within the context, call no reward function on these completions."""
+        """Within the context, call no reward function on completions marked in `left_out`."""
         rows = frozenset(row for row, is_left_out in enumerate(left_out) if is_left_out)
         guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
         for guard in guards:
@@ -375,9 +376,9 @@ class Judge:
 def report_of(guard: Guard) -> tuple[str, int, int, str, set[int], str]:
     """Return the failure counts and errors of a guard that the other ranks need.
 
-    These are its name, the number of rows that failed, the number that it was asked to score, why
-    it must stop the run (empty if it need not), the prompts on which it failed in the batches since
-    it last scored anything, and its last error.
+    The result contains its name, the number of rows on which it failed, the number of rows that it
+    was asked to score, why it must stop the run (empty if it need not), the prompts on which it
+    failed since it last scored anything, and its last error.
     """
     failure = str(guard.failure or "")
     return guard.name, guard.failed, guard.asked, failure, guard.lost_prompts, guard.last_error

@@ -35,7 +35,7 @@ from grpo_ext.trainer.port import Trainer
 logger = logging.getLogger(__name__)
 # Arguments that the trainer chooses by memory where they are not set.
 LEFT_TO_TRAINER = ("gradient_checkpointing", "per_device_eval_batch_size")
-# Generation options that end a completion at a text or token that the user chooses.
+# Generation options that end a completion at a string or token that the user chooses.
 STOP_OPTIONS = ("stop", "stop_strings", "stop_token_ids")
 
 
@@ -54,8 +54,8 @@ def checked_arguments(
             model.
         model: the user's model, or its id or path.
         sampler: the user's sampler, if any.
-        from_python: whether to warn about questionable arguments; the notes on a recipe are printed
-            where it is read.
+        from_python: whether the main process warns about questionable arguments; `False` for a
+            recipe, because its notes are printed when it is read.
 
     Raises:
         RecipeError: if arguments are invalid or contradict each other; its message lists all
@@ -121,7 +121,7 @@ def end_rule(trainer: Trainer) -> EndRule:
 
 
 def calls_tools(trainer: Trainer) -> bool:
-    """Return whether `tools` or `environment_factory` were given.
+    """Return True if the trainer was given `tools` or an `environment_factory`.
 
     An environment without tools also counts, because it may write the prompts.
     """
@@ -129,7 +129,7 @@ def calls_tools(trainer: Trainer) -> bool:
 
 
 def trl_generates(trainer: Trainer) -> bool:
-    """Return whether TRL itself generates: for images, or for tools that we cannot call ourselves.
+    """Return True if TRL itself generates: for images, or for tools that we cannot call ourselves.
 
     We cannot call tools with `loss_normalization: micro_batch`, continuous batching, a
     `rollout_func`, or a chat template that does not keep turns as they were sampled. In the last
@@ -170,9 +170,10 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
         by_trl: whether TRL generates.
 
     Raises:
-        ValueError: if both an environment and tools are given, an environment is given although TRL
-            generates, the sampler cannot play episodes, `generation_kwargs` sets what ends a turn,
-            or the chat template does not keep turns as they were sampled.
+        ValueError: if both an environment and tools are given, if an environment is given but TRL
+            generates, if the sampler cannot play episodes, if `generation_kwargs` ends turns in a
+            way that episodes do not support, or if the chat template does not keep turns as they
+            were sampled.
     """
     args = trainer.args
     environments = environments_of(args)
