@@ -39,11 +39,11 @@ class Ahead:
             self._arrived = self.sampler.collect()
 
     def take(self, step: int) -> Generation | None:
-        """Wait for the generation of this step and return it, once; `None` if none was requested.
+        """Wait for the requested generation, and return it once; `None` if none is for this step.
 
         After a failure the current generation is redone, so the one requested ahead belongs to a
-        later step. In-flight completions are then discarded, because their prompts will be
-        requested again.
+        later step. If `None` is returned, unfinished completions are discarded, because their
+        prompts will be requested again.
         """
         self.wait()
         generation = self._arrived if self.due == step else None
@@ -69,6 +69,7 @@ class Ahead:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned, unless the sampler cannot restore its own state."""
         if self.sampler.load_state_dict(state["sampler"]):
             self.due = state["due"]
             self._arrived = state["generation"]

@@ -221,8 +221,8 @@ def check_data(trainer: Trainer) -> None:
     """Check that the data sets have the columns that the run needs, as far as these are known.
 
     Raises:
-        ValueError: if the training set lacks a column that a reward reads, or a held-out set has no
-            readable `prompt` column.
+        ValueError: if the training set lacks a column that a reward reads, if a held-out set has no
+            readable `prompt` column, or if rows do not name one of several environments.
     """
     check_environment_columns(trainer)
     # TRL drops the column "completion"
@@ -241,9 +241,9 @@ def check_data(trainer: Trainer) -> None:
 
 
 def check_environment_columns(trainer: Trainer) -> None:
-    """With several environments, raise `ValueError` unless each row names a known one.
+    """With several environments, raise `ValueError` unless each row names one of them.
 
-    Streams are not read.
+    Streams are not checked.
     """
     environments = environments_of(trainer.args)
     if not environments or "" in environments:

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 # accelerate's device on CPU ranks is `cpu:0`, and transformers 5.17 loads the optimizer's state to
-# it; torch itself knows only `cpu`
+# it; torch itself accepts only `cpu`
 torch.serialization.register_package(
     1000, lambda _: None, lambda data, place: data if place.startswith("cpu:") else None
 )
@@ -130,7 +130,8 @@ class Checkpoints:
     def save(self, write: Callable[[], None]) -> None:
         """Write a checkpoint and its manifest; on failure, delete it, warn, and continue the run.
 
-        Surplus older checkpoints are deleted afterwards. All ranks must call it.
+        Surplus older checkpoints are deleted afterwards. `failure_of` says which errors of `write`
+        are raised instead. All ranks must call it.
 
         Args:
             write: saves the files that TRL and transformers write themselves.

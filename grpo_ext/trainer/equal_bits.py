@@ -18,8 +18,9 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
         by_trl: whether TRL generates.
 
     Raises:
-        ValueError: if anything but our `generate` samples, if completions may be too long, or if
-            the model has an attention other than torch's or positions that count padding.
+        ValueError: if the user passed a sampler or a `rollout_func`, if TRL generates, if
+            completions may be too long, or if the model's attention is not `sdpa` or its positions
+            count padding.
     """
     if not trainer.args.deterministic:
         return

@@ -30,10 +30,11 @@ from grpo_ext.trainer.samples import by_name
 
 
 def decoding_of(args: CheckedArguments) -> Decoding | None:
-    """Return how evaluation decodes, or `None` if TRL evaluates.
+    """Return the decoding settings of evaluations, or `None` if TRL evaluates.
 
     Raises:
-        ValueError: if the decoding options contradict each other, or stop strings are no texts.
+        ValueError: if the decoding options contradict each other, or a stop string is empty or not
+            a string.
     """
     if args.eval_temperature is None:
         return None
@@ -72,14 +73,14 @@ def evaluate_policy(
     """Decode and score every held-out prompt; log means and pass@k with standard errors.
 
     The rows are split among the ranks. The model's `generate` decodes, even if training samples
-    with vLLM. It has a separate random state, so training is the same with and without evaluation.
+    with vLLM. Its random state is separate, so training is the same with and without evaluation.
     The samples are also passed to the callbacks that want them. All ranks must call it.
 
     Args:
         trainer: the trainer with the policy and the rewards.
-        decoding: how the policy is decoded.
-        eval_dataset: a data set, a mapping of named data sets, the name of one of the trainer's, or
-            `None` for all of the trainer's.
+        decoding: the decoding settings.
+        eval_dataset: a data set, a mapping of named data sets, the name of one of the trainer's
+            data sets, or `None` for all of them.
         prefix: prepended to the names of the metrics; for a named data set, `_` and its name are
             appended to it.
 
@@ -87,7 +88,7 @@ def evaluate_policy(
         The metrics; all names start with `{prefix}_`: each reward's mean; `length`; for the outcome
         reward `pass@1` and, with k samples per prompt, `mean@k`, `pass@k` and `mixed@k` (see
         `outcome_figures`); `NAME_constant`, the score of the best constant answer; `problems`, the
-        number of distinct problems; `runtime`, in seconds; and for episodes those of
+        number of distinct problems; `runtime`, in seconds; and for episodes the metrics of
         `episode_figures`. Standard errors are under `..._se`. With rows of several tasks, the
         metrics of each task are under `{prefix}_tasks/NAME/`.
 

@@ -43,9 +43,10 @@ class Learning(TrainerCallback):
     # ---- from the parts of the trainer
 
     def generated(self, table: Scored) -> None:
-        """Add to `progress` the completions of a training generation.
+        """Count the completions of a training generation in `progress`.
 
-        Those in groups with signal, and those with an advantage in the loss, are counted as well.
+        Those in groups with signal, and those with an advantage in the loss, are also counted
+        separately.
         """
         signal = table.signal > 0  # (B,)
         in_loss = table.loss_mask.any(dim=1)  # (B,)
@@ -57,7 +58,7 @@ class Learning(TrainerCallback):
     def judged(
         self, rewards: Tensor, signal: Tensor, left_out: Tensor, rows: slice, shape: GroupShape
     ) -> None:
-        """Add to `progress` this rank's completions, before any groups are left out.
+        """Count this rank's completions in `progress`, before any groups are left out.
 
         Args:
             rewards: the rewards (B of all ranks, R); NaN where a reward did not score a completion.
@@ -87,7 +88,7 @@ class Learning(TrainerCallback):
             self.progress.kl_alone += share < LEAST_SHARE
 
     def played(self, failures: list[int]) -> None:
-        """Add to `progress` the episodes of a training generation.
+        """Count the episodes of a training generation in `progress`.
 
         `failures` holds the number of environment failures in each episode.
         """
@@ -126,7 +127,10 @@ class Learning(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Check for a changed weight, until one has changed; conclude after the last step."""
+        """Check for a changed weight, until one has changed; conclude after the last step.
+
+        If nothing was learnt, an alarm is written to the run log.
+        """
         self.progress.steps += 1
         if not self.progress.moved:
             now = self._checksums()

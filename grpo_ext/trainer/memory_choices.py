@@ -60,7 +60,7 @@ def checkpointing_of(trainer: Trainer) -> Checkpointing:
 
 
 def model_size_of(trainer: Trainer) -> ModelSize | None:
-    """Return the size of a trainer's model; `None` for a model without attention layers."""
+    """Return the size of a trainer's model; `None` if its config lacks the sizes of its layers."""
     parameters = 0
     trainable = 0
     for weight in trainer.model.parameters():

@@ -42,10 +42,10 @@ LOGGED = ("time/", "throughput/", "memory/", "progress/")  # prefixes of the met
 class Phases(TrainerCallback):
     """A stopwatch for the phases of a run, used as `with phases("rewards"):`.
 
-    The phases are `environment` (until the environments of episodes have answered, while nothing is
-    generated), `generation`, `sync` (weights to the sampler), `waiting` (for completions that
-    were requested ahead), `rewards`, `scoring` (old and reference log-probs), `train` (forward and
-    backward), `optimizer`, `evaluation` and `checkpoint`.
+    The phases are `environment` (waiting for the environments of episodes while nothing is
+    generated), `generation`, `sync` (sending weights to the sampler), `waiting` (for completions
+    that were requested ahead), `rewards`, `scoring` (old and reference log-probs), `train` (forward
+    and backward), `optimizer`, `evaluation` and `checkpoint`.
     """
 
     def __init__(self, trainer: Trainer):
@@ -71,7 +71,7 @@ class Phases(TrainerCallback):
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Count the time spent in the context towards this phase.
+        """Count the time spent in the context towards this phase, except time in inner phases.
 
         Within an evaluation, all time counts as `evaluation`.
         """
@@ -145,7 +145,8 @@ class Phases(TrainerCallback):
         `time/PHASE`: seconds per optimizer step. `throughput/tokens_per_second`: prompt and
         completion tokens of all ranks per second, excluding evaluations and checkpoints.
         `throughput/share_of_rate`: the operations that training needs per second of
-        `train`, as a share of the fastest measured rate of matrix products; see `MatrixRate`.
+        `train`, as a share of the fastest measured rate of matrix products (see `MatrixRate`);
+        missing if TRL computes the loss.
         `memory/peak_gib`: the peak memory allocated on the GPU since the last call; on a CPU or an
         Apple GPU, the peak memory of the process.
         """
@@ -182,9 +183,9 @@ def peak_bytes(device: str) -> int:
 
 
 def needed(rows: Scored) -> Tensor:
-    """Return the counts of a micro-batch that are multiplied by `costs`: (3,), float64.
+    """Return the counts of a micro-batch that `costs` are multiplied by: (3,), float64.
 
-    These are the number of tokens in distinct prompts and completions, the number of completion
+    They are the number of tokens in distinct prompts and completions, the number of completion
     tokens, and the number of token pairs in attention.
     """
     first, _ = equal_prompts(rows.prompt_ids, rows.prompt_mask)

@@ -2,8 +2,8 @@
 
 `OldAndReference` scores the log-probs of the old (sampling) and reference policies before training
 on them. Completions sampled by the same policy that takes the step need no extra pass: their old
-log-probs are those of the step, detached. An extra pass scores completions that a later step trains
-on, completions sampled by another engine, and carried groups.
+log-probs are the detached log-probs of the step. An extra pass scores completions that a later step
+trains on, completions sampled by another engine, and carried groups.
 
 `PolicyUpdate` computes the loss of micro-batches, and logs the metrics of each step.
 """
@@ -57,6 +57,10 @@ class OldAndReference:
 
         These are `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio` and
         `kept`; each is computed only if it is needed.
+
+        Raises:
+            ValueError: if the gradient is to be corrected, but the sampler returned no log-probs.
+            RuntimeError: if the reference needs kept tokens that the sampler did not return.
         """
         with torch.no_grad(), without_checkpointing(self.trainer):
             outlives = self.outlives and self.trainer.model.training
@@ -69,7 +73,7 @@ class OldAndReference:
         return table
 
     def with_sampler_logps(self, table: Scored) -> Scored:
-        """Return the table with the sampler's log-probs as old ones (`behaviour_policy: sampler`).
+        """With `behaviour_policy: sampler`, use the sampler's log-probs as the old log-probs.
 
         With another `behaviour_policy`, or without a separate sampler, the table is unchanged.
 
@@ -96,7 +100,7 @@ class OldAndReference:
         return replace(table, old_per_token_logps=sampled.nan_to_num(nan=0.0))
 
     def with_kept(self, table: Scored) -> Scored:
-        """Return the table with `old_per_token_logps` and the `kept` that the loss needs.
+        """Return the table with its old log-probs and, if the loss needs them, its kept tokens.
 
         If they are missing, a forward pass computes them, so call it before the policy changes.
         """
@@ -104,10 +108,10 @@ class OldAndReference:
             return self._old(table)
 
     def scored_everywhere(self, table: Scored) -> Scored:
-        """Fill in the missing old log-probs of a table of all ranks; each rank scores a share.
+        """Return the table of all ranks with missing old log-probs filled in.
 
-        All ranks must call it with the same table, before the policy changes, that is, before the
-        step that follows the generation.
+        Each rank scores a share of the rows. All ranks must call it with the same table, before the
+        policy changes, that is, before the step that follows the generation.
         """
         old = table.old_per_token_logps
         if old is None:

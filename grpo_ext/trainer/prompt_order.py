@@ -66,11 +66,11 @@ class PromptOrder:
         return self.sampler.draw_further(num, self.further.position)
 
     def observe(self, prompts: list[Row], stats: GroupStats) -> None:
-        """Update the pass rates, if there are any, with the groups of these prompts of all ranks.
+        """Update the pass rates, if there are any, with the groups of all ranks.
 
         Args:
             prompts: the row of each group.
-            stats: the numbers of correct and of scored completions of each group.
+            stats: the statistics of the groups, in the same order.
         """
         if self.rates is None:
             return
@@ -138,7 +138,10 @@ def make_easy_first(trainer: Trainer) -> list[int] | None:
 
 
 def generations_of_run(trainer: Trainer, per_epoch: int) -> int:
-    """Return the number of generations of a whole run, given the number per epoch."""
+    """Return the number of generations of a whole run.
+
+    `per_epoch` is the number of generations per epoch, which is used unless `max_steps` is set.
+    """
     args = trainer.args
     if args.max_steps <= 0:
         return math.ceil(args.num_train_epochs * per_epoch)

@@ -57,8 +57,8 @@ class Rollout:
     def __call__(self, rows: list[Row]) -> Scored:
         """Return the scored completions of a generation of this rank's rows.
 
-        In `rows`, the copies of a prompt are adjacent. With `group_filter: refill`, the completions
-        may be those of other prompts.
+        In `rows`, the copies of a prompt are adjacent. In training with `group_filter: refill`, the
+        completions may belong to other prompts.
         """
         if not self.trainer.model.training:
             judged = self.generations(rows)
@@ -77,7 +77,10 @@ class Rollout:
         return table
 
     def watch_trl(self, rows: list[Row], table: dict[str, Any]) -> dict[str, Any]:
-        """For `preset: trl`: count, log and hand out TRL's completions; return them unchanged."""
+        """Count, log and hand out completions that TRL has scored, and return `table` unchanged.
+
+        This is for `loss_normalization: micro_batch` (`preset: trl`).
+        """
         judged = self.generations.made_by_trl(rows, table)
         advantages = seam.last_completions(self.trainer, len(judged.rewards))[3]
         # TRL counts a missing reward as 0
@@ -93,7 +96,7 @@ class Rollout:
         return table
 
     def _ask_ahead(self) -> None:
-        """Request the next generation, if the sampler works ahead."""
+        """With `overlap`, request the next generation, unless the run or epoch ends before it."""
         state = self.trainer.state
         due = state.global_step + self.refill.between
         if self.trainer.args.overlap == "off" or due >= state.max_steps:
@@ -130,7 +133,7 @@ class Rollout:
         """Return a full step of groups, refilled as needed.
 
         If user code or the engine fails, restore the supply of prompts, the carried groups and the
-        step that the requested generation is for.
+        step that the requested generation is for, and raise the error again.
         """
         ahead = self.generations.ahead
         supply = self.order.further
@@ -292,7 +295,7 @@ class Rollout:
         seam.log_figures(self.trainer, figures)
 
     def _gathered(self, rounds: list[Any]) -> Tensor:
-        """Join each round's values from all ranks, in the order of the rewards."""
+        """Join the values of all rounds and ranks, in the order of the rows of the rewards."""
         columns = [torch.tensor(column, device=self.ranks.device) for column in rounds]
         return torch.cat([self.ranks.gather(column) for column in columns])
 

@@ -65,7 +65,7 @@ class RunOutput(TrainerCallback):
     ) -> None:
         """Draw curves, write the model card and print gains; from Python, also the next command.
 
-        A run that stopped before its last step gets none of these.
+        Nothing is done if the run stopped before its last step.
         """
         if not state.is_world_process_zero or state.global_step < state.max_steps:
             return
@@ -122,7 +122,7 @@ def columns_of(rows: object) -> list[str]:
 def check_prompt(rows: object, argument: str = "train_dataset") -> None:
     """Raise `ValueError` unless `rows` is one data set with a readable `prompt` column.
 
-    A stream whose columns are not known passes. `argument` names the data set in the message.
+    `None` and a stream without column names pass. `argument` names the data set in the message.
     """
     if isinstance(rows, Mapping):
         first = "train" if "train" in rows else next(iter(rows), "train")

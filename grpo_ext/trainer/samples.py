@@ -1,4 +1,4 @@
-"""Pass scored completions to the callbacks that ask for them.
+"""Pass scored completions to the callbacks that want them.
 
 Such a callback has two methods: `wants(step, group) -> bool`, which is called on every rank, and
 `on_samples(rows)`, which is called on the main process and gets every sample that at least one
@@ -91,11 +91,11 @@ class Samples:
         self._give(gather_object(samples))
 
     def _tokens(self, table: Scored, row: int, step: int) -> dict[str, list[Any]]:
-        """Return the texts and the metrics of a completion's tokens, as one list per metric.
+        """Return the decoded tokens of a completion and their metrics, as one list per metric.
 
         The metrics of a token are its advantage, its age at the first step that may train on it
         (and at the last, if there are several), and its log-prob if the sampler or a scoring pass
-        returned it.
+        returned it. Tokens that the completion mask leaves out are omitted.
         """
         counted = table.completion_mask[row].bool()  # (T,)
         ids = table.completion_ids[row][counted].tolist()
@@ -163,7 +163,7 @@ class Samples:
         return [none_if_nan(weighted_sum) for weighted_sum in weighted_sums.tolist()]
 
     def _with_row(self, sample: Row, row: Row, weighted_sum: float | None) -> Row:
-        """Return a sample with its prompt id, weighted sum, task and the columns rewards read."""
+        """Return a sample with its prompt id, reward, task (if any) and the rewards' columns."""
         columns: set[str] = set()
         for reward in self.trainer.reward_funcs:
             columns |= set(getattr(reward, "columns", ()))
@@ -192,10 +192,10 @@ class Samples:
 
 
 def text_of(completion: Any, is_episode: bool) -> str:
-    """Return a completion as text.
+    """Return a completion as a string.
 
-    For an episode, the text includes the replies of the environment, even if there is only one
-    turn.
+    Several messages, or the messages of any episode, are written as a transcript, with the replies
+    of the environment.
     """
     if isinstance(completion, list) and (is_episode or len(completion) > 1):
         return as_text(completion)

@@ -87,15 +87,15 @@ def check_parameters(trainer: Trainer, optimizer: Optimizer) -> None:
 
 
 def steps_in_backward(args: TrainingArguments) -> bool:
-    """Return whether weights change within the backward pass, which leaves no gradients.
+    """Return True if weights change within the backward pass, which then leaves no gradients.
 
-    This is the case for layerwise GaLore and APOLLO.
+    Layerwise GaLore and APOLLO work in this way.
     """
     return OptimizerNames(args.optim).value.endswith("_layerwise")
 
 
 def used_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the names and parameters that a forward pass of the policy uses.
+    """Yield the name and value of each parameter that a forward pass of the policy uses.
 
     These are all parameters except those of inactive adapters.
     """
@@ -168,6 +168,9 @@ def check_metric_of_call(*args: Any, **kwargs: Any) -> None:
 
     With an `environment_factory`, which may add rewards of its own, the check is left to the start
     of training.
+
+    Raises:
+        CannotLearn: see `check_metric`.
     """
     arguments = signature(GRPOTrainer).bind(*args, **kwargs).arguments
     if arguments.get("environment_factory") is None:
@@ -179,7 +182,7 @@ def check_metric_of_call(*args: Any, **kwargs: Any) -> None:
 
 
 def check_best_metric(trainer: Trainer) -> None:
-    """Check the metric that selects the best model, stops early or lowers the learning rate."""
+    """Call `check_metric` with the arguments, rewards, data sets and callbacks of a trainer."""
     check_metric(
         trainer.args,
         trainer.reward_func_names,

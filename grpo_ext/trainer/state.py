@@ -32,7 +32,7 @@ RECORDS += [
 
 
 class CheckpointMismatch(ValueError):
-    """A checkpoint from which this run cannot resume exactly."""
+    """Raised for a checkpoint from which this run cannot resume exactly."""
 
 
 def load_plain(path: Path) -> Any:

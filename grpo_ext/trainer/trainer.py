@@ -208,9 +208,10 @@ class GRPOExtTrainer(GRPOTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Like TRL's `log`, but with more metrics.
 
-        These are reward failures and skipped steps; in training, time, throughput and memory; in
-        TRL's evaluation, the scores of the best constant answer. `train_loss` becomes the mean of
-        the whole run.
+        These are reward failures and skipped steps; in training, time, throughput, memory and the
+        hours left; in TRL's evaluation, the scores of the best constant answer. If TRL evaluates
+        one of several data sets, its name is added to the metrics. `train_loss` becomes the mean
+        over the whole run.
         """
         if "train_loss" in logs:
             logs["train_loss"] = mean_loss(self)
@@ -307,5 +308,5 @@ class GRPOExtTrainer(GRPOTrainer):
 
     @property
     def save_error(self) -> str | None:
-        """Why the last checkpoint could not be written; `None` if it was, or there is none yet."""
+        """Why the last checkpoint could not be written; `None` if it was written or none is due."""
         return self.parts.checkpoints.error

@@ -40,8 +40,7 @@ def scored_by_trl(
 ) -> Judged:
     """Return the generation that TRL has just made and scored as a `Judged` record.
 
-    Its lists and table hold this rank's completions; its rewards and advantages, those of all
-    ranks.
+    Its lists and table hold this rank's completions; its rewards and advantages cover all ranks.
 
     Args:
         trainer: the trainer that made the generation.

@@ -1,4 +1,4 @@
-"""What the turns of an episode earn, in environments with `credit: turn`."""
+"""Compute what each turn of an episode earns, in environments with `credit: turn`."""
 
 from __future__ import annotations
 

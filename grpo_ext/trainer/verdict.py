@@ -5,7 +5,7 @@ The verdict goes into the last lines of the output and the model card, and decid
 
 from dataclasses import dataclass
 
-#: The KL drowns out the rewards in a step if less than this share of its gradient is theirs.
+#: The KL drowns out the rewards in a step if they contribute less than this share of its gradient.
 LEAST_SHARE = 0.01
 #: Nothing was learnt if the KL drowned out the rewards in at least this share of the steps, and
 #: there were at least `ENOUGH_STEPS` of them.
@@ -32,7 +32,7 @@ class Progress:
     varied: int = 0  # of these, those in groups within which some reward differs
     filtered: int = 0  # of these, those with signal that `group_filter` left out
     kl_steps: int = 0  # optimizer steps with a KL and with advantages
-    kl_alone: int = 0  # of these, those whose rewards the KL drowned out (`LEAST_SHARE`)
+    kl_alone: int = 0  # of these, those in which the KL drowned out the rewards (`LEAST_SHARE`)
     shift: float | None = None  # change of the weights, relative to their size; `None`: unknown
 
     def __add__(self, other: "Progress") -> "Progress":
