@@ -116,7 +116,7 @@ def last_boxed(text: str, limit: int = 10_000) -> str | None:
 
 
 def last_boxes(text: str) -> str | None:
-    r"""Return the contents of the last `\boxed{...}` and of those before it in the same list.
+    r"""Return the content of the last `\boxed{...}`, with the boxes before it in the same list.
 
     For example, return `1, 2` for `x = \boxed{1} and x = \boxed{2}`. Return `None` if there is no
     box, or the last one does not close.

@@ -19,7 +19,7 @@ _VERDICT_FIRST = re.compile(
     rf"(?:^|, ){_THEREFORE}((?i:yes|no|true|false))\b(?:[,.;:!-]|$)"
     r"|\b(?:statement|claim) is (true|false)$"
 )
-# What may contradict a verdict before it: `Yes, but ...`, `Yes, it is not ...`
+# Words that may contradict a verdict before them: `Yes, but ...`, `Yes, it is not ...`
 _RESERVATION = re.compile(
     r"\b(?:but|however|although|though|unless|except|actually|wait|maybe|perhaps|depends|only"
     r"|yes|no|true|false)\b",
@@ -33,7 +33,10 @@ _LONE_WORD = re.compile(r"[\s*().]*([A-Za-z]{1,30})[\s*().]*")
 
 
 def words_at_end(text: str, request: Request) -> str | None:
-    """Return the words with which the last sentence answers a question; `None` if it does not."""
+    """Return the words that answer a question in the last sentence; `None` if there are none.
+
+    For a question that expects yes or no, the whole last line is searched as well.
+    """
     sentence = last_sentence(text)
     words = bold_words(sentence)
     sentence = sentence.replace("**", "")
@@ -85,7 +88,7 @@ def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str |
 
 
 def verdict(passage: str) -> str | None:
-    """Return the yes, no, true or false that begins a passage, as in `Yes, it is.`
+    """Return the yes, no, true or false of a passage: `Yes, it is.`, `The statement is true`.
 
     Return `None` if there is none, or if the rest of the passage contradicts it.
     """

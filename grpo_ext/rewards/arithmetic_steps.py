@@ -1,9 +1,9 @@
 """Find arithmetic steps such as `3 + 4 = 7` or `(3 + 4) × 2 = 7 × 2 = 14`, and check them.
 
 One pass over the text divides it into sides: expressions that end at a word, punctuation, a line
-break, an equals sign or an arrow. A step is two sides joined by an equals sign or arrow, at least
-one of which has an operator. What the scanner cannot read with certainty (powers, percentages,
-unknowns, an operator after a word) is not a step: it is neither right nor wrong.
+break, an equals sign or an arrow. A step is two sides joined by an equals sign or an arrow. At
+least one side must have an operator. Text that the scanner cannot read with certainty (powers,
+percentages, unknowns, an operator after a word) is not a step: it is neither right nor wrong.
 """
 
 import re
@@ -95,7 +95,7 @@ class Side:
 
 
 class Step(NamedTuple):
-    """One step of arithmetic in a text: an expression and what the text says it equals."""
+    """One step of arithmetic in a text: an expression and the result that the text states."""
 
     begin: int  # position of its first character in the text
     end: int
@@ -276,8 +276,9 @@ def is_small_numeral(character: str) -> bool:
 def step_between(left: Side, right: Side, link: str) -> Step | None:
     """Return the step that two sides make; `None` if there is none.
 
-    Both sides must be expressions, and at least one must compute something. Text that does not
-    belong to the step, such as trailing operators, is first removed from the sides.
+    Both sides must be expressions, at least one must have an operator, and they must differ. Before
+    an arrow there must be an operator, and after it a number. Text that does not belong to the
+    step, such as trailing operators, is first removed from the sides.
     """
     right.drop_operators()
     if right.opened:

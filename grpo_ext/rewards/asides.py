@@ -1,4 +1,4 @@
-"""Remove what follows a value without changing the answer: remarks, reasons, comparisons.
+"""Remove words after a value that do not change the answer: remarks, reasons, comparisons.
 
 In `She has 6 bones left, 2 fewer than Rex (see above)`, the words after `left` are such asides.
 """
@@ -41,7 +41,7 @@ _NOTE = re.compile(
     rf"|[.!?][\s(*_]{{1,10}}{_NOTE_START}[^\n.!?]*[.!?)*_]*\Z",
     re.IGNORECASE,
 )
-# What shows that a note corrects the answer
+# Signs that a note corrects the answer
 _CORRECTION = re.compile(
     r"[=≈]|\b(?:so|thus|therefore|hence|wrong|incorrect|however|but|actually|instead|should|must"
     r"|total|mistake|error|correct(?:ion|ed)?|answer (?:is|was|would)|####)\b|answer:|boxed",
@@ -93,7 +93,7 @@ _HYPOTHESIS = re.compile(
     r"|To [^.!?\n]{1,100} could)\b[^.!?\n]*[.!?]?\s*\Z"
 )
 _MODALS = {"could", "can", "would", "might"}
-# What precedes a number in a phrase such as `after 60 days`, `out of the 12`
+# Words before the number in a phrase such as `after 60 days`, `out of the 12`
 _KNOWN_BY = r"(?:the|his|her|its|their|all|those|these)"
 _CIRCUMSTANCE = re.compile(
     r"(?i)(?<=[a-z]) out of ?$"
@@ -114,7 +114,7 @@ def without_remarks(text: str) -> str:
 
 
 def without_check(text: str) -> str:
-    """Remove sentences after the answer that only check it, at the end of a text."""
+    """Remove sentences at the end of a text that only check the answer before them."""
     return without_aside(text, _CHECK)
 
 
@@ -136,7 +136,7 @@ def without_notes(text: str) -> str:
 
 
 def without_hypothesis(text: str, request: Request) -> str:
-    """Remove a hypothetical last sentence, unless the question is hypothetical as well."""
+    """Remove a hypothetical last sentence, unless the question is hypothetical or unknown."""
     if not request.text or not _MODALS.isdisjoint(request.text.split()):
         return text
     return without_aside(text, _HYPOTHESIS)
@@ -246,9 +246,9 @@ def rounds(decimal: str, exact: str, factor: int = 1) -> bool:
 def without_circumstances(sentence: str, request: Request) -> str:
     """Drop trailing prepositional phrases with known numbers from a sentence.
 
-    The question's numbers are known; a number after "the", "his" and the like is known as well. A
-    phrase is dropped only if a value precedes it in the same clause. Words that repeat the question
-    (`to get an average of 93`) are dropped, too.
+    The question's numbers are known, and so is any number after "the", "his" and the like, or after
+    "out of". A phrase is dropped only if a value precedes it in the same clause and no new claim
+    follows it. Words that repeat the question (`to get an average of 93`) are dropped, too.
     """
     values = list(VALUE.finditer(sentence))
     while len(values) > 1:

@@ -73,7 +73,7 @@ _AND = re.compile(r"\band (?:then|so|hence|thus|therefore|thereby)\b(?= \$?[a-z]
 
 
 def with_conclusion(text: str, request: Request) -> str:
-    """In the last sentence with a value, remove what follows the value that was asked for.
+    """Cut the last sentence with a value after the value that was asked for.
 
     The value is written in digits. Text that may change the answer, such as a new claim, is kept.
     """
@@ -155,10 +155,10 @@ def before_definition(sentence: str, request: Request) -> str:
 def own_clause(sentence: str, request: Request) -> str:
     """Cut a sentence after the clause that answers the question.
 
-    If names split the sentence, that is the one clause with the name that the question asks about;
-    otherwise, the clause whose subject shares the most words with the question. The sentence is
-    returned unchanged if there is a tie, if the clause has no value or a list of values, or if the
-    rest of the sentence makes a new claim.
+    If the sentence is about several persons, use the clause with the name that the question asks
+    about. Otherwise use the clause with the subject that shares the most words with the question.
+    Return the sentence unchanged if there is a tie, if the clause has no value or a list of values,
+    or if the rest of the sentence makes a new claim.
     """
     clauses = [sentence]
     if request.name is not None:
@@ -225,7 +225,7 @@ def preferred(
 
 
 def is_rate(sentence: str, amount: re.Match[str]) -> bool:
-    """Return whether "per" or "each" follows an amount, as in `10 miles per hour`."""
+    """Return whether "per", "each" or "every" follows an amount, as in `10 miles per hour`."""
     return _RATE.match(sentence, amount.end()) is not None
 
 
@@ -238,9 +238,9 @@ def has_nouns(sentence: str, start: int, nouns: frozenset[str]) -> bool:
 def described_amount(
     sentence: str, amounts: list[re.Match[str]], words: frozenset[str]
 ) -> re.Match[str]:
-    """Return the last amount that a word of the question follows, or else the last amount.
+    """Return the last amount before a word of the question, or else the last amount.
 
-    For example, return `48 walls` in `48 walls purple and 32 walls green` if the question has
+    For example, return `48 walls` in `48 walls purple and 32 walls green` if the question contains
     "purple". Only amounts with the same noun as the last one are considered.
     """
     last = amounts[-1]
@@ -283,8 +283,9 @@ def has_claim(behind: str, request: Request) -> bool:
 def is_claimed(behind: str, value: re.Match[str], request: Request) -> bool:
     """Return whether a value after the amount may also answer the question.
 
-    It may not if a noun follows it, if "than" precedes it, or if it is a price that is not asked
-    for. A number of the question counts only as a result: `is 20`, `= 20`.
+    It cannot answer the question if a noun follows it, if "than" precedes it, or if it is a price
+    and the question does not ask for money. A number of the question counts only as a result:
+    `is 20`, `= 20`, and `leaving 20` if the question asks for a remainder.
     """
     if _NOUN.match(behind, value.end()):
         return False

@@ -1,4 +1,4 @@
-r"""Recognize answers that repeat what the question asks to convert: `72 km/h` instead of m/s."""
+r"""Recognize answers that repeat a quantity instead of converting it: `72 km/h` instead of m/s."""
 
 import re
 from fractions import Fraction
@@ -98,7 +98,7 @@ def has_other_unit(gold: str, answer: str) -> bool:
 
 
 def repeats_number(numbers: frozenset[Fraction], gold: str, answer: str) -> bool:
-    """Return whether an answer is a number from the question, and the gold answer a formula for it.
+    """Return whether an answer is a number of the question although the gold answer is a formula.
 
     Examples: 60 for `2^2 \\cdot 3 \\cdot 5`, and 45000 for `4.5 \\times 10^4`.
     """

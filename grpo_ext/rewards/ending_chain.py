@@ -46,7 +46,7 @@ _VALUE = re.compile(r"[0-9]|\\(?:pi|infty|frac|sqrt)")
 
 
 def ending_chain(text: str) -> str | None:
-    """Return the answer that a chain of equations at the end of a text gives; `None` without one.
+    """Return the answer in a chain of equations at the end of a text; `None` without a chain.
 
     The answer is the last side with its unit, together with the name on the first side and any
     numeric sides that may disagree with it; sides with symbols are dropped. An equation for an
@@ -155,7 +155,8 @@ def has_symbol(formula: str) -> bool:
 def is_evidence(side: str, last: str) -> bool:
     """Return whether a side counts as part of the answer, so that the gold answer must equal it.
 
-    Such a side has no symbols, and the last side is a number other than a rounding of its value.
+    Such a side has no symbols, and the last side is a number. If that number is a decimal, the side
+    must have another value, not one that rounds to the decimal.
     """
     is_readable = not _UNREAD.search(side) and not _APPROXIMATE.search(side)
     if has_symbol(side) or not is_readable or not _VALUE.search(side):

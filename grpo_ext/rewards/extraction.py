@@ -101,10 +101,10 @@ def find_answer(
 
 
 def with_conclusion_of_tag(answer: str, request: Request) -> str:
-    """Cut the sentences of an `<answer>` block as those without a tag are cut.
+    """Apply `without_notes` and `with_conclusion` to the sentences of an `<answer>` block.
 
-    An answer with a box, without words, or that begins with the letter of a choice is returned
-    unchanged.
+    An answer is returned unchanged if it has a box, has no words, or begins with the letter of a
+    choice.
     """
     if boxed(answer) is not None or not is_sentence(answer) or _OPTION_FIRST.match(answer.strip()):
         return answer
@@ -141,10 +141,10 @@ def is_marked(completion: str) -> bool:
 
 
 def chosen_letter(text: str) -> str | None:
-    """Return the last choice that is stated ("the answer is C"), or else that of the last line.
+    """Return the letter in the last statement such as "the answer is C", or else in the last line.
 
     The last line may name it in other ways, as in `Choice D) 10.` A statement that is reconsidered
-    afterwards does not count. Return `None` if there is no choice.
+    afterwards does not count. Return `None` if there is no letter.
     """
     statements = list(_STATED_CHOICE.finditer(text))
     if statements and not _RECONSIDERED.search(text, statements[-1].end()):
@@ -161,10 +161,11 @@ def chosen_letter(text: str) -> str | None:
 
 
 def listed_values(text: str) -> str | None:
-    """Return `x = 7, x = -7` for a list at the end that gives one value of an unknown in each line.
+    """Return the values in a list at the end of a text, joined as in `x = 7, x = -7`.
 
-    Return `None` if there is no list of at least two lines, or if its lines name different
-    unknowns.
+    Each line of the list has one value of the same unknown. Return `None` if there is no list of at
+    least two lines, if its lines name different unknowns, or if the values are longer than
+    `MAX_ANSWER`.
     """
     items = []
     for line in reversed(text.rstrip().splitlines()):
@@ -182,7 +183,7 @@ def listed_values(text: str) -> str | None:
 
 
 def boxed(text: str) -> str | None:
-    """Return the content of the last box and of those before it that belong to the same list.
+    """Return the content of the last box, together with the boxes before it in the same list.
 
     Return `None` if there is no box, or if the content is empty or longer than `MAX_ANSWER`.
     """
@@ -193,9 +194,10 @@ def boxed(text: str) -> str | None:
 
 
 def stated(text: str, in_words: bool = False) -> str | None:
-    """Return what follows the last `####` or "answer is"; `None` if it is withdrawn afterwards.
+    """Return the answer after the last `####` or "answer is"; `None` if it is withdrawn afterwards.
 
-    Without such a mark, return the bold text at the end or the last formula or number.
+    If another answer is stated afterwards, return that answer. Without such a mark, return the bold
+    text at the end or the last formula or number.
     """
     statements = list(_STATED.finditer(text))
     if not statements:
@@ -213,9 +215,10 @@ def stated(text: str, in_words: bool = False) -> str | None:
 def emphasised(text: str, *, in_words: bool = False) -> str | None:
     """Return the answer in bold at the end of a completion: `So **x = 2, y = 3**.`
 
-    Return `None` if there is none. Bold words without a number count only with `in_words`. A number
-    in words is written in digits and may be followed by one word, except `one`, which is also an
-    article: `**One moment**`.
+    Return `None` if there is none, or if the bold text ends with a colon. Bold words without a
+    number count only with `in_words`. A number in words is written in digits. One word may follow
+    it, but not after `one`, which is also an article: `**One moment**`. It does not count after a
+    word such as "or" or "not".
     """
     match = _BOLD_AT_END.search(text[-MAX_ANSWER:])
     if match is None:
@@ -237,12 +240,12 @@ def emphasised(text: str, *, in_words: bool = False) -> str | None:
 def piece_of(text: str, in_words: bool = False) -> str | None:
     """Return the formula or number in the text of an answer, or else the text itself.
 
-    Signs and units are normalized first, and outer asterisks and a final period removed. If the
-    text states the answer ("the answer is ..."), only the rest of that sentence is read. A sentence
-    yields its last formula or number. Any other text is returned whole, and so is a sentence that
-    has none or that begins with an option letter such as `(B)`; `None` if this is empty or longer
-    than `MAX_ANSWER`. With `in_words`, a text that begins with "yes", "no", "true" or "false" and a
-    punctuation mark yields that word.
+    Signs and units are normalized first, and outer asterisks and a final period are removed. If the
+    text states the answer ("the answer is ..."), only the rest of that sentence is read. For a
+    sentence, return its last formula or number. If it has none, if it begins with an option letter
+    such as `(B)`, or if the text is not a sentence, return the whole text, or `None` if that is
+    empty or longer than `MAX_ANSWER`. With `in_words`, a text that begins with "yes", "no", "true"
+    or "false" and a punctuation mark yields that word.
     """
     text = with_short_units(with_ascii_signs(text.strip(" \t\r\n*"))).removesuffix(".")
     statement = _STATED.search(text)

@@ -159,10 +159,11 @@ def undelimited(text: str, start: int) -> str | None:
 
 
 def value_of(formula: str, unit: str) -> str | None:
-    """Return the answer that a formula gives, followed by `unit`.
+    """Return the answer in a formula, followed by `unit`.
 
     A chain such as `x = 3 + 4 = 7` is reduced to its name and last side. Return `None` for other
-    equations that end in a number, which `last_number` reads.
+    equations that end in a number, because `last_number` reads that number. The braces of a set
+    are escaped (`{1, 2}` becomes `\\{1, 2\\}`), and it gets no unit.
     """
     if formula.startswith("{"):
         return rf"\{formula[:-1]}\}}"
@@ -178,7 +179,7 @@ def value_of(formula: str, unit: str) -> str | None:
 
 
 def is_named(text: str) -> bool:
-    """Return whether a text gives a value to a name: `x = 2`."""
+    """Return whether a text assigns a value to a name: `x = 2`."""
     sides, operators = chain(text)
     return operators == ("=",) and is_name(sides[0])
 
@@ -194,9 +195,9 @@ def is_balanced(text: str) -> bool:
 
 
 def without_delimiters(formula: str) -> str:
-    """Remove the math delimiters around a formula, and what precedes the last arrow in it.
+    """Remove the math delimiters around a formula, and everything up to its last arrow.
 
-    A text with several formulas is returned unchanged.
+    A text with several formulas, or without delimiters, is returned unchanged.
     """
     for opening, closing in _DISPLAY:
         inner = formula.removeprefix(opening).removesuffix(closing)
@@ -273,7 +274,7 @@ def last_dollar(text: str, end: int, *, closes: bool) -> int:
 
 
 def last_number(text: str, start: int) -> str | None:
-    """Return the last number, sum or list of numbers after `start` that the text does not negate.
+    """Return the last number, sum or list of numbers after `start` that the text does not deny.
 
     A date or a number such as `100-meter` counts only if there is no other number, and an
     alternative (`12 or 13`) is returned together with the value before "or". Return `None` if there

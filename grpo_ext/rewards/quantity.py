@@ -106,11 +106,11 @@ Unit = tuple[str, Fraction]  # (dimension, size)
 
 
 class Number(NamedTuple):
-    """A number in a text."""
+    """A number parsed from a text."""
 
     value: Fraction  # exactly as written
     place: Fraction = Fraction(0)  # the value of its last decimal place; 0 if it is not a decimal
-    percent: bool = False  # whether a percent sign follows
+    percent: bool = False  # whether a percent sign follows; it does not change `value`
     unit: Unit | None = None  # the unit of measure after it, or the unit of its currency sign
 
 
@@ -128,8 +128,9 @@ def names_of_kind(kinds: tuple[str, ...]) -> set[str]:
 def number(text: str) -> Number | None:
     """Parse `text` (as returned by `notation.plain`) as a single number.
 
-    A percent sign, a unit of measure or a label (`10 paper clips`) may follow the number. Return
-    `None` if any other text is left over.
+    The number may be in words (`twenty-four`) or have a multiplier (`2 million`) or several units
+    (`2 hours 30 minutes`). A percent sign, a unit of measure or a label (`10 paper clips`) may
+    follow it. Return `None` if any other text is left over.
     """
     text = _OUT_OF.sub(r"\1/\2", with_digits(text))
     compound = compound_number(text)
@@ -172,7 +173,7 @@ def with_digits(text: str) -> str:
 def compound_number(text: str) -> Number | None:
     """Parse a quantity such as `72 hours 30 minutes` and convert it to its first unit.
 
-    Return `None` for any other text, or if the units are not of one kind, from larger to smaller.
+    Return `None` for any other text, if the units differ in kind, or if they do not decrease.
     """
     parts = _PARTS.findall(text)
     if len(parts) < 2 or _PARTS.sub("", text):
@@ -210,7 +211,7 @@ def arithmetic(text: str) -> Number | None:
     """Evaluate arithmetic such as `48/2 + 48` exactly.
 
     Return `None` for any other text, if the expression divides by zero, or if it has the signs of
-    two currencies. The value of a sum of amounts such as `€30 + €18` has their currency as unit.
+    two currencies. The unit of a sum such as `€30 + €18` is its currency; the sign `$` is ignored.
     """
     signs = {sign for sign in CURRENCY_SIGNS if sign in text}
     if len(signs) > 1:
@@ -233,7 +234,7 @@ def without_label(text: str) -> str:
     """Remove the words after a number or formula that name what is counted.
 
     For example, `paper clips` from `10 paper clips`, or `square units` from `18 + 2\\pi square
-    units`.
+    units`. Return the text unchanged if the words may change the value, as in `10 thousand`.
     """
     match = _LABEL.search(text)
     if match is None or _NO_LABEL.search(match[0]):
@@ -256,9 +257,9 @@ def angle_in_radians(text: str) -> str | None:
 def split_unit(text: str) -> tuple[str, Unit | None]:
     r"""Split the unit of measure off the end of a text; return (rest, unit).
 
-    A unit is a product of units with exponents: `cm^2`, `km/h`, `m s^{-2}`, `N \cdot m`. It is
-    `None` if there is none or if it may be a symbol, as in `10m`; the text then stays whole. It is
-    also `None` for a rate such as `$294 / week`, of which only `$294` is returned.
+    The unit may be a product of units with exponents: `cm^2`, `km/h`, `m s^{-2}`, `N \cdot m`.
+    Without a unit, or if the unit may be a symbol, as in `10m`, return the whole text and `None`.
+    For a rate such as `$294 / week`, return `$294` and `None`.
     """
     text = _FRACTION_OF_UNITS.sub(r" \1/\2", text.replace(" mph", " mile/hour"))
     for match in _UNIT_START.finditer(text, max(0, len(text) - MAX_UNIT)):
@@ -279,9 +280,9 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
 
 
 def unit_of(text: str) -> Unit | None:
-    """Parse a whole text as a product of units; `None` if it is anything else.
+    """Parse a product of units; return (dimension, size), or `None` for any other text.
 
-    Return its dimension, such as `length^1 time^-1`, and its size.
+    The dimension is a string such as `length^1 time^-1`.
     """
     if text == "":
         return None
@@ -307,7 +308,8 @@ def unit_of(text: str) -> Unit | None:
 def exact(text: str) -> tuple[Fraction, Fraction] | None:
     """Return (value, place) of a number, fraction or mixed number; `None` for any other text.
 
-    `place` is the value of the last decimal place, 0 if the number is not a decimal.
+    `place` is the value of the last decimal place, 0 if the number is not a decimal. Return `None`
+    also if a denominator is 0, or if the fraction of a mixed number is not between 0 and 1.
     """
     with_slashes = _FRAC.sub(lambda m: f" {m[1] or m[2]}/{m[3] or m[4]}", text)
     match = _NUMBER.fullmatch(with_slashes.strip())
@@ -336,7 +338,8 @@ def exact(text: str) -> tuple[Fraction, Fraction] | None:
 def same_number(gold: Number, answer: Number) -> bool:
     """Return whether two numbers are equal, exactly or as a rounded or truncated decimal.
 
-    Units are converted, and one of the numbers may lack its unit. If only one number has a percent
+    Units of one kind are converted, and one of the numbers may lack its unit, or have degrees
+    without a scale where the other has Celsius or Fahrenheit. If only one number has a percent
     sign, the sign may be read or ignored: `36%` equals both `0.36` and `36`. A percentage never
     equals a number with a unit.
     """

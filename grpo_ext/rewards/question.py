@@ -1,4 +1,4 @@
-r"""Parse a question for what its answers are checked against: choices, units and formulas."""
+r"""Find the choices, units and formulas in a question that its answers are checked against."""
 
 import re
 import string
@@ -89,8 +89,8 @@ class Question(NamedTuple):
     quantities: frozenset[Quantity] = frozenset()  # the quantities with units that it states
     names_unit: bool = False  # whether it names a unit for the answer
     forms: tuple[Callable[[str], bool], ...] = ()  # checks of the forms that it asks for
-    converts_unit: bool = False  # whether it asks for the answer in that unit only
-    asks_year: bool = False  # whether it asks in which year something was
+    converts_unit: bool = False  # whether it asks to convert a quantity to another unit
+    asks_year: bool = False  # whether it asks in which year something happened
     request: Request = Request()
 
     def content(self, letter: str | None) -> str | None:
@@ -166,7 +166,10 @@ def read_question(text: str) -> Question:
 
 
 def choices_of(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the choices A, B, C, ... as (letter, content); empty if there are fewer than two."""
+    """Return the choices A, B, C, ... as (letter, content); empty if there are fewer than two.
+
+    The content of the last choice ends with its line.
+    """
     labels: list[re.Match[str]] = []
     longest: list[re.Match[str]] = []
     for match in _LABEL.finditer(text):
@@ -211,8 +214,8 @@ def is_unfinished(question: Question, gold: str, answer: str, *, is_marked: bool
     A marked answer (in a box, after "answer is", ...) is unfinished if it is a sum and the question
     asks to rewrite or evaluate a number.
 
-    An unmarked answer is unfinished if its last side has a power, root, factorial or binomial, or
-    is a sum or a product of sums.
+    An unmarked answer is unfinished if its last side is not a number, and has a power, root,
+    factorial or binomial, or is a sum or a product of sums.
     """
     if question == Question() or number(gold) is None or (is_marked and not question.converts):
         return False
@@ -236,10 +239,11 @@ def has_asked_form(question: Question, gold: str, answer: str) -> bool:
 
 
 def asked_value(question: Question, gold: str, answer: str) -> str:
-    """Return the value that the question asks for, if an answer's equations give it.
+    """Return the value that the question asks for, if an answer's equations contain it.
 
     For example, `1/3` from `a = 1/3, b = 0, a + b = 1/3` if the question asks for a + b. If it asks
-    for a year, that is the year of a date. Otherwise the answer is returned unchanged.
+    for a year and the answer is a date, return the year of the date. Otherwise return the answer
+    unchanged.
     """
     date = date_of(answer) if question.asks_year else None
     if date is not None and date.year is not None:
@@ -262,7 +266,7 @@ def repeats(question: Question, gold: str, answer: str) -> bool:
     """Return whether an answer fails to convert a number of the question.
 
     Either it repeats a number or quantity that the gold answer writes in another notation or unit,
-    or the question asks for one unit and the answer is in another.
+    or the question asks for a conversion and the answer has another unit than the gold answer.
     """
     if not question.choices and repeats_number(question.numbers, gold, answer):
         return True
@@ -276,6 +280,7 @@ def arranged(question: Question, gold: str, answer: str) -> tuple[str, str]:
     """Return (gold, answer), both as tuples if the question asks to put values in order.
 
     Otherwise, names with subscripts that only the answer uses (`x_1 = 3, x_2 = 1`) are removed.
+    Without a question, both are returned unchanged.
     """
     if question.ordered:
         return in_order(gold, answer)
@@ -339,9 +344,9 @@ def chosen_contents(question: Question, gold: str, answer: str) -> tuple[str, st
 def in_asked_unit(question: Question, gold: str, answer: str, solution: str) -> str:
     """Add a unit to a gold answer that is a plain number.
 
-    The unit is the one that the question asks for, or else the one that follows the number in the
-    solution, if the answer has a unit of the same kind. Without such a unit the gold answer is
-    returned unchanged.
+    Use the unit that the question asks for. If it asks for none, use the unit that follows the
+    number in the solution, provided that the answer has a unit of the same kind. Without such a
+    unit, or if the gold answer is not a plain number, return the gold answer unchanged.
     """
     plain_number = number(gold)
     if plain_number is None or plain_number.percent or plain_number.unit:

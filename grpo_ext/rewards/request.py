@@ -87,13 +87,13 @@ _PER = re.compile(r"\b(?:per|each|every)\b")
 
 
 class Request(NamedTuple):
-    """What a question asks for, and the numbers that it states."""
+    """The parsed request of a question; the defaults mean that nothing is known."""
 
     amount: re.Pattern[str] | None = None  # matches `14 bags` for "how many bags"
     name: str | None = None  # the only name in the main clause of the request
     text: str = ""  # the question in lower case, without punctuation
     names: frozenset[str] = frozenset()  # capitalized words of the question
-    numbers: frozenset[Fraction] = frozenset()  # those that the question states
+    numbers: frozenset[Fraction] = frozenset()  # the numbers that the question states
     letters: frozenset[str] = frozenset()  # unknowns whose values it asks for
     nouns: frozenset[str] = frozenset()  # stems: "red", "balloon" for "how many red balloons"
     words: frozenset[str] = frozenset()  # stems of the words of the request
@@ -114,7 +114,7 @@ def words_in_lower_case(text: str) -> str:
 
 
 def request_of(question: str, numbers: frozenset[Fraction]) -> Request:
-    """Parse what a question asks for; `numbers` are those that it states."""
+    """Parse the last request in a question; `numbers` are the numbers that the question states."""
     letters = frozenset(_LETTER.findall(question))
     matches = list(_COUNT_OR_MEASURE.finditer(question))
     if not matches:
@@ -176,7 +176,7 @@ def requested_nouns(request: re.Match[str]) -> frozenset[str]:
 def requested_amount(
     question: str, request: re.Match[str], nouns: frozenset[str]
 ) -> re.Pattern[str] | None:
-    """Return a pattern that matches amounts of what the question asks for; `None` if unknown."""
+    """Return a pattern for the amounts that the question asks for; `None` if unknown."""
     if request["share"]:
         return WORDED_FRACTION
     if request["percent"]:

@@ -227,7 +227,7 @@ def signed(parts: list[str]) -> tuple[str, ...]:
 
 
 def label(text: str) -> tuple[str | None, str]:
-    r"""Split `x = 5`, `x \in \{5\}` or `A(1, 2)` into (name, value); other texts have no name."""
+    r"""Split `x = 5`, `x \in \{5\}` or `A(1, 2)` into (name, value); else return (`None`, text)."""
     sides, operators = chain(text)
     if operators and set(operators) == {"="} and is_name(sides[0]):
         return sides[0], " = ".join(sides[1:])
