@@ -108,8 +108,14 @@ def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
 def is_right(question: Question, solution: str, gold: str, answer: str, marked: bool) -> bool:
     """Return whether an answer equals the gold answer and answers the question as asked.
 
-    `solution` is the whole solution, in which `gold` was found; `marked` says whether the
-    completion marks its answer, as with a box. Raises the same exceptions as `equal`.
+    Raises the same exceptions as `equal`.
+
+    Args:
+        question: the parsed question.
+        solution: the whole solution that contains the gold answer.
+        gold: the gold answer in plain notation.
+        answer: the answer in plain notation.
+        marked: whether the completion marks its answer, for example with a box.
     """
     if typography(gold) == typography(answer):
         return True
@@ -141,7 +147,7 @@ def is_comparable(gold: str) -> bool:
 def gold_answer(solution: str) -> str | None:
     """Return the gold answer in plain notation.
 
-    Return `None` if the solution clearly has none: if what is found is too long, has no letter or
+    Return `None` if the solution clearly has none: if the text found is too long, has no letter or
     digit, or is prose.
     """
     _, sign, behind = solution.rpartition("####")

@@ -161,7 +161,7 @@ def close(value: float | None, gold: float | None, tolerance: float) -> float | 
 def regex_(completions: list[str], *, pattern: str, whole: bool = False) -> list[float | None]:
     """1 if the completion contains a match of the pattern, else 0; None if it takes too long.
 
-    The whole completion is searched, including its thoughts.
+    The completion is searched with its thoughts, but only its first 100,000 characters.
 
     Args:
         pattern: a pattern in the syntax of the package `regex`, which extends Python's `re`; `.`

@@ -57,7 +57,7 @@ _CLOSED = re.compile(r"\[|\]|\\infty")
 
 
 def arrangement_of(text: str) -> str | None:
-    """Return "interval" or "tuple" if a question tells what `(1, 2)` means, else `None`."""
+    """Return "interval" or "tuple" if a question says what `(1, 2)` means, else `None`."""
     if _TUPLE.search(text):
         return "tuple"
     if _INTERVAL.search(text):
@@ -80,7 +80,7 @@ def is_list_for_interval(arrangement: str | None, gold: str, answer: str) -> boo
 
     `[0, 2]`, `[0, 2)` and `(0, \\infty)` are intervals unless the question asks for a tuple. `(0,
     2)` is a point unless the question asks for an interval. Either form is an interval if the list
-    gives two values to one unknown: `x = 0, x = 2`.
+    assigns two values to one unknown: `x = 0, x = 2`.
     """
     pairs = []
     lists = []

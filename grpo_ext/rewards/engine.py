@@ -66,8 +66,8 @@ def same_formula(gold: str, answer: str) -> bool:
     """Return whether two formulas, matrices or sets are equal.
 
     Raises:
-        Unreadable: if the engine cannot read the gold answer.
-        NeedsEngine: inside `without_engine`.
+        Unreadable: if the gold answer is beyond the limits, or the engine cannot read it.
+        NeedsEngine: inside `without_engine`, if both are within the limits.
     """
     formulas = parsed(gold, answer)
     if formulas is None:
@@ -179,15 +179,16 @@ def verified(a: Any, b: Any) -> bool:
 
 
 def pairs_of_values(a: Any, b: Any) -> list[tuple[Any, Any]]:
-    """Return the values of two expressions at those of `POINTS` where both have one."""
+    """Return pairs of the two expressions' values, at the `POINTS` where both have a value."""
     pairs = zip(values(a, b), values(b, a), strict=True)
     return [(x, y) for x, y in pairs if x is not None and y is not None]
 
 
 def values(found: Any, other: Any) -> list[Any]:
-    """Return an expression's value at each of `POINTS`; `None` where it has none.
+    """Return an expression's value at each of `POINTS`; `None` where it has no finite value.
 
-    Symbols get their values by name, so that equal symbols of `found` and `other` get equal ones.
+    All are `None` if `found` or `other` is not a scalar expression. A symbol gets its value by
+    name, so that a symbol of both expressions has the same value in both.
     """
     from sympy import Expr, I
 

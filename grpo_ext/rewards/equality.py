@@ -108,7 +108,8 @@ def same_residue(gold: str, answer: str) -> bool:
 def with_variable_of(gold: str, answer: str) -> str:
     """Rename the answer's function variable, or constant of integration, to the gold answer's.
 
-    For example, return `f(x) = x + 2` for `f(y) = y + 2`.
+    For example, return `f(x) = x + 2` for `f(y) = y + 2` if the gold answer begins with `f(x) =`.
+    Any other answer is returned unchanged.
     """
     if gold.endswith("C") and _CONSTANT.search(gold) and _CONSTANT.search(answer):
         if "C" in answer:
@@ -181,7 +182,7 @@ def same_name(expected: str | None, actual: str | None) -> bool:
 
 
 def matches(expected: list[str], actual: list[str], same: Callable[..., bool]) -> bool:
-    """Return whether `same` pairs all parts, in any order; removes paired parts from `actual`."""
+    """Return whether `same` pairs all parts, in any order. Remove paired parts from `actual`."""
     for part in expected:
         partner = next((other for other in actual if same(part, other)), None)
         if partner is None:
@@ -263,7 +264,7 @@ def value_sides(sides: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
 def computed_sides(sides: tuple[str, ...]) -> tuple[str, ...]:
     """Drop the sides with symbols from a chain that ends in a value, if two or more remain.
 
-    The sides that are dropped are the formula that the others evaluate. Otherwise all sides are
+    The dropped sides are the formula, and the remaining sides evaluate it. Otherwise all sides are
     returned.
     """
     computed = tuple(side for side in sides if not _SYMBOL.search(side))
@@ -273,7 +274,7 @@ def computed_sides(sides: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def same_equations(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
-    """Return whether two equations with two sides and an unknown each are equivalent."""
+    """Return whether two equations are equivalent; `False` unless each has 2 sides and a symbol."""
     equations = []
     for sides in (expected, actual):
         if len(sides) != 2 or not _SYMBOL.search("=".join(sides)):
@@ -300,7 +301,11 @@ def same_relation(gold: str, answer: str) -> bool:
 
 
 def same_expression(gold: str, answer: str) -> bool:
-    """Compare two formulas without relations, and their units if both have one."""
+    """Compare two formulas without relations, and their units if both have one.
+
+    An angle in degrees may equal a formula in radians. A number never equals a formula with
+    symbols.
+    """
     if not _SYMBOL.search(gold) and _SYMBOL.search(without_label(answer)) and number(gold):
         return False
     in_radians = angle_in_radians(gold), angle_in_radians(answer)

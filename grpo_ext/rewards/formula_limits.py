@@ -84,7 +84,10 @@ def has_shallow_brackets(formula: str) -> bool:
 
 
 def has_small_factorials(formula: str) -> bool:
-    """Return whether all factorials and binomials in a formula are of small, plain numbers."""
+    """Return whether all factorials and binomials in a formula are of small, plain numbers.
+
+    A formula with a power as well is refused.
+    """
     if not _FACTORIAL.search(formula):
         return True
     if _AFTER_VALUE.search(formula) or _POWER.search(formula):
@@ -93,7 +96,10 @@ def has_small_factorials(formula: str) -> bool:
 
 
 def has_small_powers(formula: str) -> bool:
-    """Return whether towers of exponents and the cost of computing powers are small."""
+    """Return whether towers of exponents and the cost of computing powers are small.
+
+    In a matrix, every power is refused.
+    """
     if r"\begin" in formula:  # the entries of a matrix grow with every multiplication
         return not _POWER.search(formula)
     for exponent in _EXPONENT.findall(formula):

@@ -22,7 +22,7 @@ Same = Callable[[str, str], bool]  # returns whether two parts of answers are eq
 
 
 class Interval(NamedTuple):
-    """The numbers between two ends, each of which may be included."""
+    """The numbers between two ends; `has_low` and `has_high` include the ends themselves."""
 
     low: str
     high: str

@@ -79,7 +79,7 @@ def is_proper_name(text: str) -> bool:
 
 
 def letter_of(text: str) -> str | None:
-    """Return the letter if a whole text is one choice (`B`, `(B)` or `B.`), else `None`."""
+    """Return the letter of a text that is only a choice (`B`, `(B)` or `B.`), else `None`."""
     match = _LETTER.fullmatch(text)
     return None if match is None else match[1]
 
@@ -150,7 +150,7 @@ def minutes_of(clock: re.Match[str]) -> set[int]:
     """Return the times of day, in minutes after midnight, that a clock time can mean.
 
     A time such as 2:15, without a.m. or p.m., has two meanings; 02:15 and 14:15 have only one. An
-    invalid time has none, and neither has a bare 19.
+    invalid time or a bare 19 has none.
     """
     hour = int(clock[1])
     minute = int(clock[2] or 0)
@@ -191,8 +191,8 @@ def as_text(text: str) -> str:
     """Normalize a text for comparison: drop filler words and ignore case.
 
     Ordinals and Roman numerals are replaced by numbers, so that `second quadrant` equals `Quadrant
-    II`. Names of days and months are cut to three letters, and `Yes, it is.` becomes `yes`. A
-    single letter keeps its case.
+    II`. Names of days and months are cut to three letters, `Yes, it is.` becomes `yes`, and `no
+    solution` becomes `none`. A single letter keeps its case.
     """
     text = text.strip("() .")
     if len(text) == 1 or text.isdecimal():
