@@ -48,8 +48,8 @@ QUESTIONS = """
     getrusage getsid getuid setrlimit sysinfo uname
 """
 
-# What bubblewrap's first process and the harness need to start Python, fork, wait, and load the
-# second filter.
+# The calls that bubblewrap's first process and the harness need to start Python, fork, wait, and
+# load the second filter.
 STARTING = """
     clone execve fcntl fork ioctl kill prctl prlimit64 seccomp socketpair vfork wait4 waitid
 """

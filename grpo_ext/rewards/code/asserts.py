@@ -11,7 +11,7 @@ from grpo_ext.rewards.code.inside.canonical import NotPlain, canonical
 from grpo_ext.rewards.code.sandbox import START_SHARE, Job, Limits, run
 
 TRUE = canonical(True)
-# What `ast.literal_eval` raises for a text that is not a literal.
+# The exceptions of `ast.literal_eval` for source code that is not a literal.
 NO_LITERAL = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
 MAX_REMEMBERED = 1024  # rows whose asserts and right sides are cached for the rest of their group
 _evaluated: dict[tuple[str, tuple[str, ...]], dict[str, str | None]] = {}
@@ -42,7 +42,7 @@ class Asserts:
     def cheatable(self) -> list[str]:
         """The conditions on which a program could cheat, because they use its objects.
 
-        `with_expected_texts` may find more: those whose right side has no canonical text.
+        `with_expected_texts` may find more, if an expected value has no canonical text.
         """
         return [
             question.condition
@@ -81,7 +81,7 @@ def parse_asserts(tests: tuple[str, ...]) -> Asserts:
 
 
 def called_functions(asserts: Asserts) -> set[str]:
-    """Return the names of the functions of the program that the asserts call."""
+    """Return the names of the program's functions that the asserts call."""
     known = known_names(asserts.imports)
     called = set()
     for questions in asserts.tests:
@@ -107,7 +107,7 @@ def not_an_assert(test: str) -> ValueError:
 
 
 def known_names(imports: str) -> set[str]:
-    """Return the builtins and the names bound by `imports`: those that need no program."""
+    """Return the names that need no program: the builtins and the names bound by `imports`."""
     names = set(dir(builtins))
     for statement in ast.parse(imports).body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -117,9 +117,9 @@ def known_names(imports: str) -> set[str]:
 
 
 def questions_of(condition: ast.expr, names: set[str]) -> list[Question]:
-    """Split an assert's condition into `Question`s; `a and b` yields those of both parts.
+    """Split an assert's condition into `Question`s; `a and b` yields the questions of both parts.
 
-    `names` are those that an expected value may use (see `known_names`).
+    An expected value may use only `names` (see `known_names`).
     """
     if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.And):
         questions = []
@@ -193,8 +193,8 @@ def with_expected_texts(
     """Return the questions of each assert, each with the canonical text of the correct answer.
 
     Literals are parsed in this process. Other right sides are evaluated in a sandbox without the
-    program. If the resulting value has no canonical text, such as an object of a class, the
-    question becomes one about the whole condition.
+    program. If this fails, or the value has no canonical text (for example, an object of a class),
+    the question is replaced by a question about the whole condition.
 
     Args:
         asserts: the asserts of a row.
@@ -258,7 +258,8 @@ def literal_text(source: str) -> str | None:
 def paired(tests: dict[str, object]) -> list[object]:
     """Return the tests of APPS, `{"inputs": [...], "outputs": [...]}`, as a list of mappings.
 
-    The list is empty if the mapping has another form.
+    Each mapping has the keys `input` and `output`. The list is empty if `inputs` or `outputs` is
+    not a list, or their lengths differ.
     """
     inputs = tests.get("inputs")
     outputs = tests.get("outputs")
@@ -271,6 +272,8 @@ def paired(tests: dict[str, object]) -> list[object]:
 
 def tests_as_list(tests: object) -> list[object]:
     """Return a row's tests as a list; a string is parsed as JSON or as a Python literal.
+
+    A mapping without `fn_name` is converted with `paired`.
 
     Raises:
         ValueError: if the result is not a list, or is empty.

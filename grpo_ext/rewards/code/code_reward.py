@@ -122,7 +122,12 @@ def outputs_right(program: str, tests: list[dict[str, Any]], limits: Limits) -> 
 def values_right(
     program: str, asserts: Asserts, limits: Limits, refuse_cheatable: bool
 ) -> list[bool]:
-    """Return, for each assert, whether the program's values are the expected ones."""
+    """Return, for each assert, whether the program's values equal the expected values.
+
+    Raises:
+        ValueError: if `refuse_cheatable` is true and the program could cheat on an assert.
+        MachineFault, TimeoutError: if the program was not run.
+    """
     start_by = time.monotonic() + limits.start_seconds
     if refuse_cheatable:
         check_not_cheatable(asserts.cheatable)

@@ -22,8 +22,8 @@ class Conversation:
         ready_pipe: the read end of the pipe on which the sandbox reports that it is ready, that is,
             that the program is isolated.
         unsent: the bytes of the job that have not been sent yet.
-        deadline: the time (`time.monotonic`) by which the sandbox must be ready and, once it is, by
-            which it must have ended.
+        deadline: the latest time (`time.monotonic`) for the sandbox to become ready. Once it is
+            ready, the latest time for it to end.
         seconds: how long the program may run once the sandbox is ready.
     """
 

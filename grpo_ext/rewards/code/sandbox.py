@@ -69,7 +69,7 @@ class Limits:
 
     @property
     def start_seconds(self) -> float:
-        """The seconds in which right sides are evaluated and the sandbox starts, before the run."""
+        """The seconds allowed for evaluating right sides and starting the sandbox."""
         return max(MIN_START_SECONDS, START_SHARE * self.seconds)
 
     @property
@@ -102,7 +102,7 @@ class Job:
 class Answer:
     """A program's output and exit code for one input.
 
-    The code is `None` if the program was killed at its limit of time or output.
+    `status`, the exit code, is `None` if the program was killed at its limit of time or output.
     """
 
     status: int | None
@@ -231,7 +231,8 @@ def message(job: Job, limits: Limits) -> bytes:
 def end(process: subprocess.Popen, isolated: bool) -> None:
     """Kill the sandbox, wait for it, and close its pipes.
 
-    The first process in its namespace dies with bubblewrap, and all others with that one.
+    When bubblewrap is killed, the kernel kills all processes in its namespace. Without isolation,
+    the process group is killed.
     """
     if not isolated:
         with suppress(ProcessLookupError):

@@ -10,7 +10,7 @@ has none). `status` is the program's exit code, or null if it was killed at a li
 
 This process is protected from the program, which cannot signal it, trace it, or write to its
 descriptors. The forked process writes a byte to READY_FD when its limits and its filter are in
-place: whatever happens from then on is the program's doing.
+place. Any fault after that is the program's.
 """
 
 import base64
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def read_output(fd: int, deadline: float, room: int) -> tuple[bytes, bool]:
-    """Return what the program wrote, and whether it closed the pipe within the limits.
+    """Return the program's output, and whether it closed the pipe within the limits.
 
     Args:
         fd: the read end of the pipe.
@@ -182,7 +182,8 @@ def run_program(job: dict[str, Any], writing_fd: int) -> None:
 
     Without expressions, exceptions and `SystemExit` reach the interpreter, which shuts down as
     after any script: it waits for threads, runs `atexit` handlers, flushes its buffers, and sets
-    the exit code.
+    the exit code. With expressions, the exit code is 0, or 1 if an expected value does not fit in
+    memory.
     """
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
@@ -194,7 +195,7 @@ def run_program(job: dict[str, Any], writing_fd: int) -> None:
         exec(compile(job["program"], "program.py", "exec"), namespace)
         return
     for statements in (job["program"], job["imports"]):
-        with suppress(BaseException):  # what it defined until then is judged
+        with suppress(BaseException):  # the definitions before the error are still judged
             exec(compile(statements, "program.py", "exec"), namespace)
     for expression in job["expressions"]:
         try:

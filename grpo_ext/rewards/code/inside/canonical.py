@@ -21,8 +21,8 @@ def canonical(value: Any, expected: bool = False) -> str:
     count as the built-in type that they extend: a `Counter` is a dict, a namedtuple is a tuple.
 
     Args:
-        value: None, numbers, strings, bytes, and lists, tuples, sets, dicts, deques and ranges of
-            these.
+        value: None, a number, string, bytes or range, or a list, tuple, set, dict, `dict.keys()`
+            or deque of such values.
         expected: whether this is the right side of a comparison. An `OrderedDict` has no text
             there, because its equality depends on the other operand.
 
