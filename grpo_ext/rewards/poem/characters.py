@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 
 @lru_cache(maxsize=1)
 def variants() -> dict[str, str]:
-    """Map characters to those of 平水韵 that they stand for, such as 发 to 發 and 髮.
+    """Map each character to the characters of 平水韵 that it stands for, such as 发 to 發 and 髮.
 
     A character that stands only for itself is not included.
     """

@@ -41,7 +41,7 @@ class Form:
 
 
 def line_pattern(second: str, last: str, length: int) -> str:
-    """Return the tones of a line, given those of its second and its last character."""
+    """Return the tones of a line, given the tones of its second and its last character."""
     if length == 5:
         return FIVE[second, last]
     return second * 2 + FIVE[OPPOSITE[second], last]
@@ -66,9 +66,10 @@ def forms(length: int, count: int) -> tuple[Form, ...]:
 
 @lru_cache(maxsize=4)
 def counted_places(length: int, strict: bool) -> tuple[int, ...]:
-    """Return the places of a line, counted from 0, whose tones must fit.
+    """Return the places of a line, counted from 0, where the tones must fit.
 
-    These are all places if `strict`; otherwise only those that the rule 一三五不论 does not leave free.
+    These are all places if `strict`. Otherwise the places that the rule 一三五不论 leaves free are
+    omitted.
     """
     if strict:
         return tuple(range(length))

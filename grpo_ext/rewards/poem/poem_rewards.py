@@ -99,7 +99,7 @@ def explain_yun(
 def judged_verse(
     completion: str, lines: Sequence[str], **options: Any
 ) -> tuple[list[str], list[int], Verdict]:
-    """Return the lines and positions that `locate_verse` returns, and the verdict on the poem."""
+    """Return the poem and positions from `locate_verse`, and the verdict on the poem."""
     poem, places = locate_verse(completion, lines)
     return poem, places, judge(poem, **options)
 
@@ -172,8 +172,8 @@ def poem_yun(
 ) -> list[float | None]:
     """1 if the last line ends on a level-tone character of the poem's rhyme group, else 0.
 
-    The group is the one that most rhyming lines share. These are the even lines, and the first if
-    it rhymes in the best pattern.
+    The rhyme group is the group that most rhyming lines share. The rhyming lines are the even
+    lines, and the first line if it rhymes in the best pattern.
 
     Args:
         lines: the poem's given lines, all but the last, as a list for each row. Rows without 3 or 7
