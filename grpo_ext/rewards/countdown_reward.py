@@ -15,7 +15,7 @@ _TOLERANCE = 1e-5
 def fault(
     text: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
 ) -> str | None:
-    """Return what is wrong with a completion, or `None` if it is correct.
+    """Return the reason why a completion is wrong, or `None` if it is correct.
 
     Args:
         text: the completion.
@@ -35,7 +35,7 @@ def fault(
 def fault_of(
     expression: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
 ) -> str | None:
-    """Return what is wrong with an expression, or `None` if it is correct.
+    """Return the reason why an expression is wrong, or `None` if it is correct.
 
     The other arguments are those of `fault`.
     """
@@ -100,7 +100,10 @@ def readable(number: int | Fraction) -> str:
 def explain_countdown(
     completion: str, *, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
 ) -> Explanation:
-    """Explain the score of a completion in a few lines, and mark the answer that was read."""
+    """Explain the score of a completion in a few lines, and mark the answer that was read.
+
+    The parameters are those of `fault`.
+    """
     lines = []
     answer = first_answer(completion)
     if answer is not None:

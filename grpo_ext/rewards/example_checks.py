@@ -9,7 +9,13 @@ from grpo_ext.rewards.reward import Example, Score
 
 
 def check_reward(name: str) -> tuple[list[str], int]:
-    """Run all examples of a reward; return the faults found and the number of examples."""
+    """Run all examples of a reward; return the faults found and the number of examples.
+
+    Examples with equal scores are a fault too, unless a server or a language model computes them.
+
+    Raises:
+        ValueError: if no reward has this name.
+    """
     info = lookup(name)
     faults = []
     for example in info.examples:

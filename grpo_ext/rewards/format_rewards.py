@@ -102,6 +102,9 @@ def length(
         prefer: "shorter" (at most the target), "longer" (at least the target) or "near".
         unit: "tokens" (the trainer's token ids), "characters" or "words" (separated by white
             space).
+
+    Raises:
+        ValueError: if `unit` is "tokens" and there are no token ids.
     """
     if unit == "words":
         lengths = [len(completion.split()) for completion in completions]

@@ -188,7 +188,8 @@ class Guard:
         """Return the scores and, by row, the errors.
 
         Call the reward once for all rows. If that fails, or if the reward declares `needs_cpu`,
-        call it for each row instead.
+        call it for each row instead. If the first call returned a wrong number of scores although
+        each row succeeds on its own, all rows fail.
         """
         count = len(arguments["completions"])
         error_text = ""
@@ -308,7 +309,7 @@ def guard_rewards(
 
     Args:
         rewards: functions, reward models, ids of reward models, or guards.
-        labels: the names of their metrics; None for a reward's own name.
+        labels: the name of each reward's metric, in the same order; None: the reward's own name.
         workers: the number of processes for CPU-heavy rewards; 0 for none.
         timeout: seconds that a row may take, also in a worker process; None: no limit.
         options: other options of `Guard`.
@@ -329,7 +330,7 @@ def takes_guard(reward: object) -> bool:
 
 
 def reward_name(reward: Callable) -> str:
-    """Return the name of a reward's metric."""
+    """Return the `__name__` of a function, also inside a `partial`, or else the class name."""
     name = getattr(reward, "__name__", None)
     if name:
         return name

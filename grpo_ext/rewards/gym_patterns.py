@@ -1,4 +1,4 @@
-"""Which texts the scorers of `reasoning_gym` may evaluate as Python.
+"""Limit the texts that the scorers of `reasoning_gym` evaluate as Python.
 
 Nine of its scorers pass the answer to `eval` or to sympy's parser, which calls `eval`, and five do
 so with a part of the problem. Both come from outside, so a text must match the pattern of its
@@ -50,7 +50,7 @@ def may_score(generator: str, answer: str) -> bool:
 
 
 def matches(pattern: re.Pattern[str], text: str) -> bool:
-    """Return whether a text matches a pattern, and is short and simple enough to be evaluated."""
+    """Return whether a text matches a pattern; a formula must also be short, with few powers."""
     if pattern is not _FORMULA:
         return pattern.fullmatch(text) is not None
     num_powers = len(_POWER_OF_BRACKETS.findall(text))

@@ -1,10 +1,10 @@
-"""Verifiable instructions: each check decides from the text alone whether it was followed.
+"""Verifiable instructions: each check decides from the text alone whether one was followed.
 
-Names and parameters are those of IFEval (arXiv 2311.07911), whose rows have them in the columns
-`instruction_id_list` and `kwargs`. `startend:start_checker`, `detectable_format:json_keys` and
+Names and parameters are the same as in the columns `instruction_id_list` and `kwargs` of IFEval
+(arXiv 2311.07911). `startend:start_checker`, `detectable_format:json_keys` and
 `length_constraints:number_lines` are additions. IFEval's `language:response_language` is left out
-because it needs a language detector. Words are runs of letters and digits, as in IFEval;
-sentences end with `.`, `!` or `?`, whereas IFEval uses a trained model.
+because it needs a language detector. As in IFEval, words are runs of letters, digits and
+underscores. Sentences end with `.`, `!` or `?`, whereas IFEval uses a trained model.
 """
 
 import inspect
@@ -122,7 +122,7 @@ def count_sentences(text: str) -> int:
 
 
 def parts_between(text: str, separator: str) -> list[str]:
-    """Split a text at `separator`, dropping an empty first or last part."""
+    """Split a text at `separator` and strip the parts; drop an empty first or last part."""
     parts = [part.strip() for part in text.split(separator)]
     if not parts[0]:
         parts.pop(0)
@@ -208,9 +208,10 @@ def number_of_paragraphs(text: str, *, num_paragraphs: Count) -> bool:
 def first_word_of_paragraph(
     text: str, *, num_paragraphs: Count, nth_paragraph: Count, first_word: Text
 ) -> bool:
-    """Check for exactly `num_paragraphs` paragraphs, the nth of which begins with `first_word`.
+    """Check for exactly `num_paragraphs` paragraphs, and for the first word of one of them.
 
-    Paragraphs are separated by empty lines, and `nth_paragraph` counts from 1.
+    Paragraphs are separated by empty lines, and `nth_paragraph` counts from 1. Case and punctuation
+    around the word are ignored.
     """
     paragraphs = [part.strip() for part in text.split("\n\n") if part.strip()]
     if len(paragraphs) != num_paragraphs or not 1 <= nth_paragraph <= num_paragraphs:

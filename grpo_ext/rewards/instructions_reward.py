@@ -70,7 +70,7 @@ def runs_of(words: list[str]) -> set[tuple[str, ...]]:
 
 
 def word_limit(names: Sequence[str], parameters: Sequence[Parameters]) -> int | None:
-    """Return the lowest limit that a row's "less than N words" sets; `None` if it sets none."""
+    """Return the lowest limit in a row's instructions "less than N words"; `None` without one."""
     limits = []
     for name, row_parameters in zip(names, parameters, strict=True):
         if name != NUMBER_OF_WORDS or row_parameters is None:
@@ -111,7 +111,11 @@ def explain_instructions(
     allow_copies: bool = True,
     max_tokens: int | None = None,
 ) -> Explanation:
-    """Say which instructions a completion follows, one per line, and any reason to reject it."""
+    """Say which instructions a completion follows, one per line, and any reason to reject it.
+
+    The parameters are the columns of one row and the options of `instructions`. Copies of the
+    prompt and completions that were cut off are not detected.
+    """
     text = part_of(completion, part)
     results = followed(text, instruction_id_list, kwargs)
     lines = []
@@ -161,8 +165,8 @@ def instructions(
         min_words: the minimum number of words, unless an instruction asks for fewer.
         min_distinct: the minimum share of distinct words among all words.
         allow_copies: whether the text may copy eight words in a row from the prompt.
-        max_tokens: the limit of a completion in tokens; one that reaches it was cut off, and earns
-            0. `None`: such completions are judged like all others.
+        max_tokens: the limit of a completion in tokens; a completion that reaches it was cut off,
+            and earns 0. `None`: such completions are judged like all others.
     """
     acceptance = Acceptance(min_words, min_distinct, allow_copies)
     topics = [None] * len(completions) if topic is None else topic

@@ -13,7 +13,7 @@ from grpo_ext.rewards.reward import Score, plain_text
 from grpo_ext.rewards.signature import is_async, name_of
 
 ORM_CLASSES = ("ORM", "AsyncORM")  # ms-swift's base classes
-SCORE_PARAMETERS = ("solution_str", "ground_truth")  # by which verl's functions are recognised
+SCORE_PARAMETERS = ("solution_str", "ground_truth")  # a function with both is one for verl
 
 
 def with_trl_arguments(reward: Callable) -> Callable:

@@ -1,4 +1,4 @@
-"""The reward `reasoning_gym`: the score that the generator of a problem gives to its answers.
+"""The reward `reasoning_gym`: the score of an answer by the generator of its problem.
 
 It is registered only if the package is installed; the task `reasoning_gym` says how to install it.
 """
@@ -28,8 +28,8 @@ EXAMPLES = (
 def reasoning_gym(completions: list[str], entry: list[str]) -> list[float]:
     """The score, 0 to 1, that the generator of a problem gives to the last <answer>.
 
-    An <answer> in the thoughts does not count; without another one the score is 0. So is the score
-    of an answer that the scorer cannot read.
+    An <answer> in the thoughts does not count. The score is 0 if there is no other <answer>, or if
+    the scorer cannot read it.
 
     Args:
         entry: the problem, as the task `reasoning_gym` writes it.

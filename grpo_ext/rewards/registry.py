@@ -34,8 +34,8 @@ def register(
 ) -> Callable[[Callable], Callable]:
     """Register `function(completions, ...)` as a reward; the decorator returns it unchanged.
 
-    It also accepts an object whose `__call__` has these parameters, or a class of such objects
-    whose constructor needs no arguments.
+    It also accepts an object with a `__call__` that has these parameters, or a class of such
+    objects with a constructor that needs no arguments.
 
     Args:
         name: the reward's name: letters, digits, `_` and `-`, beginning with a letter.
@@ -99,7 +99,8 @@ def register(
 def check_free(name: str, function: Callable) -> None:
     """Raise `ValueError` if `name` belongs to another function.
 
-    A function may be registered again, as when a module is reloaded or a notebook cell is rerun.
+    A function may be registered again, as when a module is reloaded. In `__main__`, any other
+    function of `__main__` may take the name, as when a notebook cell is edited and rerun.
     """
     if name not in _registered:
         return
@@ -114,7 +115,7 @@ def check_free(name: str, function: Callable) -> None:
 
 
 def names() -> list[str]:
-    """Return all names that `build` knows, sorted."""
+    """Return the names of all registered rewards, sorted."""
     return sorted(_registered)
 
 
@@ -139,7 +140,7 @@ def build(name: str, **options: Any) -> Reward:
 
 
 def list_rewards() -> list[RewardInfo]:
-    """Return the catalogue, sorted by name."""
+    """Return the entries of all registered rewards, sorted by name."""
     return [_registered[name] for name in names()]
 
 

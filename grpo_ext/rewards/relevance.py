@@ -73,7 +73,15 @@ def n_grams(ids: Sequence[int], n: int) -> Iterator[tuple[int, ...]]:
 
 
 def explain_relevance(completion: str, *, part: Part = "answer", **options: Any) -> Explanation:
-    """Show the text that was judged, but no score: that needs the model, which is not loaded."""
+    """Show the judged text, without its score, because the model is not loaded.
+
+    Only an empty text gets a score, which is 0.
+
+    Args:
+        completion: the text of the completion.
+        part: as in `relevance`.
+        options: the other options of `relevance`; only `model` is read.
+    """
     text = part_of(completion, part).strip()
     if not text:
         return Explanation("relevance 0: there is no text to judge.")

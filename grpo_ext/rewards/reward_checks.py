@@ -45,7 +45,7 @@ def unique_names(rewards: Sequence[Any]) -> list[str]:
 def check_rewards(
     rewards: Sequence[Any], specs: Sequence[Any] = (), names: Sequence[str] | None = None
 ) -> None:
-    """Refuse rewards whose names collide, and functions that the trainer cannot call.
+    """Refuse rewards with equal names, and functions that the trainer cannot call.
 
     Args:
         rewards: functions, reward models, or ids of reward models; `Guard`s are unwrapped.
@@ -93,8 +93,8 @@ def label_for(label: str) -> str:
 def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
     """Refuse a function that cannot take the trainer's arguments and `columns` by name.
 
-    Registered rewards always pass, because they get only the arguments that they name. So do reward
-    models.
+    Registered rewards always pass, because they get only the arguments that they name. Reward
+    models pass as well, and so do functions whose parameters are unknown to Python.
 
     Raises:
         ValueError: if parameters are missing or positional-only, or the reward is a class.

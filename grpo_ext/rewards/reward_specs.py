@@ -7,7 +7,7 @@ An entry is a name, or a mapping with that name, its `weight` and its options. A
 registered reward (possibly from a file in `reward_plugins`), to a function
 (`package.module:function` or `path/file.py:function`), or to a reward model (its id or folder). A
 reward of weight 0 is logged but not trained on. `tasks`, a list of names, restricts a reward to the
-rows whose column "task" has one of them.
+rows with one of these names in the column "task".
 """
 
 import inspect
@@ -54,8 +54,8 @@ def resolve_rewards(
         plugins: Python files that register rewards.
 
     Raises:
-        ValueError: if a name or option is unknown, a weight is not a finite number, or two rewards
-            have the same metric name.
+        ValueError: if there is no spec, a spec is malformed, a name or option is unknown, a weight
+            is not a number within ±`LARGEST_WEIGHT`, or two rewards have the same metric name.
         WeightsError: if `reward_weights` do not match the rewards.
     """
     for path in plugins:
@@ -202,7 +202,7 @@ def load_plugin(path: str) -> None:
 
 
 def checked_weight(name: str, weight: Any) -> float:
-    """Return a weight as a float; raise `ValueError` if it is not within ±`LARGEST_WEIGHT`."""
+    """Return a weight as a float; raise `ValueError` unless it is within ±`LARGEST_WEIGHT`."""
     known: Any = (
         weight
         if isinstance(weight, numbers.Real) and not isinstance(weight, bool)

@@ -74,7 +74,10 @@ def explain_right_steps(
     part: Part = "thoughts",
     numbers: Numbers = "any",
 ) -> Explanation:
-    """Say how many steps are correct, and mark the wrong ones (at most `MAX_MARKS`)."""
+    """Say how many steps are correct, and mark the wrong ones (at most `MAX_MARKS`).
+
+    The parameters are the columns of one row and the options of `right_steps`.
+    """
     steps = steps_that_count(completion, part, numbers, nums)
     lines = [
         f"{len(steps)} distinct steps, {count_right(steps)} of them right; min_steps is "
@@ -120,6 +123,9 @@ def right_steps(
 
     Returns:
         The shares; `None` for a row that needs `nums` and has none.
+
+    Raises:
+        ValueError: if `numbers` is "nums" and the column `nums` is missing.
     """
     if numbers == "nums" and nums is None:
         raise ValueError("right_steps: `numbers: nums` needs the column `nums`, which is missing.")

@@ -22,11 +22,12 @@ def rewards_with_models(rewards: Iterable[Any]) -> list[Reward]:
 
 
 def set_model(rewards: Sequence[Any], model: object, revision: str | None = None) -> None:
-    """Set the option `model`, where it is None, to the model that the run starts from.
+    """Set the options `model` and `revision` to the model of the run, where `model` is None.
 
     Args:
         rewards: the rewards of the run.
-        model: the folder or id of that model; None if it is not known yet.
+        model: the folder or id of the model that the run starts from; None if it is not known yet,
+            so that nothing is set.
         revision: the model's revision on the hub.
 
     Raises:
@@ -47,8 +48,9 @@ def set_model(rewards: Sequence[Any], model: object, revision: str | None = None
 def set_prompts(rewards: Sequence[Any], rows: Iterable[Mapping[str, Any]] | None) -> None:
     """Set the option `unrelated`, where it is None, to the first distinct prompts of the data.
 
-    All ranks, steps and resumed runs thus use the same prompts. A reward with `tasks` gets prompts
-    of those tasks only. Does nothing if `rows` is None.
+    All ranks, steps and resumed runs thus use the same prompts. A reward with `tasks` gets only
+    prompts of these tasks. Rewards without an option `num_unrelated` are left unchanged, and so are
+    all rewards if `rows` is None.
     """
     for reward in rewards_with_models(rewards):
         options = reward.options

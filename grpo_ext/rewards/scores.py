@@ -1,4 +1,4 @@
-"""Turn what a reward function returned into scores, and what it raised into text.
+"""Convert a reward function's results to scores, and its exceptions to text.
 
 `FailureCount` counts the failures of user code: of a reward, or of a method of an environment.
 """
@@ -46,14 +46,14 @@ class Miscounted(ValueError):
 
 
 def scores_of(returned: Any, count: int) -> tuple[list[Score], dict[int, str]]:
-    """Return the scores of `count` completions and, by row, why an entry is not a score.
+    """Return the scores of `count` completions and, by row, the errors of entries without a score.
 
     Args:
-        returned: what the reward returned: an iterable of numbers and None.
+        returned: the reward's result: an iterable of numbers and None.
         count: the number of completions.
 
     Raises:
-        TypeError: if `returned` is not iterable, or is a string or a dict.
+        TypeError: if `returned` is not iterable, or is a string, bytes or a dict.
         Miscounted: if it does not have `count` entries.
     """
     if returned is None or isinstance(returned, str | bytes | dict):
@@ -73,7 +73,13 @@ def scores_of(returned: Any, count: int) -> tuple[list[Score], dict[int, str]]:
 
 
 def as_score(entry: Any) -> Score:
-    """Return a float within ±`LARGEST`, or None; raise `TypeError` or `ValueError` otherwise."""
+    """Return a score as a float, or None for None.
+
+    Raises:
+        TypeError: if `entry` is not a number.
+        ValueError: if it is infinite, NaN or beyond ±`LARGEST`.
+        Exception: any error of the entry's own `__float__`.
+    """
     if entry is None:
         return None
     if not hasattr(entry, "__float__") and not hasattr(entry, "__index__"):
@@ -112,8 +118,8 @@ def in_full(error: BaseException, function: Callable[..., Any] | None = None) ->
 def place_of(stack: Iterable[traceback.FrameSummary], function: Callable[..., Any] | None) -> str:
     """Return an error's place in the user's code as ` (file:line, in name)`; "" if unknown.
 
-    If no frame of `stack` is outside this package's machinery and the standard library, this is the
-    place of `function`.
+    If `stack` has no frame of the user's code, return the place of `function`, or else of the first
+    file outside this package's machinery.
     """
     frames = [frame for frame in stack if frame.filename not in MACHINERY]
     user_frames = frames_of_user(frames)
@@ -139,9 +145,10 @@ def frames_of_user(stack: Iterable[traceback.FrameSummary]) -> list[traceback.Fr
 
 
 def is_of_user_code(error: BaseException) -> bool:
-    """Return whether the user's own code raised an error, directly or in what it called.
+    """Return whether the user's own code raised an error, directly or in code that it called.
 
-    Otherwise a call of it failed, because it has other parameters, or a check of what it returned.
+    Otherwise the call failed because the code has other parameters, or a check of its result
+    failed.
     """
     return bool(frames_of_user(traceback.extract_tb(error.__traceback__)))
 

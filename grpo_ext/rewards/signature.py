@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from grpo_ext.common.suggestions import did_you_mean, unknown
 from grpo_ext.common.untrusted import is_secret
 
-# What TRL's trainer passes in addition to the completions and the data set's columns.
+# The arguments that TRL's trainer passes besides the completions and the data set's columns.
 EXTRAS = ("prompts", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
 # Marks an option without a default, which must be given.
 REQUIRED = inspect.Parameter.empty
@@ -70,7 +70,7 @@ def is_async(function: Callable) -> bool:
 
 
 def routine_of(function: Callable) -> Callable:
-    """Return the Python function that a reward calls: a partial's, or an object's `__call__`."""
+    """Return the function that a reward calls: itself, a partial's, or an object's `__call__`."""
     while isinstance(function, partial):
         function = function.func
     if inspect.isroutine(function) or inspect.isclass(function):
@@ -132,7 +132,7 @@ def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -
     Args:
         reward: the name of the reward, for messages.
         signature: the parameters of the reward.
-        given: values of keyword-only parameters and of optional ones.
+        given: values of keyword-only and optional parameters.
 
     Raises:
         ValueError: if an option is unknown, has a value of the wrong type, or is missing.

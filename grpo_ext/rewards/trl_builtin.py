@@ -1,7 +1,7 @@
 """TRL's rewards by name, with TRL's arguments as options.
 
-`cosine_scaled` and `reasoning_accuracy` judge answers like `accuracy`. TRL would pass whatever text
-a completion has to math-verify, whose alarms would cancel the deadline of a guard.
+`cosine_scaled` and `reasoning_accuracy` judge answers like `accuracy`. TRL would pass any text of a
+completion to math-verify, and math-verify's alarms would cancel the deadline of a guard.
 """
 
 import math
@@ -76,7 +76,7 @@ def cosine_scaled(
 ) -> list[float | None]:
     """Correctness scaled by length: correct answers earn more if short, wrong ones if long.
 
-    From TRL; arXiv 2502.03373, appendix C.1.
+    None if the gold answer cannot be read. From TRL; arXiv 2502.03373, appendix C.1.
 
     Args:
         solution: the gold answer.

@@ -22,7 +22,7 @@ MAX_EXTRA = 8  # workers beyond the pool's size, to replace overdue ones
 # and may still finish.
 EXTRA_NICENESS = 5
 END_LIMIT = 5.0  # seconds to wait for the exit code of a worker that closed its pipe
-MAX_FAILED_STARTS = 3  # in a row; then the waiting rows are given up
+MAX_FAILED_STARTS = 3  # consecutive; then the waiting rows are given up
 
 Result = tuple[Score, str | None]  # a row's score and its error
 Job = tuple[Future, bytes]  # a row's future, which gets a `Result`, and the message for the worker
@@ -237,7 +237,7 @@ class Worker(threading.Thread):
         return score, error
 
     def cause_of_death(self) -> str:
-        """Return the error for a row whose worker gave no answer."""
+        """Return the error of a row for which the worker sent no score."""
         if self.pool.stopped:
             return "RuntimeError: the pool has ended"
         assert self.process is not None
