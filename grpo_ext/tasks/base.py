@@ -25,9 +25,9 @@ Messages = list[dict[str, str]]
 
 
 class CheckedRow(dict):
-    """A row whose missing and null columns raise `ValueError` when they are read.
+    """A row that raises `ValueError` when a missing or null column is read.
 
-    A template would otherwise write "None" for them. `get` does not raise.
+    A template would otherwise write "None" for a null column. `get` does not raise.
     """
 
     def __missing__(self, column: str) -> Any:
@@ -56,9 +56,9 @@ class Task:
     default_rewards: ClassVar[dict[str, float]] = {}
 
     def use_environment(self, environment: str | Mapping[str, Any] | None) -> None:
-        """Note the `environment` of the recipe, which the task `environment` takes its rows from.
+        """Receive the recipe's `environment`, for a task that takes its rows from it.
 
-        By default, nothing is noted. It may raise `ValueError`.
+        The default does nothing. An override may raise `ValueError`.
         """
 
     def generate(self, split: str) -> Iterator[Row] | None:
@@ -78,13 +78,13 @@ class Task:
         return {}
 
     def prompt(self, row: Row) -> Messages | str:
-        """Return the chat messages of one row, or a text for a model without a chat template."""
+        """Return the chat messages of one row, or a string for a model without a chat template."""
         raise NotImplementedError
 
     def held_out_key(self, row: Row) -> Any:
-        """Return a key for what a row asks, which `held_out_share` hashes.
+        """Return a key that identifies a row's question, which `held_out_share` hashes.
 
-        The key is a number, a text, or a list or mapping of keys. Rows with the same key are held
+        The key is a number, a string, or a list or mapping of keys. Rows with the same key are held
         out together. The key should depend only on the data, so that rewording the prompt does not
         change which rows are held out. By default it is the prompt without its system message.
         """
@@ -137,8 +137,8 @@ class Task:
             prompts: whether to turn rows into examples; if not, the rows stay as they are.
 
         Raises:
-            ValueError: if the task does not generate such rows, or if no row is left. A stream
-                raises the latter only when it is read.
+            ValueError: if the task does not generate such rows, the data set cannot be opened, or
+                no row is left. A stream is not checked for rows.
         """
         from datasets import Dataset, IterableDataset
 
@@ -201,7 +201,7 @@ def chat(system: str | None, user: str | Messages) -> Messages:
 
 
 def template_fields(template: str) -> set[str]:
-    """Return the names of the fields that a template has in braces.
+    """Return the names of the fields in braces in a template.
 
     Raises:
         ValueError: if the braces do not match.

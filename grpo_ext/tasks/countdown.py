@@ -19,8 +19,8 @@ from grpo_ext.tasks.base import Messages, Row, Task, chat, check_template, held_
 
 PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["countdown"]
 
-# For each count of numbers, up to how many sets are enumerated in full; with more sets, problems
-# are drawn at random. A set of four takes a hundred times the work of a set of three.
+# For each count of numbers, the maximum number of sets that are enumerated in full. With more sets,
+# problems are drawn at random. A set of four takes a hundred times the work of a set of three.
 LISTABLE_SETS = {2: 20_000, 3: 20_000, 4: 300}
 PATIENCE = 50_000  # stop after this many consecutive draws without a new problem
 
@@ -92,7 +92,7 @@ class Countdown(Task):
         return in_share(self.held_out_key(row), self.test_fraction)
 
     def held_out_key(self, row: Row) -> str:
-        """Return the sorted numbers and the target."""
+        """Return the sorted numbers and the target as a string."""
         problem = self.columns(row)
         return f"{sorted(problem['nums'])}={problem['target']}"
 
@@ -173,7 +173,7 @@ def apply(operator: str, a: int, b: int) -> int | None:
 def random_value(nums: list[int], operators: str, rng: random.Random) -> int | None:
     """Return the value of a random equation that uses every number once.
 
-    Returns `None` if the result of a step is negative or not whole.
+    Return `None` if the result of a step is negative or not whole.
     """
     values = list(nums)
     while len(values) > 1:
@@ -195,7 +195,7 @@ def random_index(sequence: Sequence[object], rng: random.Random) -> int:
 def reachable(nums: tuple[int, ...], operators: str) -> set[int]:
     """Return the values of all equations that use each number once.
 
-    Equations in which the result of a step is negative or not whole are left out.
+    Equations with a step whose result is negative or not whole are left out.
     """
     if len(nums) == 1:
         return {nums[0]}

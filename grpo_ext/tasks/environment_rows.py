@@ -1,4 +1,4 @@
-"""Rows for the environment of the recipe: those that come with it, or seeds."""
+"""Rows for the recipe's environment: the environment's own rows, or seeds for its episodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["environment"]
 
 @dataclass
 class EnvironmentRows(Task):
-    """The rows that come with the recipe's environment; if none do, seeds for its episodes.
+    """The rows of the recipe's environment, or seeds for its episodes if it has no rows.
 
     Held-out seeds start at 0, and training seeds follow them.
     """

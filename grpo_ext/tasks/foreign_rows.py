@@ -41,7 +41,13 @@ TEXT_BYTES = 8  # per text in memory, in addition to its characters
 
 
 def check_rows(path: Path) -> None:
-    """Raise `ValueError` if reading a data file could fill the memory or end the process."""
+    """Check that reading a data file can neither fill the memory nor crash the process.
+
+    A file that is missing or damaged passes, because `datasets` then reports the error.
+
+    Raises:
+        ValueError: if the file is not a regular file, or reading it is not safe.
+    """
     try:
         with open_plain(path) as file:
             status = os.fstat(file.fileno())
@@ -55,8 +61,11 @@ def check_rows(path: Path) -> None:
 def check_folder(folder: Path) -> None:
     """Check all data files in a folder and its subfolders with `check_rows`.
 
-    Call this after `check_tree`. Compressed files are refused, because their size says nothing
-    about their contents.
+    Call this after `check_tree`. Linked folders are not searched.
+
+    Raises:
+        ValueError: if `check_rows` refuses a file, or a file is compressed, because its size says
+            nothing about its contents.
     """
     waiting = [folder]
     while waiting:
@@ -231,7 +240,7 @@ def _is_compressed(message: bytes) -> bool:
 
 
 def _check_parquet(path: Path, size: int) -> None:
-    """Refuse a file with too many columns, or with a row group that is too large for memory."""
+    """Refuse a file with too many columns, with a large row group, or with unreadable texts."""
     from pyarrow import ArrowInvalid
     from pyarrow.parquet import ParquetFile
 
@@ -287,7 +296,7 @@ def _check_texts(path: Path, file: "ParquetFile", group: int, columns: list[str]
 
 
 def _text_bytes(array: Any) -> int:
-    """Return the bytes of all texts in a pyarrow array whose texts are dictionary-encoded."""
+    """Return the total bytes of the dictionary-encoded texts in a pyarrow array."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

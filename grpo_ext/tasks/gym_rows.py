@@ -47,7 +47,7 @@ def rows(generators: Sequence[Mapping[str, Any]], seed: int, test: bool) -> Iter
 
 
 def problems(name: str, options: dict[str, Any], seed: int, test: bool) -> Iterator[dict]:
-    """Yield the rows of one generator with distinct questions, until it has no further ones.
+    """Yield the rows of one generator with distinct questions, until it finds no new ones.
 
     Args:
         name: the name of the generator.
@@ -77,8 +77,8 @@ def problems(name: str, options: dict[str, Any], seed: int, test: bool) -> Itera
 def row_of(name: str, options: dict[str, Any], problem: Mapping[str, Any]) -> dict:
     """Return the row of a problem.
 
-    Its `entry` has all that the problem's scorer reads, as a Python literal: JSON would turn tuples
-    into lists, which some scorers judge differently.
+    Its `entry` contains everything that the problem's scorer reads, as a Python literal. JSON would
+    turn tuples into lists, which some scorers judge differently.
     """
     metadata = {}
     for key, value in problem["metadata"].items():

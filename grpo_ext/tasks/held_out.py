@@ -1,4 +1,4 @@
-"""Hold out a share of a data set for evaluation, by a hash of what each row asks."""
+"""Hold out a share of a data set for evaluation, by a hash of each row's question."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class HeldOutFilter:
     held_out: bool  # whether to keep the held-out rows, or the others
     read: int = field(default=0, init=False)  # rows passed to `keeps`
     kept: int = field(default=0, init=False)  # rows that stayed
-    lowest: int = field(default=NUM_HASHES, init=False)  # of the hashes of these rows
-    highest: int = field(default=0, init=False)
+    lowest: int = field(default=NUM_HASHES, init=False)  # the lowest hash of the rows read
+    highest: int = field(default=0, init=False)  # the highest hash of the rows read
 
     @property
     def title(self) -> str:
@@ -57,7 +57,7 @@ class HeldOutFilter:
         return f"held_out_share {self.share:g}: {counts} rows are {side}"
 
     def nothing_left(self, count: int) -> str:
-        """Return the error message for the case that none of `count` rows stays."""
+        """Return the error message to raise if none of `count` rows stays."""
         share = f"held_out_share {self.share:g}"
         if self.held_out:
             return f"{share} holds out none of the {count:,} rows{self._reason(count, 'larger')}"
@@ -68,7 +68,7 @@ class HeldOutFilter:
 
         Args:
             count: number of rows.
-            other: "larger" or "smaller": how the share must change to divide them.
+            other: "larger" or "smaller", the change of the share that divides the rows.
         """
         if self.lowest == self.highest:
             return (

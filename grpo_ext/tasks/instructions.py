@@ -1,6 +1,6 @@
 """Short texts that follow verifiable instructions, as in IFEval (arXiv 2311.07911).
 
-A row has a topic and one or more instructions, each of which the reward `instructions` can check.
+A row has a topic and one or more instructions that the reward `instructions` can check.
 Held-out rows have topics, and where possible parameters, that no training row has.
 """
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = None) -> Dataset:
     """Return the rows of all tasks, evenly interleaved, with the name of each row's task.
 
-    The name is in the column "task". Columns that a task lacks are `None` in its rows.
+    The name is in the column "task", which replaces any column of this name in the data. Columns
+    that a task lacks are `None` in its rows.
 
     Args:
         parts: the rows of each task, by its name.
@@ -61,9 +62,13 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
 
 
 def repeated_counts(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return the number of rows (tasks,) that each task gets for these shares, at least its own.
+    """Return (tasks,) row counts in proportion to `shares`, without leaving out any row.
 
-    Rows beyond those are repetitions.
+    A task with a count above its size has its first rows repeated.
+
+    Args:
+        sizes: (tasks,) number of rows of each task.
+        shares: (tasks,) relative shares of the tasks.
     """
     total = (sizes / shares).max()
     return np.maximum(np.rint(total * shares).astype(int), sizes)
@@ -72,9 +77,9 @@ def repeated_counts(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
 def mixed_streams(
     parts: Mapping[str, IterableDataset], shares: Mapping[str, float] | None, seed: int
 ) -> IterableDataset:
-    """Interleave the streams of all tasks at random until each has ended; restart those that end.
+    """Interleave the streams of all tasks at random until each has ended at least once.
 
-    Every row has the columns of all tasks.
+    A stream that ends earlier starts again. Every row has the columns of all tasks.
 
     Args:
         parts: the rows of each task, by its name.

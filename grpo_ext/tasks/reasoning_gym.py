@@ -104,7 +104,8 @@ def read_generators(entries: Sequence[str | Mapping[str, Any]]) -> list[Generato
     """Return the generators that a recipe names.
 
     Raises:
-        ValueError: if the package cannot be used, or an entry is not right.
+        ValueError: if the package cannot be used, there is no entry, or an entry is invalid or
+            repeated.
     """
     try:
         configs = generator_configs()

@@ -34,10 +34,14 @@ class RowFilter(Protocol):
         """
 
     def summary(self, part: str = "") -> str:
-        """Say how many rows stayed; `part`, such as "the first ", is put before the total."""
+        """Return a text that says how many rows stayed.
+
+        Args:
+            part: text to put before the total, such as "the first ".
+        """
 
     def nothing_left(self, count: int) -> str:
-        """Return the error message for the case that none of `count` rows stays."""
+        """Return the error message to raise if none of `count` rows stays."""
 
 
 def filter_rows(
@@ -51,7 +55,7 @@ def filter_rows(
         row_filter: the filter.
 
     Raises:
-        ValueError: if none of the rows stays, unless there are none or `rows` is a stream.
+        ValueError: if no row stays. An empty data set or a stream does not raise it.
     """
     from datasets import Dataset
     from tqdm.auto import tqdm

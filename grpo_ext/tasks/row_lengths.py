@@ -22,12 +22,12 @@ IMAGES = ("image", "images")  # columns that TRL adds to the prompt
 class LengthFilter:
     """Drops rows whose prompt or reference answer has too many tokens.
 
-    The tokens of a prompt are those that the model reads, including the chat template and its
-    generation prompt. The reference answer is `Task.reference_answer`, tokenized without special
-    tokens.
+    A prompt is tokenized as the model reads it, with the chat template and its generation prompt.
+    The reference answer is `Task.reference_answer`, tokenized without special tokens. A maximum of
+    `None` is not checked.
 
     Attributes:
-        read, kept: the number of rows passed to `keeps`, and the number of those that stayed.
+        read, kept: the number of rows passed to `keeps`, and the number of rows that stayed.
         shortest_prompt, shortest_answer: the number of tokens of the shortest prompt and answer so
             far; `None` if none was counted.
     """
@@ -80,7 +80,7 @@ class LengthFilter:
         return stays.tolist()
 
     def prompt_lengths(self, examples: Sequence[Row]) -> list[int]:
-        """Return the number of tokens of each prompt as the model reads it."""
+        """Return the number of tokens of each prompt; raise `ValueError` if one has images."""
         for name in IMAGES:
             if any(example.get(name) is not None for example in examples):
                 raise ValueError(
@@ -98,7 +98,7 @@ class LengthFilter:
         return list(map(len, encoded.input_ids))
 
     def nothing_left(self, count: int) -> str:
-        """Return the error message for the case that none of `count` rows stays."""
+        """Return the error message to raise if none of `count` rows stays."""
         shortest = []
         if self.shortest_prompt is not None:
             shortest.append(f"the shortest prompt has {self.shortest_prompt} tokens")

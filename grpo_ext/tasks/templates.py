@@ -1,4 +1,4 @@
-"""Fill the templates of prompts, whose braces name columns of a row."""
+"""Fill the templates of prompts with the columns of a row."""
 
 import string
 from collections.abc import Mapping
