@@ -1,12 +1,11 @@
 """The correction for a separate sampler: importance weights between two engines.
 
-A ratio is the probability of a token as scored here, divided by the probability that the sampler
-returned. Both come from the same policy, but the two engines round differently. "token" modes
-weight each token by its own ratio, "sequence" modes by the product over the completion, and
-"geometric" modes by the geometric mean over the completion, which does not grow with its length.
-"truncate" clamps a ratio to the bounds, and "mask" sets a ratio outside them to 0. The names are
-those of TRL's `vllm_importance_sampling_mode`; papers call truncated ratios TIS and masked ones
-MIS.
+A ratio is the trainer's probability of a token divided by the sampler's. Both come from the same
+policy, but the two engines round differently. "token" modes weight each token by its own ratio,
+"sequence" modes by the product over the completion, and "geometric" modes by the geometric mean
+over the completion, which does not grow with its length. "truncate" clamps a ratio to the bounds,
+and "mask" sets a ratio outside them to 0. The mode names are the values of TRL's
+`vllm_importance_sampling_mode`; papers call truncated ratios TIS and masked ratios MIS.
 """
 
 from torch import Tensor
@@ -23,7 +22,7 @@ def sampler_correction(
     """Return the importance weights that multiply the policy term.
 
     Args:
-        logps: (B, T), the log-probs under the policy that sampled, as scored here.
+        logps: (B, T), the trainer's log-probs under the policy that sampled.
         sampled: (B, T), the sampler's log-probs; NaN gives the token a ratio of 1.
         mask: (B, T), 1 for counted tokens.
         mode: "token_truncate", "token_mask", "sequence_truncate", "sequence_mask",

@@ -68,7 +68,7 @@ class KeptSet:
 
     @classmethod
     def of_tokens(cls, tokens: list[int], vocab_size: int) -> KeptSet:
-        """Return the kept sets of positions at which only the token itself was kept."""
+        """Return the kept set of positions at which only the given token was kept."""
         return cls(
             vocab_size=vocab_size,
             counts=torch.ones(len(tokens), dtype=torch.long),

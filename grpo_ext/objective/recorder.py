@@ -55,8 +55,8 @@ class Recorder:
         params: the resolved sampling parameters.
         strict: whether to refuse processors that do more than divide by the temperature and remove
             tokens.
-        every: record log-probs only for each row whose index is a multiple of this, to save time.
-            Kept tokens are recorded for all rows.
+        every: record log-probs only for rows at multiples of this index, to save time. Kept tokens
+            are recorded for all rows.
     """
 
     def __init__(self, params: SamplingParams, strict: bool = True, every: int = 1):
@@ -129,7 +129,7 @@ class Recorder:
         self._rows = self._rows[rows]
 
     def _drawn(self, tokens: Tensor) -> None:
-        """Record the log-probs of the tokens (b,) that were drawn from the last scores."""
+        """Record the log-probs of the tokens (b,) that were drawn from the last scores, if any."""
         if self._scores is None:
             return
         recorded = self._steps[-1] % self.every == 0  # (b,)

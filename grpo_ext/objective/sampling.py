@@ -59,7 +59,7 @@ class SamplingParams:
     min_p: float = 0.0
     # "hf" (temperature, top_k, top_p, min_p) or "vllm" (temperature, min_p, top_k, top_p)
     order: str = "hf"
-    masked: bool = False  # whether other options also remove tokens, which only the sampler knows
+    masked: bool = False  # whether other options remove tokens that only the sampler can report
     suppressed: tuple[int, ...] = ()  # tokens that are never drawn
 
     @property

@@ -40,7 +40,7 @@ def can_parse(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def learn_to_parse(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Add a response schema to the tokenizer in place, unless it can already parse tool calls.
+    """Add a response template or schema to the tokenizer in place, unless it already has one.
 
     Raises:
         ValueError: if TRL does not know the tokenizer's chat template.
@@ -61,7 +61,7 @@ def learn_to_parse(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def parsed_fields(tokenizer: PreTrainedTokenizerBase) -> Collection[str]:
-    """Return the fields of a message that `parse` can find in a turn."""
+    """Return the fields of a message that `parse` can find; empty without a response template."""
     template = getattr(tokenizer, "response_template", None)
     return template["fields"] if isinstance(template, dict) else ()
 

@@ -55,7 +55,7 @@ def version_changes() -> Iterator[str]:
 
 
 def is_gone(path: str) -> bool:
-    """Return whether a dotted path, such as `trl.GRPOTrainer.log`, names nothing."""
+    """Return True if a dotted path, such as `trl.GRPOTrainer.log`, does not exist."""
     try:
         resolve_name(path)
     except (ImportError, AttributeError):
@@ -64,7 +64,7 @@ def is_gone(path: str) -> bool:
 
 
 def name_changes() -> Iterator[str]:
-    """Yield a message for each name that we import or read and that is gone."""
+    """Yield a message for each name that we import or read but that no longer exists."""
     for path in CONTRACT["names"]:
         if is_gone(path):
             yield f"{path} no longer exists"

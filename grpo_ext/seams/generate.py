@@ -117,14 +117,15 @@ def watching(
     player: Player | None = None,
     stops: StopStrings | None = None,
 ) -> Iterator[None]:
-    """Attach a recorder and a player to the model's `generate` within the context.
+    """Attach a recorder, a player and stop strings to a model's `generate` within the context.
 
     Args:
         model: a transformers model, with or without PEFT adapters.
         recorder: records the tokens that all other processors keep, and the log-probs of the drawn
             tokens; `None`: record nothing.
         player: plays the episodes of the rows; `None` if a completion is a single turn.
-        stops: finds the stop strings that end a single turn; `None` if there are none.
+        stops: finds the stop strings that end a single turn; `None` if there are none. The stop
+            strings of the generation config are ignored.
     """
     inner: Any = base_model(model)
     original_processors = inner._get_logits_processor
@@ -174,7 +175,7 @@ def generate_batch(
 ) -> list[list[int]]:
     """Return the completion ids of a batch, each cut after its first end-of-sequence token.
 
-    `config` gives the pad and end tokens; `generate` itself uses the model's own config.
+    Only the pad and end tokens of `config` are used; `generate` itself uses the model's own config.
     """
     width = max(len(ids) for ids in prompt_ids)
     padded_ids = []

@@ -1,9 +1,9 @@
 """Compute in the same number types in sampling and in scoring.
 
-A half type has 8 bits (bfloat16) or 11 (float16), and the passes of sampler and scorer are rounded
-differently: one reads a token at a time, the other whole rows. Both therefore keep in float32 what
-costs little: the logits; with `residual_in_fp32`, the sum of the layers' results; and with
-`attention_in_fp32`, the attention.
+A half type has 8 (bfloat16) or 11 (float16) bits of precision. Sampler and scorer round their
+passes differently, because the sampler reads one token at a time, and the scorer whole rows. Both
+therefore compute in float32 what costs little: the logits; with `residual_in_fp32`, the sum of the
+layers' results; and with `attention_in_fp32`, the attention.
 """
 
 from __future__ import annotations
@@ -168,6 +168,8 @@ def why_not_float32(model: PreTrainedModel) -> str | None:
 def computing_in(precision: Precision, model: nn.Module) -> Iterator[None]:
     """Make a model compute in these number types within the context.
 
+    The number type of the attention stays set after the context.
+
     Args:
         precision: the number types.
         model: a transformers model, with or without PEFT adapters and wrappers.
@@ -194,7 +196,7 @@ def computing_in(precision: Precision, model: nn.Module) -> Iterator[None]:
 
 
 def returns(dtype: torch.dtype) -> Any:
-    """Return a forward hook that converts a module's output, a tensor or a tuple of tensors."""
+    """Return a forward hook that converts a module's output, a tensor or several, to `dtype`."""
 
     def convert(_: nn.Module, inputs: object, output: Tensor | tuple[Tensor, ...]) -> object:
         if isinstance(output, Tensor):

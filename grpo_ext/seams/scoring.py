@@ -115,7 +115,8 @@ def run_invariantly(
 ) -> Scores:
     """Like `run_model`, but the bits of a log-prob depend only on the tokens before it.
 
-    Positions are passed explicitly, as `generate` does, because those of a model count the padding.
+    Positions are passed explicitly, as `generate` does, because a model's default positions count
+    the padding.
     """
     if "position_ids" not in inputs:
         inputs["position_ids"] = positions_of(inputs["attention_mask"])

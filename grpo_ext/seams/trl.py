@@ -95,7 +95,7 @@ def completions_of(
     prompt_ids: list[list[int]],
     completion_ids: list[list[int]],
 ) -> list[Any]:
-    """Decode completions for the rewards: to texts, or to messages for conversational prompts."""
+    """Decode completions for the rewards: to strings, or to messages for conversational prompts."""
     conversational = is_conversational({"prompt": prompts[0]})
     if conversational and can_parse(trainer._tokenizer):
         completions = []
@@ -185,7 +185,7 @@ def calculate_rewards(
         trainer: the trainer with the reward functions.
         rows: the rows of the data set, one per completion.
         prompts: the prompts, one per completion.
-        completions: the completions, as texts or messages.
+        completions: the completions, as strings or lists of messages.
         completion_ids: the tokens of the completions.
         environments: TRL environments, one per completion; empty if there are none.
 
@@ -197,7 +197,7 @@ def calculate_rewards(
 
 
 def tools_of(trainer: TRLTrainer) -> tuple[list[Any], dict[str | None, Any] | None]:
-    """Return the functions that a trainer was given as tools, and its environment factories.
+    """Return the functions that were passed to a trainer as tools, and its environment factories.
 
     The factories are a mapping by name, or `None` if the trainer has no environments.
     """
@@ -205,7 +205,7 @@ def tools_of(trainer: TRLTrainer) -> tuple[list[Any], dict[str | None, Any] | No
 
 
 def drop_reward_logs(trainer: TRLTrainer) -> None:
-    """Discard what rewards have logged since the last generation."""
+    """Discard the columns and metrics that rewards have logged since the last generation."""
     trainer._pending_extra_logs.clear()
     trainer._pending_metrics.clear()
 
@@ -217,7 +217,7 @@ def keep_completions(
     rewards: Tensor,
     advantages: Tensor,
 ) -> None:
-    """Add a generation to TRL's table of completions, and what rewards have logged to TRL's logs.
+    """Add a generation, and the columns and metrics that rewards have logged, to TRL's logs.
 
     All ranks must call it.
 

@@ -85,7 +85,7 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
 def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCounts, bool]:
     """Return the counts of the step and of its groups with signal, summed over all ranks.
 
-    The third element is whether any rank has model inputs. All ranks must call it.
+    The third element is `True` if a table on any rank has model inputs. All ranks must call it.
     """
     sums = torch.zeros(7, dtype=ranks.float_type, device=ranks.device)
     for table in slices:

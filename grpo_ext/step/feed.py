@@ -90,7 +90,10 @@ class Feed:
         return self.batches.peek(next_start - len(self._batches))
 
     def next(self, batch: Batch) -> MicroBatch:
-        """Return the next micro-batch of the current step."""
+        """Return the next micro-batch of the current step.
+
+        `batch` is used only if `begin_step` was called without batches, or not at all.
+        """
         self._make_ready(batch)
         return self._ready.pop(0)
 

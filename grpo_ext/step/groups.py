@@ -250,7 +250,7 @@ def groups_to_draw(missing: int, kept: int, drawn: int, most: int, unit: int) ->
 
     Args:
         missing: the number of groups to find.
-        kept, drawn: the number of groups with signal, and of all groups, among those generated so
+        kept, drawn: how many groups with signal, and how many groups in total, were generated so
             far. If `drawn` is 0, every group is expected to have signal.
         most: the maximum result, a multiple of `unit`.
         unit: the result is a multiple of this, so that all ranks generate the same number of

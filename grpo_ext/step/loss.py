@@ -146,7 +146,7 @@ def old_logps(rows: Scored, logps: Tensor) -> Tensor:
 
 
 def _where_known(logps: Tensor | None, otherwise: Tensor) -> Tensor:
-    """Return log-probs (B, T), with those of `otherwise` where they are missing or NaN."""
+    """Return `logps` (B, T), with the values of `otherwise` where they are missing or NaN."""
     if logps is None:
         return otherwise
     return torch.where(logps.isnan(), otherwise, logps)

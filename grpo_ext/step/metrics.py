@@ -125,7 +125,7 @@ def reward_figures(
         weighted: the weighted sums of the rewards, (B,).
         signal: (B,), bool, whether the completion's group has a policy gradient.
         groups: (B,), the index of each completion's group. If given, the standard error of each
-            mean is added under the mean's name and `_se`.
+            mean is added, with `_se` appended to the mean's name.
     """
     figures: dict[str, float] = {}
     for i, name in enumerate(names):
@@ -143,9 +143,14 @@ def reward_figures(
 def mean_figures(name: str, values: Tensor, groups: Tensor | None) -> dict[str, float]:
     """Return the mean of `values` (B,), ignoring NaN, and its standard error.
 
-    The standard error is under `name` and `_se`, and needs `groups` (B,) with at least two groups
-    that have values. The completions of a group answer one prompt and are not independent, so the
+    The standard error has the name `{name}_se`, and is added only if `groups` (B,) has at least two
+    groups with values. The completions of a group answer one prompt and are not independent, so the
     error is cluster-robust (Liang and Zeger 1986).
+
+    Args:
+        name: the name of the mean.
+        values: (B,), the values; NaN is ignored.
+        groups: (B,), the index of each value's group; `None` for no standard error.
     """
     figures = {name: values.nanmean().item()}
     if groups is None:
@@ -173,8 +178,18 @@ def generation_figures(
     """Return `length_figures` and `reward_figures`, overall and for each task.
 
     The metrics of a task NAME are under `tasks/NAME/`, with the values that a run of its rows alone
-    would have. There are none if `tasks`, the task of each completion, is empty or has more than
-    `MOST_TASKS` tasks.
+    would have.
+
+    Args:
+        names: the names of the R rewards.
+        rewards: see `reward_figures`.
+        weighted: see `reward_figures`.
+        signal: see `reward_figures`.
+        lengths: (B,), the lengths of the completions.
+        truncated: a bool mask (B,) of truncated completions.
+        tasks: the task of each completion. If it is empty or has more than `MOST_TASKS` different
+            tasks, there are no metrics of tasks.
+        groups: see `reward_figures`.
     """
     figures = length_figures(lengths, truncated)
     figures |= reward_figures(names, rewards, weighted, signal, groups)

@@ -5,8 +5,8 @@ Records are immutable: a stage returns a new record with more fields set.
 In shapes, B is the number of completions in a batch, P the number of prompt tokens and T the number
 of completion tokens. Prompts are padded on the left, completions on the right.
 
-`table_of` builds a table of completions from generations, and `join` joins tables. `Ranks` is the
-set of processes of a run, as the stages of a step see it.
+`table_of` builds a table of completions from a generation, and `join` joins tables. `Ranks` holds
+this process's rank, and the collectives that the stages of a step use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.policy import Stat, StepCounts
 
-# The values of fields in tables that lack them, if other tables have them.
+# When tables are joined, a table without one of these fields gets this value for it.
 MISSING = {
     "tool_mask": 1.0,
     "sampling_per_token_logps": torch.nan,
@@ -59,7 +59,7 @@ class Generation:
     cut: list[bool] | None = None
     #: additional columns for rewards, from an environment or `rollout_func`
     extra_fields: dict[str, Any] = field(default_factory=dict)
-    #: the rows of the data set, if they are not those of the last request
+    #: the rows of the data set; `None` if they are the rows of the last request
     rows: list[dict[str, Any]] | None = None
 
 
@@ -67,7 +67,7 @@ class Generation:
 class Scored:
     """Completions with everything that their loss needs, one per row.
 
-    Fields that a later stage sets are `None` until then.
+    Optional fields are `None` until a later stage sets them.
     """
 
     prompt_ids: Tensor  #: (B, P)
@@ -84,8 +84,8 @@ class Scored:
     tool_mask: Tensor | None = None  #: (B, T), 0 for tokens that the policy did not write
     #: (B, T), the sampler's log-probs; NaN where it returned none
     sampling_per_token_logps: Tensor | None = None
-    #: (B, T), log-probs of the policy that ratios compare with; `None` or NaN if it is the policy
-    #: that takes the step
+    #: (B, T), log-probs under the old policy, for the denominator of ratios; `None` or NaN if the
+    #: old policy is the one that takes the step
     old_per_token_logps: Tensor | None = None
     ref_per_token_logps: Tensor | None = None  #: (B, T), the reference's log-probs
     #: (B, T) or (B, 1), the old policy's probability as scored by the trainer, divided by the
@@ -107,7 +107,7 @@ class Scored:
 
     @property
     def right_mask(self) -> Tensor:
-        """The loss mask (B, T) of correct completions only."""
+        """The loss mask (B, T) of correct completions only; all 0 if `right` is `None`."""
         if self.right is None:
             return torch.zeros_like(self.loss_mask)
         return self.loss_mask * self.right.unsqueeze(1)
@@ -135,12 +135,13 @@ class Scored:
         return self.advantages
 
     def take(self, rows: Tensor, most: int | None = None, trim: bool = True) -> Scored:
-        """Return some rows, in the given order, cut to their longest prompt and completion.
+        """Return some rows in the given order, cut to their longest prompt and completion.
 
         Args:
             rows: the row indices, (b,).
             most: the maximum number of completion tokens to keep; `None` keeps all.
-            trim: whether to cut the padding.
+            trim: whether to cut columns that are masked in all of these rows, but at least one
+                prompt and one completion column stays.
 
         Raises:
             ValueError: if the table has model inputs.
@@ -197,7 +198,7 @@ class Scored:
         return replace(self, **columns, model_inputs=inputs)
 
     def without(self, left_out: Tensor) -> Scored:
-        """Return a copy of the table in which some rows do not count, in the loss or its divisors.
+        """Return a copy of the table in which some rows count neither in the loss nor its divisors.
 
         `left_out` is a bool mask (B,) of these rows.
         """
@@ -252,8 +253,8 @@ def join(parts: Sequence[Scored]) -> Scored:
     """Join tables into one, as wide as the widest; a single table is returned unchanged.
 
     Raises:
-        ValueError: if only some of several tables have a field that is not in `MISSING`, or if one
-            of them has model inputs.
+        ValueError: if there are several tables, and one of them has model inputs, or only some of
+            them have a field that is not in `MISSING`.
     """
     if len(parts) == 1:
         return parts[0]
@@ -328,13 +329,13 @@ def table_of(
     left_out: Tensor,
     device: torch.device | str,
 ) -> Scored:
-    """Build the table of a generation, with advantages of 0.
+    """Build the table of a generation, with advantages of 0 and `signal` 1.
 
     Args:
         generation: the generation of this rank.
         pad_token: the token that fills the padding.
-        left_out: a bool mask (B,) of truncated completions that are masked: neither they nor their
-            tokens are counted.
+        left_out: a bool mask (B,) of completions that are left out: neither they nor their tokens
+            are counted.
         device: the device of the tensors.
     """
     prompts = generation.prompt_ids
@@ -403,6 +404,6 @@ class Ranks:
         return bool(self.total(flag) > 0)
 
     def own_slice(self, rows: int) -> slice:
-        """Return this rank's slice of `rows` rows; the number of ranks must divide them."""
+        """Return this rank's slice of `rows` rows, a multiple of the number of ranks."""
         share = rows // self.count
         return slice(self.index * share, (self.index + 1) * share)

@@ -97,8 +97,8 @@ def refill(
     Args:
         wanted: the number of groups that the step needs.
         take: a function that returns the given number of further prompts.
-        generate: a function that generates the groups of some prompts and tells which have signal;
-            all ranks call it together.
+        generate: a function that returns new groups for the given prompts, and a bool mask of the
+            groups with signal; all ranks call it together.
         carried: the groups carried from the previous generation, or `None`.
         step: the current optimizer step.
         rule: the limits on refilling.

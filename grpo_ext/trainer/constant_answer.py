@@ -35,7 +35,7 @@ class ConstantAnswer:
         self.judges: dict[str, str] = {}
         named = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
         self.rewards = rewards_for_constants(named)
-        # with an environment, a tool or a custom rollout, an answer is not a text to repeat
+        # with an environment, a tool or a `rollout_func`, an answer is not one string to repeat
         self.applies = bool(
             trainer.args.eval_constant
             and self.rewards
