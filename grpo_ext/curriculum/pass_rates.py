@@ -1,4 +1,4 @@
-"""Counts of how often each prompt is solved, and what they say about its next group."""
+"""Count how often each prompt is solved, and predict whether its next group has signal."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

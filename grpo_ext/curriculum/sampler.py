@@ -176,7 +176,7 @@ class PromptSupply:
     dataset: Dataset | IterableDataset  # the training rows; a stream is read again when it ends
     seed: int  # seed of the order
     shuffle: bool = True  # `False`: keep the order of the data set
-    # draws this many row indices instead, for example by a curriculum; not used for streams
+    # returns the given number of row indices, which replace that order; not used for streams
     draw: Callable[[int], list[int]] | None = None
     waiting: list[Row] = field(default_factory=list)  # rows that were put back
     position: int = 0  # number of rows taken from the data set

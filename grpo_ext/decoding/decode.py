@@ -275,14 +275,14 @@ def decode(
 
 
 def prefill(model: PreTrainedModel, input_ids: Tensor, inputs: dict[str, Any]) -> Tensor:
-    """Run the model on each distinct prompt once, and give all rows its logits and cache.
+    """Run the model on each distinct prompt once, and copy its logits and cache to all its rows.
 
     If dropout or router jitter makes equal rows differ, the model runs on every row.
 
     Args:
         model: the model, called once.
         input_ids: left-padded prompts, (B, P).
-        inputs: other inputs of the model; their cache is filled with B rows.
+        inputs: other inputs of the model; the cache among them is filled with B rows.
 
     Returns:
         The logits (B, V) of the first tokens.

@@ -39,7 +39,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Return `torch.nn.functional.scaled_dot_product_attention`, with sums that are exact.
+    """Compute `torch.nn.functional.scaled_dot_product_attention` with exact sums.
 
     Args:
         query: (B, H, Q, D).

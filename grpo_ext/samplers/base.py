@@ -16,7 +16,7 @@ PROBE_TOKENS = 4  # tokens per completion in that check
 class Request:
     """A request for a generation."""
 
-    #: B texts or conversations of this rank; the copies of one prompt are adjacent
+    #: B strings or conversations of this rank; the copies of one prompt are adjacent
     prompts: list[Any]
     prompt_ids: list[list[int]]  #: B lists of tokens; empty if the sampler tokenizes prompts itself
     num_generations: int  #: copies of each prompt, over all ranks
@@ -53,8 +53,8 @@ class Sampler:
 
     All ranks must call `load_weights`, `submit` and `collect`, in this order, for each generation.
 
-    A subclass defines `name`, `abilities` and `sample`. One that generates in the background also
-    overrides `submit`.
+    A subclass defines `name`, `abilities` and `sample`. A subclass that generates in the background
+    also overrides `submit`.
     """
 
     name: str  #: the name in logs
@@ -81,7 +81,7 @@ class Sampler:
         raise NotImplementedError
 
     def generations_to_request(self) -> range:
-        """Return the generations whose prompts the next request must contain; 0 is the next one.
+        """Return the generations that the next request must contain prompts of; 0 is the next.
 
         A sampler that returns completions out of order also needs prompts of later generations.
         """

@@ -3,8 +3,8 @@
 In a call, a row whose environment answers in the background leaves the batch at the end of its
 turn, while decoding goes on for the others. When all rows have ended or wait, the answers are
 collected and the next call continues, with the tokens so far as its prompts. The rows of a call,
-and therefore the tokens that are drawn, depend only on the texts, never on how long an answer
-takes.
+and therefore the tokens that are drawn, depend only on the tokens so far, never on how long an
+answer takes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,8 +47,8 @@ def rounds(episodes: Sequence[Episode]) -> Iterator[list[int]]:
 class TokenRecord:
     """Log-probs and kept tokens of an episode, in the order of its tokens.
 
-    Answers that were read between two calls of `generate` have NaN as log-probs, and keep only
-    their own tokens.
+    For an answer that was read between two calls of `generate`, log-probs are NaN, and each token
+    is the only kept one at its position.
     """
 
     def __init__(self) -> None:

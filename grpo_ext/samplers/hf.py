@@ -119,7 +119,8 @@ class HFSampler(Sampler):
             request: the request that the lists belong to.
             contexts: the lists of tokens.
             recorder: records the sampling steps; `None`: they are not recorded.
-            player: plays an episode in each row; `None`: each completion is a single turn.
+            player: plays an episode in each row, and only the first turns are returned; `None`:
+                each completion is a single turn.
         """
         trainer = self.trainer
         model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
@@ -132,7 +133,7 @@ class HFSampler(Sampler):
         return [stops.cut(ids) for ids in completions]
 
     def _stops(self) -> StopStrings | None:
-        """Return what finds the stop strings of single turns; `None` if there are none."""
+        """Return a `StopStrings` that ends single turns; `None` if there are no stop strings."""
         texts = stop_strings_of(self.trainer.args.generation_kwargs)
         return StopStrings(seam.tokenizer_of(self.trainer), texts) if texts else None
 
@@ -158,7 +159,10 @@ class HFSampler(Sampler):
         return sampling_in(self.precision, model)
 
     def _turns(self, contexts: list[list[int]], max_tokens: int) -> list[Turn]:
-        """Complete one turn of each episode with the model's own `generate`, without log-probs."""
+        """Complete one turn of each episode with the model's own `generate`.
+
+        Log-probs are `None`, and tokens beyond `max_tokens` are dropped.
+        """
         model = self.trainer.accelerator.unwrap_model(self.trainer.model_wrapped)
         turns = []
         with self._as_scored(model):

@@ -27,13 +27,13 @@ class Turn:
 class PlayedTokens:
     """Log-probs and kept tokens of an episode so far; the tokens themselves are in `episode.ids`.
 
-    `vocab_size` is that of the kept tokens, or `None` if the engine does not return them.
+    `vocab_size` is the size of the vocabulary, or `None` if the engine returns no kept tokens.
     """
 
     vocab_size: int | None = None
     #: the log-prob of each token; `None` for tokens of the environment
     logps: list[float | None] = field(default_factory=list)
-    #: the kept tokens at all positions; those of the environment keep only themselves
+    #: the kept tokens at all positions; where the environment wrote a token, only that token
     kept: list[KeptSet] = field(default_factory=list)
 
     def read(self, episode: Episode) -> None:

@@ -42,7 +42,7 @@ class PartialSampler(Sampler):
 
     Args:
         sampler: the sampler that completes lists of tokens.
-        ends: the rule that tells whether a completion has ended; its limit is a multiple of
+        ends: the rule that decides whether a completion has ended; its limit is a multiple of
             `tokens`.
         tokens: maximum number of tokens that a round adds to a completion.
         rows: number of completions per generation on this rank, a multiple of `size`.

@@ -38,7 +38,7 @@ class ProcessSampler(Sampler):
     """Samples in another process, which has a copy of the weights.
 
     Args:
-        model: the model without wrappers; `load_weights` gives its weights to the process.
+        model: the model without wrappers; `load_weights` copies its weights to the process.
         config: the config of `generate`.
         params: the sampling parameters that completions are drawn and scored with.
         device: the device that the process samples on, such as `"cuda:1"` or `"cpu"`.
@@ -89,6 +89,11 @@ class ProcessSampler(Sampler):
         self._job: Job | None = None
 
     def load_weights(self, step: int) -> None:
+        """Copy the weights to the shared memory, unless they are unchanged.
+
+        Raises:
+            ValueError: if the shape of a weight has changed since the sampler was made.
+        """
         tensors = tensors_of(self.model)
         version = step, *(tensor._version for tensor in tensors if not tensor.is_inference())
         if version == self._loaded:

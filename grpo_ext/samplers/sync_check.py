@@ -1,9 +1,9 @@
 """Check that a separate sampler has the trainer's weights, by checksums and by log-probs.
 
 A tensor that did not arrive, such as a tied output head that the engine copies, hardly changes
-greedy text, but it changes log-probs at once. After an update at a learning rate of 1e-6, however,
-the difference is below the rounding of bfloat16. In that case checksums show that no weights were
-sent, and a few tensors of a colocated engine show that weights did not arrive.
+greedy completions, but it changes log-probs at once. After an update at a learning rate of 1e-6,
+however, the difference is below the rounding of bfloat16. In that case checksums show that no
+weights were sent, and a few tensors of a colocated engine show that weights did not arrive.
 """
 
 import torch
@@ -64,7 +64,7 @@ class SyncCheck:
         )
 
     def check(self, table: Scored) -> None:
-        """Refuse stale weights and, if a comparison is due, log the mean log-prob difference.
+        """Refuse stale weights; if a comparison is due, check and log the mean log-prob difference.
 
         If the sampler returns the tokens that truncation kept, also log the share of tokens that
         the trainer's own truncation would have removed.
@@ -122,7 +122,8 @@ class SyncCheck:
         """Raise `EngineFailure` on all ranks if the last update did not reach the sampler.
 
         The update is missing if the trainer's weights have changed since the last sync, or if a
-        tensor that arrived in the first sync did not arrive in this one. All ranks must call it.
+        tensor that arrived in the first sync did not arrive in this one. Nothing is checked if no
+        log-probs are compared in this run. All ranks must call it.
         """
         if not self.compares:
             return

@@ -56,7 +56,7 @@ class ServerClient(ServerConnection):
         super().__init__(*args, **kwargs)
 
     def ask_for_kept(self) -> None:
-        """Request completions in the way that also returns the tokens that truncation kept.
+        """From now on, request completions by a route that also returns their kept tokens.
 
         Raises:
             ValueError: if the server does not have the route for it.
@@ -90,12 +90,12 @@ class ServerClient(ServerConnection):
     ) -> Answer:
         """Return completions like TRL's client, or `NOTHING` if the request fails.
 
-        If `returns_kept`, the key `kept` has the tokens that truncation kept, a `KeptSet` for each
-        completion. If `starts` is set, send the request from a thread and return `NOTHING`; the
-        next call returns the completions of this request and ignores its own arguments.
+        If `returns_kept`, the key `kept` holds the tokens that truncation kept, a `KeptSet` for
+        each completion. If `starts` is set, send the request from a thread and return `NOTHING`;
+        the next call returns the completions of this request and ignores its own arguments.
 
         Args:
-            prompts: texts or lists of tokens.
+            prompts: strings or lists of tokens.
             features: image data of each prompt.
             n: number of completions of each prompt.
             sampling: other options of TRL's `generate`.

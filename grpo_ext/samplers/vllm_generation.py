@@ -129,7 +129,7 @@ class OurVLLM(VLLMGeneration):
     def _settings(self) -> dict[str, Any]:
         """Return arguments for `vllm.LLM` beyond TRL's.
 
-        On a CPU, they are those of `cpu_settings`; otherwise, those that return kept tokens.
+        They come from `cpu_settings` on a CPU, and from `engine_settings` on other devices.
         """
         if self.accelerator.device.type != "cpu":
             return engine_settings(vars(self.options))
@@ -181,7 +181,8 @@ class OurVLLM(VLLMGeneration):
         """Generate as TRL does; if a server fails, wait for it, send the weights and retry.
 
         Raises:
-            EngineFailure: on all ranks, if the server does not come back or refuses the request.
+            EngineFailure: on all ranks, if the server does not come back or refuses the request; on
+                this rank, if a colocated engine does not return the kept tokens.
         """
         completions = self._until_answered(partial(super().generate, *args, **kwargs))
         if self.returns_kept:

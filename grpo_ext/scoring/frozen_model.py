@@ -1,4 +1,4 @@
-"""A frozen causal language model, with which rewards score texts given their prompts."""
+"""A frozen causal language model that rewards use to score texts given their prompts."""
 
 import inspect
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class FrozenModel:
         self.takes_logits_to_keep = "logits_to_keep" in parameters
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """Return the token ids of a prompt, which is a text or a conversation.
+        """Return the token ids of a prompt, which is a string or a conversation.
 
         An empty prompt becomes the end-of-sequence token, or token 0 if the tokenizer has none.
         """
@@ -73,7 +73,7 @@ class FrozenModel:
         return str(rendered)
 
     def text_ids(self, text: str, most: int) -> list[int]:
-        """Return at most `most` token ids, those at the beginning of a text.
+        """Return the first token ids of a text, at most `most` of them.
 
         Only the first `most * CHARACTERS_PER_TOKEN` characters are tokenized.
         """

@@ -18,7 +18,7 @@ from grpo_ext.step.records import Scores
 class Head:
     """The scoring head of one forward pass, called once per block of rows, in order."""
 
-    params: SamplingParams  # that the completions were sampled with
+    params: SamplingParams  # the sampling parameters of the completions
     # the kept tokens at each scored position of the pass; `None`: computed from the logits
     kept_set: KeptSet | None = None
     # compute logits only at the scored positions; with `False`, a CPU computes all logits, as TRL

@@ -115,7 +115,7 @@ def choose_layout(
 def attention_of(model: PreTrainedModel) -> str:
     """Return transformers' name for the attention implementation of a model.
 
-    The name is "sdpa" even if it computes in float32 (`attention_in_fp32`), with the same masks.
+    The name is "sdpa" also with `attention_in_fp32`, which takes the same masks.
     """
     name = str(model.config.get_text_config()._attn_implementation)
     return "sdpa" if name == SDPA_IN_FP32 else name
@@ -129,7 +129,7 @@ def has_rotary_positions(model: PreTrainedModel) -> bool:
 
 
 def takes_positions(model: PreTrainedModel) -> bool:
-    """Return whether the model can be told the position of each token."""
+    """Return True if the model accepts `position_ids`, the position of each token."""
     if _learns_prompt(model):
         return False
     inner = model.get_base_model() if isinstance(model, PeftModel) else model

@@ -34,7 +34,10 @@ class Scorer:
     head_class: type[Head] = Head
 
     def edge_tokens(self, model: torch.nn.Module, table: Scored) -> Tensor:
-        """Return 1 for tokens (B, T) that the model's own truncation would have removed, else 0."""
+        """Return (B, T), 1 for tokens that the model's own truncation would remove, else 0.
+
+        The kept tokens of `table` are ignored.
+        """
         edge_scorer = replace(self, head_class=EdgeHead)
         return edge_scorer.score(model, replace(table, kept=None)).logps
 
@@ -50,7 +53,8 @@ class Scorer:
         Args:
             model: the wrapped model being trained, or the reference.
             table: the B completions, scored over their `kept` tokens if it has them.
-            block: the maximum number of rows that run at a time; `None`: no limit.
+            block: the number of rows that run at a time; `None` for all. Without padding, blocks
+                have similar numbers of tokens, so some may have more rows.
             aux_loss: whether to compute the load-balancing loss of the experts, which needs padded
                 rows.
 
@@ -86,7 +90,10 @@ class Scorer:
         block: Scored,
         passes: _Passes,
     ) -> None:
-        """Score a block and add its passes to `passes`; `rows` (b,) are its rows of the table."""
+        """Score a block and add its passes to `passes`.
+
+        `rows` (b,) are the row indices of the block in the table.
+        """
         packed_rows = self._packed_rows(block)
         prompts = None
         if packed_rows is None:

@@ -33,7 +33,7 @@ def completions_fault(
 
     Args:
         answer: the server's response, which should have the form of `Completions`.
-        prompts: texts or lists of tokens.
+        prompts: strings or lists of tokens, at least one.
         n: number of completions of each prompt.
         max_tokens: maximum length of a completion.
         num_logprobs: maximum number of log-probs per token; `None`: not requested.

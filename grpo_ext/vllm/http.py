@@ -36,7 +36,7 @@ MODEL = shape(
 TRANSFER = shape(backend=Name) | None
 LORA = shape(max_lora_rank=int) | None
 GENERATE = "/inference/v1/generate"  # completes a list of tokens
-# vLLM names the token in a text up to 0.31, and by its id from 0.32 on
+# vLLM up to 0.31 names the token in a string, and from 0.32 on by its id
 LOGPROB = shape(logprob=float, token=NotRequired[str], token_id=NotRequired[StrictInt])
 CHOICE = shape(
     token_ids=list[StrictInt],

@@ -1,9 +1,9 @@
-"""Whether a vLLM engine returns the tokens that truncation kept, and how it is told to.
+"""Settings with which a vLLM engine returns the tokens that truncation kept.
 
-vLLM calls them the sampling mask (`return_sampling_mask`, vllm#49577). Its conditions are those of
-`VllmConfig._verify_sampling_replay_config` and of `InputProcessor`: its model runner V2, which
-needs Triton and so a GPU; `processed_logprobs`; and a top_k in each request, which bounds the size
-of the sets.
+vLLM calls them the sampling mask (`return_sampling_mask`, vllm#49577). To return it, vLLM requires
+(in `VllmConfig._verify_sampling_replay_config` and `InputProcessor`) its model runner V2, which
+needs Triton and therefore a GPU; `processed_logprobs`; and a top_k in each request, which bounds
+the size of the sets.
 """
 
 import os
@@ -20,7 +20,7 @@ RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # vLLM's environment variable: "1" or "0"
 
 
 def wants_kept(v: Mapping[str, Any]) -> bool:
-    """Return whether completions are scored over kept tokens that vLLM can return."""
+    """Return True if completions are scored over kept tokens, and top_k lets vLLM return them."""
     top_k = (v["generation_kwargs"] or {}).get("top_k", v["top_k"]) or 0
     return v["logprob_policy"] == "sampling" and top_k > 0
 

@@ -142,6 +142,9 @@ def server_command(v: Values, model: TextModel | None, completions: int) -> list
         v: the recipe's values.
         model: the dimensions of its model if the server runs on a CPU; `None` on GPUs.
         completions: number of completions per generation.
+
+    Raises:
+        ValueError: see `cpu_settings` and `adapter_settings`.
     """
     address = urlsplit(server_url(v))
     flags: dict[str, Any] = {

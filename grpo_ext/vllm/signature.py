@@ -1,9 +1,9 @@
 """Signatures of requests and proofs of responses between trainers and a vLLM server.
 
 Both sides share a key, which is never sent. A request carries an HMAC-SHA256 (RFC 2104) of its
-method, path and query, body, time and a random number; a response carries one of the request's
-signature, its own status and its body. So a request cannot be changed or replayed, and a response
-cannot be changed or passed off as the response to another request.
+method, path and query, body, time and a random number. A response carries an HMAC of the request's
+signature and of the status and body of the response. So a request cannot be changed or replayed,
+and a response cannot be changed or passed off as the response to another request.
 """
 
 import hashlib
