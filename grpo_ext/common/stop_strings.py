@@ -1,4 +1,4 @@
-"""The texts that end a turn of the model, `stop_strings` in `generation_kwargs`."""
+"""The texts that end a turn of the model: `stop_strings` or `stop` in `generation_kwargs`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,26 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 KEY = "stop_strings"
+KEY_IN_VLLM = "stop"
 
 
 def stop_strings_of(options: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the stop strings in `generation_kwargs`; empty if there are none.
+    """Return the stop strings in `generation_kwargs`, under either name; empty if there are none.
 
     Raises:
         ValueError: if they are not texts, or one of them is empty.
     """
-    given = (options or {}).get(KEY) or []
-    texts = [given] if isinstance(given, str) else given
-    is_list = isinstance(texts, list | tuple)
-    if not is_list or not all(isinstance(text, str) and text for text in texts):
-        raise ValueError(
-            "generation_kwargs: stop_strings must be a text or a list of texts, none of them "
-            f"empty, but is {given!r:.200}."
-        )
+    texts: list[str] = []
+    for key in (KEY, KEY_IN_VLLM):
+        value = (options or {}).get(key) or []
+        entries = [value] if isinstance(value, str) else value
+        is_list = isinstance(entries, list | tuple)
+        if not is_list or not all(isinstance(entry, str) and entry for entry in entries):
+            raise ValueError(
+                f"generation_kwargs: {key} must be a text or a list of texts, none of them empty, "
+                f"but is {value!r:.200}."
+            )
+        texts += entries
     return tuple(texts)
 
 
@@ -47,11 +51,11 @@ class StopStrings:
         """Return the tokens up to the first one that completes a stop string, or all tokens."""
         for length in range(1, len(ids)):
             first = max(0, length - self.most_tokens)
-            if self.end_with(ids[first:length], 0):
+            if self.end_with(ids[first:length]):
                 return ids[:length]
         return ids
 
-    def end_with(self, ids: list[int], first: int) -> bool:
+    def end_with(self, ids: Sequence[int], first: int = 0) -> bool:
         """Return whether the last token completes a stop string.
 
         Call it for each token of a turn, since it reads only the last tokens.
@@ -61,5 +65,6 @@ class StopStrings:
             first: the index of the first token of the turn.
         """
         first = max(first, len(ids) - self.most_tokens)
-        end = str(self.tokenizer.decode(ids[first:], clean_up_tokenization_spaces=False))
+        last_ids = list(ids[first:])
+        end = str(self.tokenizer.decode(last_ids, clean_up_tokenization_spaces=False))
         return any(text in end for text in self.texts)

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_ext.common.prompt_tokens import encode_prompts
-from grpo_ext.common.stop_strings import StopStrings, stop_strings_of
+from grpo_ext.common.stop_strings import StopStrings
 from grpo_ext.decoding.checks import base_model
 from grpo_ext.decoding.play import Player
 from grpo_ext.environments.episode import Episode
@@ -39,6 +39,7 @@ class Decoding:
     min_p: float | None = None
     num_samples: int = 1  # number of completions of each prompt
     seed: int = 0  # the same seed and batch size give the same completions
+    stop_strings: tuple[str, ...] = ()  # texts that end a single turn; episodes have their own
     # further options of transformers' GenerationConfig, which may replace those above
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -197,8 +198,7 @@ def generate_completions(
             its own `generate`, which cannot decode episodes.
     """
     config = decoding.generation_config(tokenizer, model)
-    texts = stop_strings_of(decoding.options)
-    stops = StopStrings(tokenizer, texts) if texts else None
+    stops = StopStrings(tokenizer, decoding.stop_strings) if decoding.stop_strings else None
     num_samples = decoding.num_samples
     repeated_rows = []
     for row in rows:
@@ -231,7 +231,7 @@ def generate_completions(
                     model, config, [episode for episode in batch_episodes if episode is not None]
                 )
             for ids, episode in zip(completion_ids, batch_episodes, strict=True):
-                completions.append(_completion(tokenizer, config, ids, episode))
+                completions.append(_completion(tokenizer, config, ids, stops, episode))
             bar.update(len(batch))
     by_row = []
     for start in range(0, len(completions), num_samples):
@@ -265,13 +265,14 @@ def _completion(
     tokenizer: PreTrainedTokenizerBase,
     config: GenerationConfig,
     ids: list[int],
+    stops: StopStrings | None,
     episode: Episode | None,
 ) -> Completion:
     if episode is not None:
         return completion_of(episode)
     text = str(tokenizer.decode(ids, skip_special_tokens=True))
     ended_by_token = bool(ids) and ids[-1] in config.eos_token_id
-    ended_by_string = bool(config.stop_strings) and len(ids) < config.max_new_tokens
+    ended_by_string = stops is not None and stops.end_with(ids)
     reason = "stop" if ended_by_token or ended_by_string else "length"
     return Completion(text, ids, reason)
 

@@ -27,6 +27,7 @@ def evaluate(
     num_samples: int = 8,
     temperature: float = 1.0,
     seed: int = 0,
+    stop_strings: tuple[str, ...] = (),
     constants: bool = True,
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
     """Evaluate a model greedily and, if `num_samples` is above 0, also by sampling.
@@ -43,6 +44,7 @@ def evaluate(
         num_samples: the number of sampled completions of each row; with 0, only the greedy one.
         temperature: the temperature of the sampled completions.
         seed: the seed of the sampled completions.
+        stop_strings: texts that end a completion of a single turn.
         constants: whether to add the scores of the best constant answer, such as
             `countdown_constant` and `countdown_constant_se`.
 
@@ -56,13 +58,14 @@ def evaluate(
         ValueError: if `num_samples` is above 1 and `temperature` is 0.
         EnvironmentFailure: if the environment failed too often.
     """
-    settings = {"greedy": Decoding(max_new_tokens, seed=seed)}
+    settings = {"greedy": Decoding(max_new_tokens, seed=seed, stop_strings=stop_strings)}
     if num_samples:
         settings["sampled"] = Decoding(
             max_new_tokens,
             temperature,
             num_samples=num_samples,
             seed=seed,
+            stop_strings=stop_strings,
         )
     summary: dict[str, Any] = {"n": len(rows)}
     samples: dict[str, list[Sample]] = {}

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from grpo_ext.common.adapters import ADAPTER_CONFIG, check_model_folder
 from grpo_ext.common.files import write_atomically
 from grpo_ext.common.hub import find_repo
+from grpo_ext.common.stop_strings import stop_strings_of
 from grpo_ext.common.whole_model import folder_faults
 from grpo_ext.environments.start_episodes import beginning
 from grpo_ext.evaluation.by_task import compare_by_task
@@ -231,8 +232,11 @@ def evaluate_on(
             f"the tokenizer of {model_name} has no chat template, but the prompts are chat "
             "messages. Use an instruct model, or put a chat_template.jinja next to the tokenizer."
         )
-    template_options: Any = training.chat_template_kwargs  # already parsed as a mapping
+    # both already parsed as mappings
+    template_options: Any = training.chat_template_kwargs
+    generation_options: Any = training.generation_kwargs
     settings |= {"max_new_tokens": training.max_completion_length, "seed": training.seed}
+    settings["stop_strings"] = stop_strings_of(generation_options)
     settings["constants"] = training.eval_constant and not environments
     if engine == "vllm":
         init = init_kwargs(recipe, model_name)

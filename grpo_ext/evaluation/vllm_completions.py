@@ -101,7 +101,8 @@ class VllmCompletions:
             min_p=decoding.min_p or 0.0,
             max_tokens=decoding.max_new_tokens,
             stop_token_ids=[self.tokenizer.eos_token_id],  # the engine adds the model's own
-            detokenize=False,
+            stop=list(decoding.stop_strings),
+            detokenize=bool(decoding.stop_strings),
         )
         encoded = encode_prompts(
             [row["prompt"] for row in rows], self.tokenizer, self.chat_template_kwargs

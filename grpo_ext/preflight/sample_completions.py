@@ -13,6 +13,7 @@ from transformers import (
 from trl import get_quantization_config
 
 from grpo_ext.common.quiet import quiet
+from grpo_ext.common.stop_strings import KEY, stop_strings_of
 from grpo_ext.common.untrusted import first_line
 from grpo_ext.environments.start_episodes import Begin
 from grpo_ext.evaluation.completions import Decoding, generate_completions
@@ -148,6 +149,7 @@ def training_decoding(v: Values) -> Decoding:
     }
     if not v.use_vllm:  # those of vLLM have other names
         options |= v.generation_kwargs or {}
+        options.pop(KEY, None)
     return Decoding(
         v.max_completion_length,
         temperature=v.temperature,
@@ -155,6 +157,7 @@ def training_decoding(v: Values) -> Decoding:
         top_k=v.top_k,
         min_p=v.min_p,
         seed=v.seed,
+        stop_strings=stop_strings_of(v.generation_kwargs),
         options=options,
     )
 

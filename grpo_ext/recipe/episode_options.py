@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_ext.common.columns import SINGLE_TURN
-from grpo_ext.common.stop_strings import stop_strings_of
 from grpo_ext.environments.episode_rules import EpisodeRules, episode_rules
 from grpo_ext.objective.advantage import SUM_THEN_NORMALIZE
 from grpo_ext.recipe.advantage_options import compares_groups
@@ -205,14 +204,6 @@ def ends_that_turns_cannot_have(v: Any) -> Iterator[Problem]:
         )
 
 
-def stop_strings_that_are_no_texts(v: Values, _: int) -> Iterator[Problem]:
-    """Stop strings must be texts that are not empty."""
-    try:
-        stop_strings_of(v.generation_kwargs)
-    except ValueError as error:
-        yield Problem(str(error), "generation_kwargs")
-
-
 @refuses(
     "max_completion_length",
     "`max_completion_length: null` leaves the episodes of environment without a limit. Write a "
@@ -239,6 +230,5 @@ RULES: tuple[Rule, ...] = (
     environments_of_tasks_that_trl_would_play,
     environments_named_twice,
     environments_that_do_not_fit,
-    stop_strings_that_are_no_texts,
     episodes_without_a_length,
 )

@@ -16,6 +16,7 @@ from grpo_ext.recipe import (
     best_model,
     deterministic_options,
     episode_options,
+    generation_options,
     group_options,
     objective_options,
     overlap_options,
@@ -91,6 +92,7 @@ def processes(v: Values) -> int:
 GRPO_RULES: tuple[Rule, ...] = (
     *run_rules.RULES,
     *batch.RULES,
+    *generation_options.RULES,
     *group_options.RULES,
     *several_tasks.RULES,
     *row_options.RULES,

@@ -4,7 +4,7 @@
 and the report.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,8 +29,8 @@ class EndRule:
     limit: int  #: the maximum number of tokens of a completion or episode
     #: the maximum number of tokens of prompt and completion together; `None` for no limit
     context: int | None = None
-    #: whether a stop string may end a completion, which then has no end token
-    stop_strings: bool = False
+    #: whether a stop string ends these tokens; `None` if there are no stop strings
+    ends_with_string: Callable[[Sequence[int]], bool] | None = None
 
     def truncated(
         self,
@@ -39,8 +39,9 @@ class EndRule:
     ) -> list[bool]:
         """Return for each completion whether it is truncated.
 
-        A completion is truncated if it has no end token and no stop string can have ended it. An
-        empty completion is not truncated.
+        A completion is truncated if it has no end token and no stop string ended it. With stop
+        strings, one that is shorter than its room was ended by a stop string. An empty completion
+        is not truncated.
         """
         truncated = []
         for prompt, completion in zip(prompt_ids, completion_ids, strict=True):
@@ -51,8 +52,10 @@ class EndRule:
         length = len(completion)
         if length == 0 or completion[-1] in self.tokens:
             return False
-        ended_by_string = self.stop_strings and length < self.room(prompt_length)
-        return not ended_by_string
+        if self.ends_with_string is None:
+            return True
+        has_room = length < self.room(prompt_length)
+        return not has_room and not self.ends_with_string(completion)
 
     def room(self, prompt: int) -> int:
         """Return the maximum length of a completion after a prompt of `prompt` tokens."""

@@ -70,6 +70,8 @@ class HeldOutFilter:
             count: number of rows.
             other: "larger" or "smaller", the change of the share that divides the rows.
         """
+        if count == 1:
+            return ". Use more rows, or remove held_out_share."
         if self.lowest == self.highest:
             return (
                 ", because they all ask the same, and rows that ask the same are on the same side. "

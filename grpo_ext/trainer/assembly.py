@@ -11,6 +11,7 @@ from transformers import TrainerCallback
 
 import grpo_ext.trainer.settings as settings
 from grpo_ext.common.columns import ENVIRONMENT
+from grpo_ext.common.stop_strings import stop_strings_of
 from grpo_ext.environments.episode_rules import COLUMNS
 from grpo_ext.environments.start_episodes import NO_COLUMN, check_environment_names
 from grpo_ext.observe.health import HealthMonitor
@@ -75,6 +76,13 @@ class Parts:
             raise ValueError(
                 "max_slots_per_prompt does not work with a multimodal processor, or with tools "
                 "that TRL itself calls. Remove max_slots_per_prompt."
+            )
+        generated_by_trl = by_trl or (trainer.as_trl and sampler is None)
+        if generated_by_trl and not args.use_vllm and stop_strings_of(args.generation_kwargs):
+            raise ValueError(
+                "TRL itself generates here, which cannot end completions with stop_strings: with a "
+                "multimodal processor, with tools that TRL calls, or with "
+                "`loss_normalization: micro_batch`. Remove stop_strings from generation_kwargs."
             )
         if sampler is not None and trainer.as_trl:
             raise ValueError(

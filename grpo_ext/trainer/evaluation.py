@@ -8,7 +8,7 @@ from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
 from torch import nn
 
-from grpo_ext.common.stop_strings import KEY, stop_strings_of
+from grpo_ext.common.stop_strings import stop_strings_of
 from grpo_ext.environments.open_environments import close_played
 from grpo_ext.environments.played_episodes import instances
 from grpo_ext.evaluation.by_task import figures_of
@@ -38,7 +38,6 @@ def decoding_of(args: CheckedArguments) -> Decoding | None:
     """
     if args.eval_temperature is None:
         return None
-    stop_strings = list(stop_strings_of(args.generation_kwargs))
     return Decoding(
         args.max_completion_length,
         temperature=args.eval_temperature,
@@ -47,7 +46,7 @@ def decoding_of(args: CheckedArguments) -> Decoding | None:
         min_p=args.eval_min_p,
         num_samples=args.eval_num_samples,
         seed=args.seed,
-        options={KEY: stop_strings} if stop_strings else {},
+        stop_strings=stop_strings_of(args.generation_kwargs),
     )
 
 

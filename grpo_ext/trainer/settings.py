@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 from trl import GRPOConfig
 
 from grpo_ext.common.adapters import adapter_fault
+from grpo_ext.common.stop_strings import StopStrings, stop_strings_of
 from grpo_ext.environments.start_episodes import Begin, beginning, beginning_with_tools
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.objective.policy import LossOptions, get_loss
@@ -35,8 +36,6 @@ from grpo_ext.trainer.port import Trainer
 logger = logging.getLogger(__name__)
 # Arguments that the trainer chooses by memory where they are not set.
 LEFT_TO_TRAINER = ("gradient_checkpointing", "per_device_eval_batch_size")
-# Generation options that end a completion at a string or token that the user chooses.
-STOP_OPTIONS = ("stop", "stop_strings", "stop_token_ids")
 
 
 def checked_arguments(
@@ -112,11 +111,16 @@ def end_rule(trainer: Trainer) -> EndRule:
     options = args.generation_kwargs or {}
     max_tokens = options.get("max_new_tokens") or options.get("max_tokens")
     colocated = trainer.use_vllm and trainer.vllm_mode == "colocate"
+    stop_tokens = options.get("stop_token_ids") or ()
+    stop_strings = stop_strings_of(options)
+    ends_with_string = None
+    if stop_strings:
+        ends_with_string = StopStrings(seam.tokenizer_of(trainer), stop_strings).end_with
     return EndRule(
-        tokens=frozenset((*trainer.eos_token_ids, seam.pad_token(trainer))),
+        tokens=frozenset((*trainer.eos_token_ids, *stop_tokens, seam.pad_token(trainer))),
         limit=max_tokens or trainer.max_completion_length,
         context=args.vllm_max_model_length if colocated else None,
-        stop_strings=any(options.get(name) for name in STOP_OPTIONS),
+        ends_with_string=ends_with_string,
     )
 
 

@@ -34,6 +34,7 @@ def test_completions_of_both_engines(engine_folder, tmp_path):
     task = Countdown(num_problems=16, max_numbers=3, max_number=9, operators="+-", max_target=30)
     rows = list(task.dataset("train"))
     greedy = Decoding(12)
+    stopped = Decoding(12, stop_strings=("!!", "mm", "on"))
     sampled = Decoding(4, temperature=0.7, num_samples=64, top_k=3)
     expected = generate_completions(model, tokenizer, rows, greedy, chat_template_kwargs=start)
     assert generate_completions(model, tokenizer, rows, greedy) != expected
@@ -44,9 +45,14 @@ def test_completions_of_both_engines(engine_folder, tmp_path):
     engine = VllmCompletions(str(tmp_path / "merged"), tokenizer, None, 256, start)
     try:
         assert engine(rows, greedy) == expected
+        stopped_by_engine = engine(rows, stopped)
         ours = engine(rows, sampled)
     finally:
         engine.close()
+    assert stopped_by_engine != expected
+    assert stopped_by_engine == generate_completions(
+        model, tokenizer, rows, stopped, chat_template_kwargs=start
+    )
     theirs = generate_completions(
         model, tokenizer, rows, sampled, batch_size=1024, chat_template_kwargs=start
     )

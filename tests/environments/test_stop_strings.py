@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -13,10 +15,13 @@ from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.start_episodes import beginning
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.evaluation.completions import Decoding, generate_completions
+from grpo_ext.evaluation.evaluate_recipe import evaluate_on, rows_and_rewards
 from grpo_ext.preflight.replay import differences, play_again
+from grpo_ext.preflight.sample_completions import training_decoding
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.seams.generate import fast_generation, watching
+from grpo_ext.trainer.evaluation import decoding_of
 from tests.support.episode_gradients import Gradients, Noting, oracle
 from tests.support.episode_run import ROWS, WORLD, make
 from tests.support.logs import json_rows
@@ -198,18 +203,64 @@ def test_single_turns_end_with_the_token_that_completes_a_stop_string(tiny_folde
 def test_sampled_completions_end_with_stop_strings(tiny_folder, tokenizer):
     """Those of `check --sample`, whose reason says what ended them."""
     model = AutoModelForCausalLM.from_pretrained(tiny_folder)
-    decoding = Decoding(40, temperature=1.0, num_samples=8, options={"stop_strings": STOPS})
+    decoding = Decoding(40, temperature=1.0, num_samples=8, stop_strings=tuple(STOPS))
     rows = [{"prompt": [{"role": "user", "content": text}]} for text in PROMPTS]
     reasons = []
     for group in generate_completions(model, tokenizer, rows, decoding):
         for completion in group:
             assert not any(text in tokenizer.decode(completion.ids[:-1]) for text in STOPS)
             has_stop = any(text in tokenizer.decode(completion.ids) for text in STOPS)
-            stopped = has_stop and len(completion.ids) < 40
-            ended = stopped or completion.ids[-1] == tokenizer.eos_token_id
+            ended = has_stop or completion.ids[-1] == tokenizer.eos_token_id
             assert completion.finish_reason == ("stop" if ended else "length")
             reasons.append(has_stop)
     assert sum(reasons) >= 4
+
+
+@pytest.mark.parametrize("names", [{"stop_strings": STOPS}, {"use_vllm": True, "stop": STOPS}])
+def test_grpo_ext_eval_and_check_end_completions_with_stop_strings(tiny_folder, names):
+    """A run with vLLM names them `stop`; transformers evaluates it here."""
+    values = {
+        "model_name_or_path": str(tiny_folder),
+        "task": "countdown",
+        "max_completion_length": 40,
+        "use_vllm": names.pop("use_vllm", False),
+        "use_cpu": True,
+        "generation_kwargs": names,
+    }
+    recipe = load_recipe(None, values)
+    assert training_decoding(recipe.flat).stop_strings == tuple(STOPS)
+    rows, rewards = rows_and_rewards(recipe, 16)
+    _, samples = evaluate_on(recipe, str(tiny_folder), rows, rewards, num_samples=2)
+    texts = [sample.text for sample in samples["greedy"] + samples["sampled"]]
+    assert not any(text in whole[:-1] for whole in texts for text in STOPS)
+    assert sum(whole[-1:] in STOPS for whole in texts) >= 4
+
+
+@pytest.mark.parametrize("names", [{"stop_strings": STOPS}, {"stop": STOPS}])
+def test_an_evaluation_in_a_run_with_vllm_ends_completions_as_its_engine_does(names):
+    args = SimpleNamespace(
+        eval_temperature=0.0,
+        max_completion_length=40,
+        eval_top_p=1.0,
+        eval_top_k=0,
+        eval_min_p=None,
+        eval_num_samples=1,
+        seed=0,
+        generation_kwargs=names,
+    )
+    assert decoding_of(args).stop_strings == tuple(STOPS)
+
+
+def test_stop_strings_where_trl_generates_are_refused_before_training(tiny_folder, tmp_path):
+    with pytest.raises(ValueError, match="Remove stop_strings from generation_kwargs"):
+        make(
+            tiny_folder,
+            tmp_path,
+            environment=None,
+            rewards=["format"],
+            loss_normalization="micro_batch",
+            generation_kwargs={"stop_strings": STOPS},
+        )
 
 
 def test_completions_of_an_evaluation_in_training_end_with_stop_strings(tiny_folder, tmp_path):

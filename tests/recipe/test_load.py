@@ -291,12 +291,37 @@ def test_all_faults_are_told_at_once(tmp_path):
             "stop_strings in generation_kwargs do not work",
         ),
         ("max_steps: 0\n", "trains nothing"),
+        (
+            "generation_kwargs: {stop: ['</answer>']}\n",
+            "transformers has no option stop, and would ignore it. Write stop_strings instead",
+        ),
+        ("generation_kwargs: {stop_token_ids: [5]}\n", "Write stop_strings instead"),
+        ("generation_kwargs: {max_tokens: 5}\n", "Write max_new_tokens instead"),
+        ("generation_kwargs: {max_new_token: 5}\n", "Did you mean 'max_new_tokens'?"),
+        ("generation_kwargs: {seed: 5}\n", "would ignore it. Remove seed"),
+        ("generation_kwargs: {eos_token_id: 5}\n", "would train on the padding"),
+        (
+            "use_vllm: true\ngeneration_kwargs: {stop_strings: ['</answer>']}\n",
+            "vLLM has no option stop_strings. Write stop instead",
+        ),
+        ("use_vllm: true\ngeneration_kwargs: {stop: [3]}\n", "stop must be a text or a list"),
     ],
 )
 def test_faults(tmp_path, text, expected):
     assert expected in faults(
         tmp_path, "model_name_or_path: m\n" * (not text.startswith(("-", "a:"))) + text
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "use_vllm: true\ngeneration_kwargs: {stop: ['</answer>'], seed: 5, max_tokens: 9}\n",
+        "generation_kwargs: {stop_strings: ['END'], min_new_tokens: 1, suppress_tokens: [5]}\n",
+    ],
+)
+def test_options_of_the_engine_that_samples_are_accepted(tmp_path, text):
+    load_recipe(write(tmp_path, f"model_name_or_path: m\n{text}"))
 
 
 def test_a_bad_value_is_one_problem_and_not_two(tmp_path):

@@ -43,13 +43,25 @@ def test_without_an_end_token_a_completion_is_truncated_however_short(completion
 
 
 @pytest.mark.parametrize(
-    "length, context, truncated", [(3, None, False), (4, None, True), (2, 5, False), (3, 5, True)]
+    "length, context, last, truncated",
+    [
+        (3, None, 7, False),
+        (4, None, 7, True),
+        (4, None, 8, False),
+        (4, None, END, False),
+        (2, 5, 7, False),
+        (3, 5, 7, True),
+        (3, 5, 8, False),
+    ],
 )
-def test_a_stop_string_ends_what_is_shorter_than_its_room(length, context, truncated):
-    """With a context of 5 and a prompt of 2 tokens there is room for 3."""
-    rule = EndRule(frozenset((END,)), limit=4, context=context, stop_strings=True)
-    assert rule.truncated([[1, 1]], [[7] * length]) == [truncated]
-    assert rule.truncated([[1, 1]], [[7] * (length - 1) + [END]]) == [False]
+def test_a_stop_string_ends_what_is_shorter_than_its_room_or_ends_with_it(
+    length, context, last, truncated
+):
+    """With a context of 5 and a prompt of 2 tokens there is room for 3. 8 is the stop string."""
+    rule = EndRule(
+        frozenset((END,)), limit=4, context=context, ends_with_string=lambda ids: ids[-1] == 8
+    )
+    assert rule.truncated([[1, 1]], [[7] * (length - 1) + [last]]) == [truncated]
 
 
 def rule(**settings):

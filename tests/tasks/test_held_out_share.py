@@ -383,6 +383,12 @@ def test_rows_that_ask_the_same_cannot_be_divided(tmp_path):
         train_rows(recipe(file, held_out_share=0.99))
 
 
+def test_a_single_row_cannot_be_divided(tmp_path):
+    file = write(tmp_path / "rows.jsonl", ["Why?"])
+    with pytest.raises(ValueError, match="none of the 1 rows. Use more rows, or remove held_out"):
+        eval_rows(recipe(file, held_out_share=0.01))
+
+
 def test_the_error_of_an_empty_stream_names_the_filter_that_emptied_it(tmp_path, tiny_folder):
     file = write(tmp_path / "rows.jsonl", QUESTIONS)
     streamed = {"dataset_streaming": True, "max_steps": 5, "model_name_or_path": str(tiny_folder)}
