@@ -14,7 +14,7 @@ MINUTES = 2.0  # the default length of a budget
 
 
 class BudgetSpent(Exception):
-    """The time of a benchmark is over, in the middle of a step."""
+    """Raised in the middle of a step when the time of a benchmark is over."""
 
 
 class Budget:
@@ -51,8 +51,8 @@ class Budget:
     def check(self, reserve: float = 0.0) -> None:
         """Raise `BudgetSpent` if no more than `reserve` seconds are left.
 
-        After an interruption, raise `KeyboardInterrupt`. The signal handler has raised it before,
-        but Python discards an exception that is raised in a callback of the garbage collector.
+        After an interruption, raise `KeyboardInterrupt`, whatever time is left. The signal handler
+        has already raised it, but Python discards exceptions in callbacks of the garbage collector.
         """
         if self.interrupted:
             raise KeyboardInterrupt
@@ -64,9 +64,9 @@ class Budget:
 def interruptible(budget: Budget) -> Iterator[None]:
     """Let Ctrl-C end a budget and raise `KeyboardInterrupt`, even while a trainer runs.
 
-    SIGTERM raises `Terminated`. A trainer installs its own handlers, which save a checkpoint at the
-    end of a step, only if the program has none; these handlers keep it from doing so. Outside the
-    main thread, this context does nothing.
+    SIGTERM raises `Terminated`. A trainer normally installs its own handlers, which save a
+    checkpoint at the end of a step; it does not replace handlers that the program has installed.
+    Outside the main thread, this context does nothing.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:

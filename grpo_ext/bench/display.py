@@ -1,4 +1,4 @@
-"""Show the results of a benchmark as they come, what it is measuring, and the seconds left."""
+"""Show the results of a benchmark as they arrive, the current measurement, and the seconds left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Display(Protocol):
 
 
 class Lines:
-    """Prints results to stdout, and a line on stderr before each measurement.
+    """Prints results to stdout, and the remaining seconds to stderr before each measurement.
 
     Args:
         budget: the time for all measurements.

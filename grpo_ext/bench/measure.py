@@ -108,12 +108,12 @@ class Bench:
 
     Attributes:
         device: "cpu" or "cuda".
-        figures: the figures of `as_it_stands`; empty before the first generation has ended.
+        figures: the figures of `as_it_stands`; empty until its first run has ended.
         sizes: the batch sizes that these figures were measured with.
         warm: whether the figures leave out the first generation.
         layout: the layout that the trainer chose for the recipe.
         gradient_checkpointing: whether the trainer used gradient checkpointing for the recipe.
-        num_completions: the completions per step of `training_phase`, in whole groups.
+        num_completions: the completions per step of `training_phase`, a multiple of the group size.
     """
 
     completions: Generation  # the recorded ones
@@ -139,16 +139,20 @@ class Bench:
         self._seconds_to_start = 0.0  # of the last trainer
 
     def as_it_stands(self) -> dict[str, float]:
-        """Run the recipe for a few generations, and keep the completions of the last one.
+        """Run the recipe for a few generations, and record the completions of the last one.
 
-        If the budget is limited, one generation of a single group comes first, which shows how many
-        groups fit into `RECIPE_SHARE` of the time. If only one does, its figures are returned.
+        If the budget is limited, one generation of a single group is run first, to find out how
+        many groups fit into `RECIPE_SHARE` of the time. Its figures are returned if no more than
+        one group fits, or if the time ends during the run with more groups.
 
         Returns:
-            The mean seconds per optimizer step of each phase, and the medians of `OTHER_FIGURES`.
+            The mean seconds per optimizer step of each phase, and the medians of `OTHER_FIGURES`,
+            as far as the run logged them.
 
         Raises:
-            ValueError: if the budget ends before the first generation has been trained on.
+            ValueError: if the budget ends before the first generation has been trained on, or if
+                the recipe cannot be run.
+            KeyboardInterrupt: after Ctrl-C, as for all methods that train.
         """
         groups = self.batch.prompts
         if math.isinf(self.budget.seconds):
@@ -172,8 +176,8 @@ class Bench:
     def _affordable_groups(self, seconds: float) -> int:
         """Return how many groups per generation fit if two generations may take `seconds`.
 
-        Returns 0 if not even one fits. A GPU takes about as long for the completions of one group
-        as for those of several.
+        Returns 0 if not even one fits. On a GPU, the time to generate one group is assumed to be
+        enough for several.
         """
         phases = [self.figures.get(name, 0.0) for name in PHASES]
         generation = sum(self.figures.get(name, 0.0) for name in GENERATION_PHASES)
@@ -194,11 +198,11 @@ class Bench:
             groups: the number of groups per generation. If it is smaller than the recipe's, each
                 optimizer step has its own generation.
             generations: the maximum number of generations.
-            reserve: the seconds of the budget that another step must leave.
-            pass_reserve: the seconds of the budget that another pass of the model must leave.
+            reserve: the seconds of the budget that must remain after another step.
+            pass_reserve: the seconds of the budget that must be left before each forward pass.
 
         Raises:
-            BudgetSpent: if the time is over before a pass of the model.
+            BudgetSpent: if no more than `pass_reserve` seconds are left before a forward pass.
         """
         sizes = self.batch
         settings: Settings = {}
@@ -252,12 +256,12 @@ class Bench:
     def _choose_size(self, per_completion: float) -> None:
         """Choose the completions per step of `training_phase`, in whole groups, and its steps.
 
-        There are as many completions as in a step of the recipe, but no more than were recorded,
-        than `MAX_TOKENS` allows, and than fit `CANDIDATES` times into the budget. There is always
-        at least one group.
+        The completions per step are those of the recipe, limited by the number of recorded
+        completions, by `MAX_TOKENS`, and by the time for `CANDIDATES` runs; they are at least one
+        group. A run has `STEPS` steps, or `FEWEST_STEPS` if there is too little time.
 
         Args:
-            per_completion: the seconds that a completion is expected to take.
+            per_completion: the expected seconds per completion.
         """
         lengths = self._lengths()
         group_size = self.batch.num_generations
@@ -274,14 +278,14 @@ class Bench:
         self.num_completions = groups * group_size
 
     def enlarge(self, measurement: Measurement) -> bool:
-        """Train on more completions per step, if a measurement shows that there is time for them.
+        """Raise `num_completions` if a measurement shows that there is time for more.
 
-        The number before may be too small, because a step in which few groups have signal says
-        little about the seconds per completion.
+        The previous number may be too small: it was chosen from steps of the recipe, and steps in
+        which few groups have signal say little about the seconds per completion.
 
         Returns:
-            Whether there are now at least `WORTH_ENLARGING` times as many completions as before. If
-            there would be fewer, the number stays as it is.
+            True if there are now at least `WORTH_ENLARGING` times as many completions. Otherwise,
+            the number does not change.
         """
         before = (self.num_completions, self._steps)
         self._choose_size(measurement.seconds / self.num_completions)
@@ -302,15 +306,16 @@ class Bench:
     def training_phase(self, settings: Settings) -> Measurement | None:
         """Train on the recorded completions with other settings.
 
-        Rewards alternate between 0 and 1, so that every group has signal.
+        Rewards alternate between 0 and 1, so that every group has signal. If the budget ends after
+        at least `FEWEST_STEPS` steps, the completed steps are measured.
 
         Returns:
-            The seconds of the fastest step, with the peak memory of all; `None` if GPU memory runs
-            out.
+            The figures of the fastest step, with the peak memory of all steps; `None` if GPU memory
+            runs out.
 
         Raises:
-            ValueError: if the model does not support the settings.
-            BudgetSpent: if the budget ends before `FEWEST_STEPS` steps do.
+            ValueError: if the recipe cannot be used with the settings.
+            BudgetSpent: if the budget ends earlier.
         """
         settings = {
             "per_device_train_batch_size": self.num_completions,
@@ -352,9 +357,9 @@ class Bench:
     def fits_without_checkpointing(self) -> bool:
         """Return whether one micro-batch without gradient checkpointing should fit into memory.
 
-        A CPU process that fills the memory is killed, so this compares an estimate with the memory
-        that is available. It is always true on a GPU, where `training_phase` can run out of memory
-        without harm, and for a model of unknown size.
+        A CPU process that fills the memory is killed, so the estimated activations may take at most
+        `MEMORY_SHARE` of the available memory. The result is always True on a GPU, where
+        `training_phase` can run out of memory without harm, and for a model of unknown size.
         """
         if self.device != "cpu" or self.forecast.size is None:
             return True
@@ -366,7 +371,7 @@ class Bench:
         return activations < MEMORY_SHARE * psutil.virtual_memory().available
 
     def longest_completion(self) -> int | None:
-        """Estimate the longest completion, in tokens, that fits on this GPU.
+        """Estimate the longest completion, in tokens, that fits on this GPU; 0 if none fits.
 
         Returns `None` without a GPU, or if the model's size is not known.
         """
@@ -381,7 +386,13 @@ class Bench:
         )
 
     def _make_trainer(self, folder: str, settings: Settings, **arguments: Any) -> GRPOExtTrainer:
-        """Make the recipe's trainer with other settings and arguments; it writes to `folder`."""
+        """Return a trainer for the recipe with other settings; `arguments` are for `make_trainer`.
+
+        It writes to `folder`. With a sampler in `arguments`, the recipe's environments are removed.
+
+        Raises:
+            ValueError: if the recipe cannot be used with the settings.
+        """
         begun = self.budget.clock()
         values = {**self.recipe.flat, **ISOLATED, **settings, "output_dir": folder}
         if "gradient_checkpointing" in settings:
@@ -401,14 +412,14 @@ class Bench:
 class TimeLimit(TrainerCallback):
     """Ends a run when its time is over.
 
-    The run stops after a step if another one would not fit. If the time ends within a step, the
-    next pass of the model raises `BudgetSpent`.
+    The run stops after a step if there is no time for another one. If the time ends within a step,
+    the next forward pass raises `BudgetSpent`.
 
     Args:
         budget: the time of the benchmark.
-        reserve: the seconds of the budget that another step must leave.
-        pass_reserve: the seconds of the budget that another pass of the model must leave.
-        steps: the number of steps after which the run may stop.
+        reserve: the seconds of the budget that must remain after another step.
+        pass_reserve: the seconds of the budget that must be left before each forward pass.
+        steps: the fewest steps after which the run may stop between two steps.
     """
 
     def __init__(
@@ -421,9 +432,9 @@ class TimeLimit(TrainerCallback):
         self._begun = 0.0
 
     def before_pass(self, module: torch.nn.Module, inputs: object) -> None:
-        """Raise `BudgetSpent` unless there is time for another pass of the model.
+        """Raise `BudgetSpent` if no more than `pass_reserve` seconds are left.
 
-        After Ctrl-C, raise `KeyboardInterrupt`. This is a hook of the model's input embedding.
+        After Ctrl-C, raise `KeyboardInterrupt`. This is a forward pre-hook of the input embedding.
         """
         self.budget.check(self.pass_reserve)
 
@@ -441,10 +452,11 @@ class TimeLimit(TrainerCallback):
 
 
 def train_silently(trainer: GRPOExtTrainer, limit: TimeLimit) -> None:
-    """Train without printing anything, until the last step or the limit.
+    """Train without printing to stdout, until the last step or the limit.
 
     Raises:
         BudgetSpent: if the time is over in the middle of a step.
+        KeyboardInterrupt: after Ctrl-C.
     """
     trainer.add_callback(limit)
     model = trainer.accelerator.unwrap_model(trainer.model)
@@ -462,7 +474,7 @@ def step_logs(trainer: GRPOExtTrainer) -> list[dict[str, float]]:
 
 
 def with_groups(batch: Batch, groups: int) -> Batch:
-    """Return sizes with fewer groups: each step has its own generation of `groups` groups.
+    """Return batch sizes with one optimizer step per generation of `groups` groups.
 
     The micro-batch is at most as large as before.
     """

@@ -38,10 +38,10 @@ def has_weights(model: str) -> bool:
 def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return a model with the recipe's shape and random weights, and a tokenizer for it.
 
-    The model is in bfloat16 on the GPU, or in float32 on the CPU if the recipe says `use_cpu`.
+    The model is in bfloat16 on the GPU, or in float32 on the CPU if the recipe sets `use_cpu`.
 
     Raises:
-        ValueError: if the shape is not known.
+        ValueError: if the shape is not known and there is no config of the model on this machine.
     """
     name = recipe.flat["model_name_or_path"]
     try:
@@ -65,10 +65,10 @@ def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokeni
 
 
 def with_random_completions(generation: Generation, limit: int) -> Generation:
-    """Replace the completions of a random model, which never end, with some of random lengths.
+    """Replace the completions of a random model, which never end, with random lengths of tokens.
 
-    The lengths are at most `limit` tokens. The tokens of each new completion are drawn from those
-    of the completion that it replaces. Sampling log-probs, if there are any, become 0.
+    The lengths are at most `limit` tokens. The tokens of each new completion are drawn from the
+    completion that it replaces. Sampling log-probs, if any, become 0, and kept tokens are dropped.
     """
     generator = np.random.default_rng(0)
     lengths = draw_lengths(len(generation.completion_ids), limit)

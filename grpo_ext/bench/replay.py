@@ -14,10 +14,12 @@ T = TypeVar("T")
 
 
 class Replay(Sampler):
-    """Returns the same completions for every generation.
+    """Returns the same completions for every generation, whatever its prompts are.
+
+    A request for fewer completions than were recorded gets the first ones.
 
     Args:
-        recorded: the completions, at least as many as any request asks for.
+        recorded: the completions, at least as many as any request has prompts.
         original: the sampler that produced them; its abilities decide how they are scored.
     """
 
@@ -42,7 +44,7 @@ class Replay(Sampler):
 
 
 def recorded_generation(slices: list[Scored]) -> Generation:
-    """Join the slices of a generation, and bring the completions of each prompt together."""
+    """Join the slices of a generation, without padding, and sort its rows by prompt."""
     table = join(slices)
     prompt_ids = token_ids(table.prompt_ids, table.prompt_mask)
     completion_ids = token_ids(table.completion_ids, table.completion_mask)

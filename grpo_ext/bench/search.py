@@ -32,9 +32,9 @@ class Search:
         announce: a function called with settings before they are measured.
 
     Attributes:
-        measurements: the fastest measurement of each settings, by their items; `None` for settings
-            that could not run.
-        refused: the reason why settings were refused, by their items.
+        measurements: the fastest measurement of all settings that were tried, by their items;
+            `None` for settings that could not run.
+        refused: the reasons why settings were refused, by their items.
     """
 
     def __init__(self, bench: Bench, announce: Callable[[Settings], None] = lambda settings: None):
@@ -52,12 +52,12 @@ class Search:
         The settings come in the order of `candidates`. If the first measurement shows that there is
         time for more completions per step, it is repeated with them. Finally, all settings within
         `CLOSE` of the fastest are measured two more times, without being yielded again. The search
-        ends when the time of the bench is over. If it is too short for all candidates, time is kept
-        to measure the recipe's own settings and the fastest once more, provided that at least three
-        settings ran.
+        ends when the time of the bench is over. As soon as three settings have run, further
+        candidates are measured only if enough time remains for two repetitions.
 
         Raises:
             ValueError: if no layout can be used or fits into memory.
+            KeyboardInterrupt: after Ctrl-C.
         """
         try:
             yield self.own, self._measure_own()
@@ -102,10 +102,10 @@ class Search:
         - token limits with the fastest layout, from the largest down to the first slow one
         - the other layouts, and token limits again if one of them is the fastest
         - the fastest settings with gradient checkpointing switched on or off
+        - if nothing has run, token limits with gradient checkpointing
 
-        Settings without gradient checkpointing are left out if they are not expected to fit into
-        memory. What is fastest depends on the measurements so far, so the same settings may come
-        twice.
+        Gradient checkpointing is not switched off if the activations are not expected to fit into
+        memory. The order depends on the measurements so far, and settings may be yielded twice.
         """
         own = self.own
         yield own
@@ -136,11 +136,11 @@ class Search:
         return own["layout"] in layouts and own["gradient_accumulation_steps"] == 1
 
     def _fastest_or(self, layout: str) -> Settings:
-        """Return the fastest settings other than the recipe's, or one micro-batch if none ran."""
+        """Return the fastest settings other than the recipe's; if none ran, those of `layout`."""
         return self._fastest_other() or layout_settings(layout, self.own["gradient_checkpointing"])
 
     def _other_checkpointing(self, layout: str) -> Iterator[Settings]:
-        """Yield `_fastest_or` with gradient checkpointing switched, if memory should suffice."""
+        """Yield `_fastest_or` with checkpointing switched on, or off if memory should suffice."""
         settings = self._fastest_or(layout)
         switched = {**settings, "gradient_checkpointing": not settings["gradient_checkpointing"]}
         if switched["gradient_checkpointing"] or self.bench.fits_without_checkpointing():
@@ -177,15 +177,15 @@ class Search:
         return limits[::-1]
 
     def _has_time(self, runs: int = 1) -> bool:
-        """Return whether there is time for `runs` more runs, each as long as the quickest one.
+        """Return whether there is time for `runs` more runs, each as long as the quickest so far.
 
-        False if nothing has run, since the time of a run is not known then.
+        Returns False if nothing has run, because the time of a run is then unknown.
         """
         return self.bench.budget.left > runs * HEADROOM * self._seconds_to_measure
 
     @property
     def refused_layouts(self) -> dict[str, str]:
-        """The layouts whose settings were refused, each with the last reason."""
+        """The layouts with refused settings; each maps to the reason of the last refusal."""
         return {str(dict(key)["layout"]): reason for key, reason in self.refused.items()}
 
     @property
@@ -200,7 +200,7 @@ class Search:
 
     @property
     def cannot_win(self) -> list[Settings]:
-        """The token limits that were not measured, because a larger limit was already too slow."""
+        """The settings that were skipped because a larger token limit was already too slow."""
         if not self.measurements:
             return []
         not_tried = self.not_tried
@@ -224,7 +224,8 @@ class Search:
     def measure(self, settings: Settings, again: bool = False) -> Measurement | None:
         """Measure settings and return their fastest measurement; `None` if they cannot run.
 
-        Settings that were tried before are run again only if `again` is set.
+        Settings that were tried before are run again only if `again` is set. If the repetition
+        cannot run, the previous measurement is returned.
 
         Raises:
             BudgetSpent: if the time of the bench ends first.
@@ -345,7 +346,11 @@ class Search:
 def fastest_settings(config: str) -> Settings:
     """Measure a recipe on this machine as `grpo-ext bench` does, and return its best settings.
 
-    The settings are those of `Search.lines`. Ctrl-C raises `KeyboardInterrupt`.
+    The settings are returned by `Search.lines`, which is empty if the recipe's own are best.
+
+    Raises:
+        ValueError: if the recipe cannot be used, a step takes too long, or no layout can be used.
+        KeyboardInterrupt: after Ctrl-C.
     """
     budget = Budget(60 * MINUTES)
     with interruptible(budget):
@@ -367,7 +372,7 @@ def layout_settings(layout: str, checkpointing: bool) -> Settings:
 
 
 def token_budgets(lengths: list[int]) -> list[int]:
-    """Return the three largest powers of 2 (or fewer) between the longest length and the sum."""
+    """Return at most three powers of 2, the largest between the longest length and the sum."""
     budgets = []
     for exponent in range(24):
         if max(lengths) < 2**exponent < sum(lengths):

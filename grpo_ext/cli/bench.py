@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(args: argparse.Namespace, budget: Budget, display: Display) -> int:
-    """Measure a recipe until the budget ends, and show the results.
+    """Measure a recipe until all settings are measured or the budget ends, and show the results.
 
     Args:
         args: the parsed command line.
@@ -81,6 +81,10 @@ def measure(args: argparse.Namespace, budget: Budget, display: Display) -> int:
 
     Returns:
         The exit code: 130 after Ctrl-C, otherwise 0.
+
+    Raises:
+        ValueError: if the recipe cannot be used, nothing fits into memory, or the time is too short
+            for one step.
     """
     search = None
     with until_interrupted():
@@ -175,7 +179,7 @@ def completions(bench: Bench, count: int) -> str:
 
 
 def training_lines(search: Search) -> Iterator[str]:
-    """Measure the training phase with other settings, and yield a title and a line for each.
+    """Measure the training phase with other settings; yield a title, then a line for each setting.
 
     After Ctrl-C, measure and yield nothing.
     """
@@ -205,9 +209,9 @@ def settings_label(settings: Settings) -> str:
 
 
 def measurement_cells(measurement: Measurement | None, is_refused: bool) -> str:
-    """Format a measurement as the cells of `COLUMNS`; without one, say "refused" or "does not fit".
+    """Format a measurement as the cells of `COLUMNS`.
 
-    `is_refused` is whether the settings were refused.
+    Without a measurement, return "refused" if `is_refused` is set, and "does not fit" otherwise.
     """
     if measurement is None:
         return "refused" if is_refused else "does not fit"
@@ -219,8 +223,8 @@ def measurement_cells(measurement: Measurement | None, is_refused: bool) -> str:
 def measurement_rows(search: Search) -> list[dict[str, object]]:
     """Return settings and measurements as plain data for JSON.
 
-    Instead of a measurement, settings that were refused have the reason under `refused`, and those
-    that ran out of memory have `out_of_memory`.
+    In place of a measurement, refused settings have the reason under `refused`, and settings that
+    ran out of memory have `out_of_memory: True`.
     """
     rows = []
     for key, measurement in search.measurements.items():

@@ -125,7 +125,10 @@ def print_prompts(prompts: Mapping[str, Any]) -> None:
 
 
 def print_episodes(episodes: Mapping[str, Any], place: str = "") -> None:
-    """Print the token counts of answers to made-up turns, and how many turns fit with them."""
+    """Print the token counts of answers to made-up turns, and how many turns would fit.
+
+    `place` comes before the counts, for a recipe with several environments.
+    """
     length = f"at least {episodes['shortest_answer']}"
     if episodes["answers"]:
         shortest, longest = episodes["answers"]
@@ -138,7 +141,10 @@ def print_episodes(episodes: Mapping[str, Any], place: str = "") -> None:
 
 
 def print_rewards(rewards: Mapping[str, Any], task: str = "") -> None:
-    """Print the score of each reward for each made-up completion; `-` if it gave none."""
+    """Print the score of each reward for each made-up completion, or `-` if there is no score.
+
+    `task` ends the title, for a recipe with several tasks.
+    """
     width = max(map(len, rewards["scores"]), default=0)
     print(f"rewards  on three made-up completions of the first row{task}:")
     rows = {"": list(rewards["completions"])}

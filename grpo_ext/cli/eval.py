@@ -105,8 +105,8 @@ def run(args: argparse.Namespace) -> int:
 def check_options(args: argparse.Namespace) -> None:
     """Raise `ValueError` for options that cannot be used, before anything slow is done.
 
-    There must be something to evaluate on, no option that only the other kind of evaluation takes,
-    and an `--output` that can be written.
+    The options must name a recipe or tasks of the harness; tasks without a recipe need a model.
+    `--output` must be writable, and options of the other kind of evaluation must not be set.
     """
     if args.suite is None and args.config is None:
         raise ValueError(
@@ -159,7 +159,7 @@ def run_recipe(args: argparse.Namespace) -> int:
 def run_suite(args: argparse.Namespace) -> int:
     """Evaluate models on tasks of the harness, and print and write the figures; return 0.
 
-    The recipe, if there is one, says how the models are loaded.
+    If a recipe is given, its keys decide how the models are loaded; otherwise their dtype is kept.
     """
     from grpo_ext.recipe.load import load_recipe
 
@@ -227,9 +227,9 @@ def print_comparison(comparison: dict[str, Any], parts: Sequence[str]) -> None:
 
 
 def print_suite(evaluation: dict[str, Any]) -> None:
-    """Print the figures of all models on the tasks of a suite, and the comparison with the first.
+    """Print the figures of all models on the tasks of a suite, and compare each with the first.
 
-    Tasks that are part of a group with figures are only in the file of `--output`.
+    If a group of tasks has figures of its own, its tasks appear only in the file of `--output`.
     """
     from grpo_ext.evaluation.table import print_parts
 

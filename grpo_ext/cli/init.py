@@ -178,7 +178,7 @@ def measure(recipe: FirstRecipe, recipe_file: Path, proposal: Proposal, lora: bo
 
 
 def describe_time(recipe: FirstRecipe) -> str:
-    """Return a sentence that estimates the time of the run, or that says what measures it."""
+    """Return a sentence with the estimated time of the run, or the command that measures it."""
     if recipe.seconds is None:
         return "The time of the run is not estimated here: `grpo-ext bench` measures a step."
     from grpo_ext.preflight.first_recipe import EVENING, LONG
@@ -200,7 +200,7 @@ def describe_time(recipe: FirstRecipe) -> str:
 
 
 def questions_of(proposal: Proposal, folder: Path) -> list[str]:
-    """Return the sentences that say what you have to decide or write before the first run."""
+    """Return a sentence for each thing that the user must decide or write before the first run."""
     from grpo_ext.preflight.proposed_reward import UNWRITTEN
 
     questions = list(proposal.questions)
@@ -213,10 +213,10 @@ def questions_of(proposal: Proposal, folder: Path) -> list[str]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `ValueError` if the folder already has a recipe, or if its name is refused.
+    """Raise `ValueError` if the folder already contains a recipe, or if its name is not allowed.
 
-    The name is written into files, so it must not contain quotes, backslashes or control
-    characters.
+    The name is written into files, so it must not contain quotes, backslashes, backticks or
+    characters that cannot be printed.
     """
     if not str(folder).isprintable() or set(str(folder)) & set("\"'`\\"):
         raise ValueError(
@@ -228,9 +228,9 @@ def check_folder(folder: Path) -> None:
 
 
 def check_model_name(name: str) -> None:
-    """Raise `ValueError` if a model is neither a folder, nor in the cache or on the hub.
+    """Raise `ValueError` if no folder, cached model or model on the hub has this name.
 
-    A model of known shape is accepted, because its recipe may be meant for another machine.
+    A model of known shape is always accepted, because its recipe may be meant for another machine.
     """
     from grpo_ext.common.hub import find_repo
     from grpo_ext.preflight.forecast import known_config
@@ -247,7 +247,7 @@ def check_model_name(name: str) -> None:
 
 
 def ask_about(proposal: Proposal, rows: list[dict[str, Any]]) -> Proposal:
-    """Ask at the terminal about the prompt and the reward; return the proposal as answered."""
+    """Ask at the terminal about the prompt and the reward; return the proposal with the answers."""
     from grpo_ext.preflight.first_recipe import REWARD_PROMPTS
     from grpo_ext.preflight.proposal import columns_for, with_reward
     from grpo_ext.preflight.propose import propose
@@ -311,7 +311,7 @@ def ask(
 
 
 def is_template(text: str, columns: list[str]) -> bool:
-    """Return whether a text contains columns in braces, and no other names in braces."""
+    """Return whether a text contains names in braces, and each of them is a column."""
     from grpo_ext.tasks.base import template_columns
 
     try:

@@ -64,7 +64,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run one subcommand and return its exit code; `words` default to the command line."""
+    """Run one subcommand and return its exit code; `words` default to the command line.
+
+    Errors are printed, or raised with `--debug`. Invalid words raise `SystemExit`, as in argparse.
+    """
     wait_calmly()
     words = sys.argv[1:] if words is None else words
     if words[:1] == ["--version"]:

@@ -66,12 +66,12 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def progress(stages: int) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows on stderr which stage begins, as a bar or as lines.
+    """Yield a function that shows the name of a beginning stage on stderr.
 
-    Without a terminal, it prints lines.
+    In a terminal, it updates a progress bar; otherwise, it prints a line.
 
     Args:
-        stages: the largest number of stages.
+        stages: the maximum number of stages, which is the length of the bar.
     """
     if not sys.stderr.isatty():
         yield lambda stage: print(f"numerics: {stage}", file=sys.stderr, flush=True)

@@ -93,7 +93,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def play_typed(game: "Game", until_blank: bool) -> None:
-    """Play the turns that a person types, and show each answer."""
+    """Play the turns that a person types, and show each answer.
+
+    At the end of the input, an episode that has not ended is cut off.
+    """
     episode = game.episode
     for text in typed_turns(until_blank):
         count = len(episode.messages)
@@ -108,7 +111,10 @@ def play_typed(game: "Game", until_blank: bool) -> None:
 
 
 def typed_turns(until_blank: bool) -> Iterator[str]:
-    """Yield turns from the terminal until the end of file: lines, or what precedes a blank line."""
+    """Yield the turns typed at the terminal until the end of file.
+
+    A turn is one line or, with `until_blank`, all lines up to a blank line or the end of file.
+    """
     lines: list[str] = []
     print("turn     ", end="", flush=True)
     for line in sys.stdin:

@@ -95,8 +95,8 @@ def run(args: argparse.Namespace) -> int:
 def run_beside_server(job: Callable[..., int], recipe: Recipe, num_processes: int) -> int:
     """Run a job alongside the vLLM server of its recipe, and return the job's exit code.
 
-    Both get the same secret key, from this process's environment or newly drawn. From then on,
-    SIGTERM ends this process with exit code 143, after the server has been stopped.
+    Both get the same secret key: the one in this process's environment, or a new random key. From
+    then on, SIGTERM stops the server and ends this process with exit code 143.
 
     Args:
         job: a function that takes environment variables and returns an exit code.
