@@ -1,4 +1,4 @@
-"""Check that a model folder is safe to load and does not hold an adapter."""
+"""Check that a model folder is safe to load and does not contain an adapter."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ MERGED = "merged"  # the folder to which `grpo-ext merge` writes the complete mo
 
 
 def adapter_fault(folder: Path) -> str | None:
-    """Return an error message if a folder holds an adapter instead of a model, otherwise `None`."""
+    """Return an error message if a folder contains an adapter, not a whole model; else `None`."""
     if not (folder / ADAPTER_CONFIG).is_file():
         return None
     merged = folder / MERGED
@@ -27,7 +27,8 @@ def adapter_fault(folder: Path) -> str | None:
 def check_model_folder(folder: Path) -> None:
     """Raise `ValueError` if loading a model folder could block or fill the memory.
 
-    Does nothing if `folder` is not a directory, as for a model name on the hub.
+    Does nothing if `folder` is not a directory, such as a model name on the hub. Raises `OSError`
+    if the folder cannot be listed or has too many entries.
     """
     fault = model_files_fault(folder) if folder.is_dir() else None
     if fault is not None:

@@ -27,8 +27,8 @@ NESTED_ANSWERS = (
 def answer_column(row: dict[str, object]) -> str | None:
     """Return the name of the column with the correct answer; `None` if there is none.
 
-    The name is `column.key` if the answer is in a mapping. Columns whose value is `None`, a
-    mapping, or an empty text or list do not count.
+    The name is `column.key` if the answer is in a mapping, for the names in `NESTED_ANSWERS`.
+    Values that are `None`, an empty string or an empty list do not count.
     """
     for name in ANSWERS:
         if row.get(name) not in (None, "", []) and not isinstance(row[name], dict):

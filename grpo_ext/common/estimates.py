@@ -36,11 +36,11 @@ class Estimate:
     error: float | None
     low: float | None
     high: float | None
-    problems: int  # number of independent problems
+    problems: int  # number of independent problems; in `mean_over_runs`, of runs
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict on this mean, read as a change; `None` without an interval."""
+        """The verdict on this mean, interpreted as a change; `None` without an interval."""
         if self.low is None or self.high is None:
             return None
         return verdict_of(self.low, self.high)
@@ -90,7 +90,7 @@ def mean_of(
     values: Sequence[float] | Array,
     problems: Sequence[Hashable] | None = None,
 ) -> Estimate | None:
-    """Return the mean of `values`, ignoring NaN, with its error; `None` if no value is left.
+    """Return the mean of `values`, ignoring NaN, with its error; `None` if all values are NaN.
 
     The variance of the mean is s^2 / n, or cluster-robust if a problem has several rows (Liang and
     Zeger 1986), and the interval uses Student's t. If all values are from 0 to 1, the interval is

@@ -24,7 +24,7 @@ CACHED_REPOS = ("models--", "datasets--")  # prefixes of the folders in the hub'
 
 
 class ForeignFile(OSError):
-    """A file or folder that is not regular, is too large, or is a link out of its folder."""
+    """Raised for a file or folder that is not regular, is too large, or leads out of its folder."""
 
 
 def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
@@ -83,7 +83,12 @@ def is_hole(number: int) -> bool:
 
 
 def append_plain(path: Path, within: Path) -> FileIO:
-    """Open or create a regular file for unbuffered appending; raises like `open_plain`."""
+    """Open or create a regular file in the folder `within` for unbuffered appending.
+
+    Raises:
+        ForeignFile: as `open_plain`, except that holes are not checked.
+        OSError: if the folder does not exist or the file cannot be opened.
+    """
     real = Path(os.path.realpath(path))
     number = _descriptor(path, real, within, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     return FileIO(number, "ab")
@@ -166,7 +171,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def size_of(path: Path, within: Path) -> int:
-    """Return the size in bytes of a regular file in `within`; 0 for anything else."""
+    """Return the bytes of a regular file in `within` or the hub's cache; 0 for anything else."""
     try:
         real = Path(os.path.realpath(path, strict=True))
         about = os.lstat(real)
@@ -177,7 +182,7 @@ def size_of(path: Path, within: Path) -> int:
 
 
 def leads_out(path: Path, within: Path) -> bool:
-    """Return whether a file or folder is outside `within` after all links are resolved."""
+    """Return whether a path, with all links resolved, is outside `within` and the hub's cache."""
     root = Path(os.path.realpath(within))
     real = Path(os.path.realpath(path))
     return not _is_in(root, real)
@@ -201,8 +206,9 @@ def special_file(folder: Path) -> Path | None:
 def check_tree(folder: Path) -> None:
     """Raise `ForeignFile` unless a folder has only regular files and no links out, at any depth.
 
-    A tree of more than `MOST_ENTRIES` entries is refused too. Call it before a library that opens
-    the files of a folder itself.
+    Links into the hub's cache are allowed. A tree of more than `MOST_ENTRIES` entries is refused
+    too. Call this before a library opens the files of the folder itself. Another `OSError` is
+    raised if a folder does not exist or cannot be read.
     """
     waiting = [folder]
     num_entries = 0

@@ -38,7 +38,7 @@ def import_gym() -> ModuleType:
 
 
 def generator_configs() -> dict[str, type]:
-    """Return the dataclass of the options of each generator, by the generator's name.
+    """Return the configuration dataclass of each generator except `composite`, by name.
 
     Raises:
         ImportError: as `import_gym`.
@@ -50,9 +50,11 @@ def generator_configs() -> dict[str, type]:
 def make_dataset(name: str, options: dict[str, Any], seed: int, size: int) -> Any:
     """Return the data set of a generator; it makes problems and scores answers to them.
 
+    Invalid options raise whatever error the package raises for them.
+
     Args:
-        name: the name of the generator.
-        options: fields of its configuration, without those in `RESERVED`.
+        name: the name of the generator, a key of `generator_configs`.
+        options: fields of its configuration, except the names in `RESERVED`.
         seed: the seed of the first problem; it increases by 1 from each problem to the next.
         size: the number of its problems.
 

@@ -44,7 +44,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The first `MAX_TEXT` characters of the body, on one line without control characters."""
+        """The beginning of the body in at most `MAX_TEXT` characters, on one line by escapes."""
         beginning = self.body[:MAX_TEXT].decode("utf-8", errors="replace")
         return one_line(beginning)[:MAX_TEXT]
 
@@ -103,7 +103,7 @@ class Line:
         return self.ask("GET", url, None, timeout or self.seconds)
 
     def post(self, url: str, json: Any = None) -> Answer:
-        """Send a POST request, with `json` as its body if given, and return the response.
+        """Send a POST request, with `json` as its body unless it is `None`; return the response.
 
         Like `get`, it does not check the status.
         """
@@ -190,6 +190,7 @@ def connect(place: SplitResult, seconds: float) -> HTTPConnection:
     Raises:
         TimeoutError: if there is no connection after `seconds`.
         OSError: if the host is unknown or refuses the connection.
+        HTTPException or ValueError: if the host or the port of the URL is invalid.
     """
     host = place.hostname or ""
     kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
@@ -232,7 +233,7 @@ def tls_context() -> ssl.SSLContext:
 
 
 def target_of(url: str) -> str:
-    """Return the request target of a URL: its path and query, or `/`."""
+    """Return the request target of a URL: all that follows the host, such as `/v1?a=1`, or `/`."""
     place = urlsplit(url)
     return url.removeprefix(f"{place.scheme}://{place.netloc}") or "/"
 

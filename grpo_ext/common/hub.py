@@ -18,9 +18,9 @@ def find_repo(name: str, kind: str) -> None:
         kind: `"model"` or `"dataset"`.
 
     Raises:
-        FileNotFoundError: if it is neither. The message suggests a similar name from the cache or
-            from the folder that would contain the path.
-        ConnectionError: if the hub cannot be reached.
+        FileNotFoundError: if it is in neither place, or is private. The message suggests a similar
+            name from the cache or from the folder that would contain the path.
+        ConnectionError: if the hub cannot be reached or its response is an error.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -52,7 +52,7 @@ def find_repo(name: str, kind: str) -> None:
 
 
 def neighbours(name: str) -> list[str]:
-    """Return the paths in the same folder as the path `name`, written like it (such as with `~`).
+    """Return the paths in the same folder as the path `name`, with the same prefix (such as `~/`).
 
     Returns an empty list if the folder does not exist, cannot be read, or has too many entries.
     """

@@ -61,7 +61,8 @@ class MatrixRate:
     def measure(self, tokens: int) -> float:
         """Return the operations per second of the fastest of several products.
 
-        The random state of the run does not change.
+        The first matrix has `tokens` rows, within the limits of the device. The random state of the
+        run does not change.
         """
         most = MOST_ROWS.get(self.device, MOST_ROWS_OF_GPU)
         rows = max(FEWEST_ROWS, min(tokens, most))
@@ -95,8 +96,8 @@ def matrix_rate(device: str, dtype: torch.dtype, hidden: int, intermediate: int)
 def matrix_rate_of(model: PreTrainedModel, device: str, dtype: torch.dtype) -> MatrixRate:
     """Return the `MatrixRate` of a model's shape on a device.
 
-    A config without a width gets that of a small model, and one without a size of feed-forward
-    layers gets four times the width. If the layers have several sizes, the largest counts.
+    If the config has no width, 512 is used. If it has no size of feed-forward layers, four times
+    the width is used; if it has several sizes, the largest is used.
 
     Args:
         model: the model, of which only the config is read.

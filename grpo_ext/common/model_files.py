@@ -1,7 +1,7 @@
 """Check a model folder before transformers and tokenizers load it.
 
 These libraries open its files themselves, and build whatever `config.json` and `tokenizer.json`
-ask for.
+describe.
 """
 
 import json
@@ -29,6 +29,9 @@ def model_files_fault(folder: Path) -> str | None:
     """Return a message about a file that could block loading or fill the memory, or `None`.
 
     A model's files may be links to anywhere, because large weights are often on another disk.
+
+    Raises:
+        OSError: if the folder cannot be listed or has too many entries.
     """
     special = special_file(folder)
     if special is not None:
@@ -59,7 +62,7 @@ def model_files_fault(folder: Path) -> str | None:
 
 
 def growth_of_text(tokenizer: Any) -> int:
-    """Return an upper bound on how many times as long a `tokenizer.json` can make a text.
+    """Return an upper bound on the factor by which a `tokenizer.json` can lengthen a text.
 
     It is the product of the lengths of all replacements; 1 if there are none.
     """
@@ -83,7 +86,7 @@ def read_json(path: Path) -> Any:
 
 
 def mappings_in(content: Any) -> Iterator[dict[str, Any]]:
-    """Yield all mappings in a JSON document, the outer ones first."""
+    """Yield all mappings in a JSON document, each before the mappings inside it."""
     waiting = [content]
     while waiting:
         part = waiting.pop()

@@ -48,8 +48,8 @@ def versions() -> Mapping[str, str]:
 def without_collector() -> Iterator[None]:
     """Disable the garbage collector, which takes a quarter of the time of large imports.
 
-    Afterwards, it no longer looks at the objects that exist by then. A collector that was already
-    disabled stays so.
+    When the context ends, the collector is enabled again, but ignores all objects that exist by
+    then. A collector that was already disabled stays disabled.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -100,16 +100,17 @@ def exits_as_errors(what: str) -> Iterator[None]:
 
 
 def load_class(kind: str, name: str, known: Mapping[str, str]) -> Any:
-    """Import and return the class that `name` refers to.
+    """Import and return the class that `name` refers to, without checking that it is a class.
 
     Args:
         kind: the kind of class, for error messages.
         name: a known name, `package.module:Class` or `file.py:Class`. Modules in the working
             directory are found too, after those on `sys.path`.
-        known: the location of each known name, in one of these two forms.
+        known: the location of each known name, in one of the last two forms.
 
     Raises:
-        ValueError: if there is no such class or its module cannot be imported.
+        ValueError: if the name is unknown, its module cannot be imported, or the module has no such
+            attribute.
     """
     module, sign, attribute = known.get(name, name).partition(":")
     if not sign:
@@ -139,7 +140,8 @@ def optional_package(name: str, requirement: str) -> ModuleType:
         requirement: what to install, with the supported versions.
 
     Raises:
-        ValueError: if the package, or a package that it imports, is missing.
+        ValueError: if the package or a package that it imports is missing, or if importing it fails
+            with an `ImportError` or exits.
     """
     try:
         with exits_as_errors(name):
@@ -152,9 +154,10 @@ def optional_package(name: str, requirement: str) -> ModuleType:
 
 
 def load_module(name: str, file: str | None = None) -> ModuleType:
-    """Import and return the module `name`; if there is no such module, load `file` instead.
+    """Import and return the module `name`; if it or one of its imports is missing, load `file`.
 
-    Raises `ModuleNotFoundError` if there is no such module and no `file` is given.
+    Raises `ModuleNotFoundError` if no `file` is given, `ImportError` if the module calls
+    `sys.exit`, and any other error that the module or `load_file` raises.
     """
     try:
         with exits_as_errors(name):

@@ -111,7 +111,10 @@ def whitened_products(columns: Array, autocorrelations: Array) -> Array:
 
 
 def mean_variances(autocorrelations: Array, count: int) -> Array:
-    """Return the variance (24,) of a mean of `count` neighbors, relative to that of one value."""
+    """Return the variances of a mean of `count` neighbors, relative to the variance of one value.
+
+    There is one variance for each of the `autocorrelations` (R,).
+    """
     lags = np.arange(1, count)
     powers = autocorrelations[:, None] ** lags  # (24, count - 1)
     covariances = powers @ (count - lags)

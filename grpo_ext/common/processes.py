@@ -20,9 +20,10 @@ def start_beside(
 ) -> subprocess.Popen:
     """Start `python -m module PIPE PARENT *words` with a pipe to this process.
 
-    PIPE is the file descriptor of the new process's end of the pipe, and PARENT the id of this
-    process. The new process has the same import path, but Ctrl-C does not reach it. `pipe` is
-    closed in this process, so that the pipe closes when the new process ends.
+    PIPE is the file descriptor of the new process's end of the pipe, and PARENT is the id of this
+    process. The new process gets the same import path and an empty standard input. It is in a
+    process group of its own, so Ctrl-C does not reach it. `pipe` is closed in this process, so that
+    the pipe closes when the new process ends.
 
     Args:
         module: the module to run.
@@ -51,7 +52,7 @@ def start_beside(
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:
     """On Linux, have the kernel send this process a signal when the thread that started it ends.
 
-    Exits at once if the parent has already ended.
+    On any system, exits at once with code 1 if the parent has already ended.
 
     Args:
         parent: the id of the parent process.

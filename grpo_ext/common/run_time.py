@@ -1,4 +1,4 @@
-"""How long a run takes: its steps, evaluations and saves, each with its seconds."""
+"""The duration of a run: the numbers of its steps, evaluations and saves, and their seconds."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ BESIDE = ("evaluation", "checkpoint")  # phases that are not part of a step
 
 @dataclass(frozen=True)
 class RunTime:
-    """The parts of a run, or of the rest of a run, and the seconds that each of them takes.
+    """The numbers of steps, evaluations and saves of a run or its remainder, and their seconds.
 
     The seconds of an evaluation or a save are `None` if none was measured.
     """
@@ -21,7 +21,7 @@ class RunTime:
 
     @property
     def seconds(self) -> float:
-        """The seconds of all parts that were measured."""
+        """The seconds of all parts; evaluations or saves that were not measured count as 0."""
         return (
             self.steps * self.step_seconds
             + self.evaluations * (self.evaluation_seconds or 0.0)

@@ -5,7 +5,7 @@ from types import TracebackType
 
 
 class Stopwatch:
-    """Adds up the seconds spent in its `with` blocks; a block within another counts once."""
+    """Adds up the seconds spent in its `with` blocks; nested blocks count once."""
 
     def __init__(self) -> None:
         self._seconds = 0.0

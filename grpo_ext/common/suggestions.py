@@ -14,8 +14,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?` for the known name closest to `name`, or `""` if none is close.
 
     Names are compared word by word, so that a shared ending such as `_name_or_path` does not make
-    two names similar. Words of the known name may be missing: `generations` suggests
-    `num_generations`.
+    two names similar. Words may be abbreviated, and up to `MOST_MISSING` words of the known name
+    may be missing: `generations` suggests `num_generations`.
     """
     candidates = [candidate for candidate in known if _is_near(name, candidate)]
     if not candidates:
@@ -25,10 +25,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return an error message for an unknown name, with a suggestion or up to 30 known names.
+    """Return an error message for an unknown name, with a suggestion if a known name is close.
+
+    Otherwise, the message lists the known names, unless there are more than 30.
 
     Args:
-        kind: what the name stands for, such as a reward.
+        kind: the kind of thing that has the name, such as "reward".
         name: the unknown name.
         known: the known names.
     """
@@ -64,5 +66,5 @@ def _same_word(word: str, other: str) -> bool:
 
 
 def _similarity(left: str, right: str) -> float:
-    """Return the similarity of two texts, between 0 and 1."""
+    """Return the similarity of two strings, from 0 to 1."""
     return SequenceMatcher(None, left, right).ratio()

@@ -1,4 +1,4 @@
-"""Let SIGTERM end a command as Ctrl-C does, so that what it holds is released."""
+"""Let SIGTERM end a command as Ctrl-C does, so that its resources are released."""
 
 import os
 import signal
@@ -11,9 +11,9 @@ EXIT_TERMINATED = 128 + signal.SIGTERM  # the exit code that a shell gives
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM has arrived.
+    """Raised when SIGTERM arrives.
 
-    As a `KeyboardInterrupt`, it passes through the guards around the code of users.
+    It is a `KeyboardInterrupt`, so the guards around user code do not catch it.
     """
 
 
@@ -21,8 +21,8 @@ class Terminated(KeyboardInterrupt):
 def terminable() -> Iterator[None]:
     """Raise `Terminated` in the context when SIGTERM arrives.
 
-    A handler that the program has installed is kept. Forked processes end as usual. Outside the
-    main thread, this context does nothing.
+    SIGTERM ends a process forked in the context as usual. The context does nothing outside the main
+    thread, or if the program has installed a handler or ignores SIGTERM.
     """
     own_process = os.getpid()
 

@@ -22,7 +22,7 @@ def printable(text: object) -> str:
 
 
 def one_line(text: object) -> str:
-    """Escape control characters and line breaks, so that a text takes one line."""
+    """Escape line breaks and other characters that are not printable, so a text takes one line."""
     characters = []
     for character in str(text):
         if not character.isprintable():
@@ -67,7 +67,8 @@ def is_secret(name: str) -> bool:
 def without_secrets(value: Any) -> Any:
     """Return a copy of plain data without secret entries and without credentials in URLs.
 
-    A mapping's entry is secret if its key is (see `is_secret`). Tuples become lists.
+    An entry of a mapping is secret if `is_secret` is true for its key. Credentials are removed only
+    from strings that are a URL as a whole. Tuples become lists.
     """
     if isinstance(value, Mapping):
         public = {}

@@ -16,9 +16,9 @@ REPEAT_INTERVAL = 0.5  # seconds until a swallowed `TooLate` is raised again
 
 
 class TooLate(BaseException):
-    """The time limit has expired.
+    """Raised when the time limit of `deadline` has expired.
 
-    A `BaseException`, so that an `except Exception` in the slow code does not swallow it.
+    It is a `BaseException`, so that an `except Exception` in the slow code does not swallow it.
     """
 
 
@@ -27,8 +27,8 @@ def deadline(seconds: float | None) -> Iterator[None]:
     """Raise `TooLate` inside the block once it has run for `seconds`; `None` means no limit.
 
     It is raised again every 0.5 s until the block exits, also inside `except` and `finally`. The
-    limit has no effect outside the main thread, where signals do not arrive, or while another timer
-    is running.
+    limit has no effect outside the main thread, where signals do not arrive, or if the real-time
+    timer of the process is already running.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if seconds is None or not in_main_thread or signal.getitimer(signal.ITIMER_REAL)[0]:
@@ -51,9 +51,9 @@ def deadline(seconds: float | None) -> Iterator[None]:
 def preserve_process_state(seed: int) -> Iterator[None]:
     """Seed the random generators in the block, then restore their state and the working directory.
 
-    The generators are those of Python, numpy and torch. Blocks may overlap, as those of async
-    rewards do: the first one saves the state and sets the seed, and the last one restores the
-    state.
+    The generators are those of Python and, if already imported, numpy and torch. Blocks may
+    overlap, as in async rewards: the first one saves the state and sets the seed, and the last one
+    restores the state.
 
     Args:
         seed: a 32-bit seed.

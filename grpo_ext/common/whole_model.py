@@ -14,7 +14,11 @@ from grpo_ext.common.model_files import CONFIG, model_files_fault
 def folder_faults(folder: Path) -> Iterator[str]:
     """Yield error messages about a folder that should contain a complete model; none if it does.
 
-    An adapter, and a file that could block or fill the memory, end the check.
+    The check ends early if the folder contains an adapter, has no config.json, or has a file that
+    could block loading or fill the memory.
+
+    Raises:
+        OSError: if the folder cannot be listed or has too many entries.
     """
     fault = adapter_fault(folder) or model_files_fault(folder)
     if fault is not None:
