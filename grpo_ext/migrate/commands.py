@@ -51,7 +51,7 @@ def find_launch(commands: Sequence[Command], project: str | None) -> Launch | No
 
     Args:
         commands: the commands of a script.
-        project: the project, if it is known.
+        project: the project; `None`: recognize it by the command.
     """
     training: list[tuple[Command, str, int]] = []
     for find in (training_command, training_file):
@@ -147,9 +147,10 @@ def launch_of(project: str, command: Command, end: int) -> Launch:
 
 
 def processes_of(before: list[Option], command: Command) -> int | None:
-    """Return how many processes a launcher starts, or `None` if its options do not say so.
+    """Return how many processes a launcher starts; `None` if this is unknown.
 
-    The launcher's environment variables are also read.
+    The number is read from the options `before` the training script or module, and from environment
+    variables of the command, which take precedence.
     """
     numbers: dict[str, int] = {}
     for option in before:
@@ -171,7 +172,8 @@ def processes_of(before: list[Option], command: Command) -> int | None:
 def options_of(words: Sequence[Word]) -> list[Option]:
     """Return options such as `--key value`, `--key=value`, `--key a b` and `--flag`.
 
-    Words before the first option are left out. Hyphens in a key become underscores.
+    Words before the first option are left out. Hyphens in a key become underscores, and commas at
+    the end of a value are removed.
     """
     options: list[Option] = []
     for word in words:
@@ -186,7 +188,7 @@ def options_of(words: Sequence[Word]) -> list[Option]:
 
 
 def overrides_of(words: Sequence[Word]) -> list[Option]:
-    """Return the overrides of hydra: `a.b=1`, `+a.b=1`, and `--config-name`."""
+    """Return Hydra's overrides, such as `a.b=1` and `+a.b=1`, then options like `--config-name`."""
     overrides = []
     for word in words:
         found = OVERRIDE.fullmatch(word.text)

@@ -24,17 +24,17 @@ class Setting:
     key: str  # as written there; the parts of a nested key are joined by dots
     value: Any
     place: str  # such as `run.sh:12`
-    unknown: str | None = None  # what in the value only the shell knows
+    unknown: str | None = None  # the parts of the value that the file does not set, such as `$DATA`
 
 
 @dataclass(frozen=True)
 class Remark:
-    """What was not taken over exactly, and what to do about it by hand."""
+    """A sentence about something that was not taken over exactly, with what to do about it."""
 
     text: str
     key: str | None = None  # the key of the other project
     place: str | None = None
-    by_hand: bool = True  # whether there is something to do or know; if not, the key is not needed
+    by_hand: bool = True  # whether the user must do or know something; False: nothing is lost
 
     def __str__(self) -> str:
         named = f"{self.key}: {self.text}" if self.key else self.text
@@ -92,7 +92,7 @@ class Draft:
     def known(self, *keys: str, default: Any = None) -> Any:
         """Take a setting and return its value; `default` if it is not set.
 
-        If only the shell knows the value, add a remark, and return `default` as well.
+        If the file does not set the whole value, add a remark, and return `default` as well.
         """
         setting = self.take(*keys)
         if setting is None:
@@ -105,8 +105,8 @@ class Draft:
     def number(self, *keys: str, default: int) -> int:
         """Take a setting and return it as a whole number from 1 to `MOST_NUMBER`.
 
-        Return `default` if there is no setting, or if it is -1 or 0, which mean that there is no
-        number. For any other value, add a remark, and return `default` as well.
+        Return `default` if there is no setting, or if it is `None`, -1 or 0, which mean that there
+        is no number. For any other value, add a remark, and return `default` as well.
         """
         setting = self.left.get(next((key for key in keys if key in self.left), ""))
         value = self.known(*keys)
@@ -123,13 +123,13 @@ class Draft:
     ) -> None:
         """Write a key of the recipe, or add a remark if its value cannot be taken over.
 
-        A value that only the shell knows must be written by hand, and secrets are left out. A
+        A value that the file does not set must be written by hand, and secrets are left out. A
         `top_k` of -1, which stands for all tokens in vLLM, becomes 0.
 
         Args:
-            key: the key of the recipe.
+            key: the key of the recipe, one of `recipe_hints`.
             value: its value.
-            setting: the setting that it comes from.
+            setting: the setting that it comes from; `None`: it does not come from the file.
             comment: a comment on the line of the recipe.
         """
         if setting is not None and setting.unknown is not None:
@@ -177,7 +177,7 @@ class Draft:
 
 
 def texts_of(setting: Setting | None) -> list[str]:
-    """Return the value of a setting as a list of texts; an empty list if it has no value."""
+    """Return the value of a setting as a list of strings; an empty list if it has no value."""
     if setting is None or setting.value is None:
         return []
     values = setting.value if isinstance(setting.value, list) else [setting.value]

@@ -29,7 +29,7 @@ def problems_of(draft: Draft, processes: int) -> list[Problem]:
 
 
 def processes_by_default(draft: Draft) -> int:
-    """Return how many processes train if the command line does not say so.
+    """Return how many processes train if `--num_processes` is not given.
 
     This is 1 if there is no accelerate config, or if it cannot be read or names no number.
     """

@@ -54,7 +54,7 @@ def read_source(path: Path, project: str | None = None) -> Source:
 def refuse_other_methods(source: Source) -> None:
     """Raise `ValueError` if the settings are for a method other than GRPO.
 
-    Methods whose names only the shell knows, and verl's estimators other than `gae`, are accepted.
+    Accepted are methods whose names the file does not set, and all verl estimators except `gae`.
     """
     others = []
     rlhf_type = source.settings.get("rlhf_type")
@@ -118,7 +118,7 @@ def project_of(keys: Mapping[str, Any]) -> str:
 def flattened(key: str, value: Any, nested: bool) -> dict[str, Any]:
     """Return the entries of a mapping by dotted keys, as in `{"a.b": 1}`.
 
-    Any other value, an empty mapping, and all values without `nested` remain one entry, `key`.
+    The value remains one entry, `key`, if it is not a mapping or is empty, or if `nested` is False.
     """
     if not (nested and isinstance(value, Mapping) and value):
         return {key: value}
@@ -129,7 +129,7 @@ def flattened(key: str, value: Any, nested: bool) -> dict[str, Any]:
 
 
 def yaml_setting(key: str, value: Any, place: str) -> Setting:
-    """Return a setting; a value with `${...}`, which OmegaConf would resolve, is unknown."""
+    """Return a setting; a value with `${...}`, which OmegaConf would resolve, counts as unknown."""
     return Setting(key, value, place, reference_in(value))
 
 

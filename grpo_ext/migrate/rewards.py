@@ -36,8 +36,8 @@ def write_rewards(
         draft: the recipe under construction.
         project: the other project.
         setting: the setting with the rewards, for remarks.
-        names: the rewards as the other project names them.
-        advice: what to do about an unknown reward.
+        names: the names of the rewards in the other project.
+        advice: the remark on an unknown reward; empty: a general one.
     """
     table = REWARDS.get(project, {})
     used = {name for name in names if name in table}
@@ -90,7 +90,10 @@ def reward_entry(draft: Draft, table: dict[str, dict[str, Any]], name: str, advi
 
 
 def entry_with_options(draft: Draft, info: dict[str, Any], name: str) -> Entry:
-    """Return the entry of a reward in the table, with the options that the settings give it."""
+    """Return the entry of a reward in the table, with its options from the settings.
+
+    If the table has no counterpart, the entry has no spec, and its fault says why.
+    """
     if "name" not in info:
         return Entry(None, name, f"not taken over: {info['note']}")
     options = dict(info.get("fixed", {}))

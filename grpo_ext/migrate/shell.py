@@ -30,7 +30,7 @@ DECLARES = ("export", "declare", "local", "readonly", "typeset")
 
 
 class ScriptFault(ValueError):
-    """A script that cannot be read; `line` is counted from 1, or None."""
+    """Raised if a script cannot be read; `line` is counted from 1, or `None` if unknown."""
 
     def __init__(self, message: str, line: int | None = None):
         self.line = line
@@ -39,7 +39,7 @@ class ScriptFault(ValueError):
 
 @dataclass(frozen=True)
 class Command:
-    """A command, the variables set in front of it, and exported ones that a launcher reads."""
+    """A command with the variables set in front of it and the exported ones that launchers read."""
 
     words: list[Word]
     environment: dict[str, Word] = field(default_factory=dict)
@@ -64,7 +64,11 @@ def read_commands(text: str) -> list[Command]:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, int]]:
-    """Yield each word, and each run of `ENDS` between words, with the number of its line."""
+    """Yield each word, and each run of `ENDS` between words, with its line number.
+
+    Raises:
+        ScriptFault: if a quote is not closed, or there are too many words.
+    """
     stream = StringIO(text)
     lexer = shlex.shlex(stream, posix=True, punctuation_chars=ENDS)
     lexer.whitespace = f" \t\r{CONTINUED}"
@@ -125,7 +129,7 @@ class _Script:
 
     @property
     def _certain(self) -> bool:
-        """Whether the current command always runs, and in the shell of the script."""
+        """Whether the current command always runs, and runs in the script's own shell."""
         return self.depth == 0 and self.subshells == 0 and not self.chained
 
     def _word(self, token: str, line: int) -> None:
@@ -147,7 +151,7 @@ class _Script:
         self.chained = False
 
     def finish(self) -> None:
-        """End the current command: keep it, or set its variables if it only assigns."""
+        """End the current command: append it, or set its variables if it only assigns."""
         words = self.words
         self.words = []
         self.skips = False

@@ -37,7 +37,7 @@ def prepared(text: str) -> str:
 
 
 def without_here_documents(text: str) -> str:
-    """Return the text with blank lines in place of here-documents; those without an end stay."""
+    """Return the text with blank lines in place of here-documents, unless their end is missing."""
     lines = text.split("\n")
     ends: dict[str, list[int]] = {}
     for number, line in enumerate(lines):

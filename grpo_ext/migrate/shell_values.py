@@ -42,15 +42,15 @@ class Word:
 
     text: str
     line: int
-    unknown: str | None = None  # what in it only the shell knows, such as `$DATA`
+    unknown: str | None = None  # its parts that were not substituted, such as `$DATA`
 
 
 class TooLong(ValueError):
-    """The substituted words of a script exceed `MOST_CHARACTERS` or `MOST_TOTAL`."""
+    """Raised if the substituted words of a script exceed `MOST_CHARACTERS` or `MOST_TOTAL`."""
 
 
 class Variables:
-    """The variables of a script: lists of words, or `None` where the value is not a literal."""
+    """The variables of a script: lists of words, or `None` if the value is not known."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[Word] | None] = {"HOME": [Word("~", 0)]}
@@ -59,7 +59,7 @@ class Variables:
     def set(self, name: str, words: list[Word], certain: bool) -> None:
         """Set a variable to some words, or to `None` if they are not known for certain.
 
-        `certain` says whether the assignment always runs, and in the shell of the script.
+        `certain` is whether the assignment always runs, and runs in the script's own shell.
         """
         known = certain and all(word.unknown is None for word in words)
         self.values[name] = words if known else None

@@ -60,9 +60,9 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 
 
 def write_data(draft: Draft) -> None:
-    """Write the first data set, `id_or_file:subset#count`, and remark on the others.
+    """Write the first data set, and add remarks on the others and on the columns.
 
-    `:subset` and `#count` may be missing.
+    A data set is given as `id_or_file:subset#count`, where `:subset` and `#count` are optional.
     """
     setting = draft.take("dataset")
     names = texts_of(setting)
@@ -92,7 +92,10 @@ def write_data(draft: Draft) -> None:
 
 
 def write_prompt(draft: Draft) -> None:
-    """Write the columns of prompts and rewards, and the system prompt."""
+    """Write the columns of prompts and rewards, and the system prompt.
+
+    A system prompt that is a .txt or .md file must be written by hand.
+    """
     columns = draft.take("columns")
     renamed = {}
     if columns is not None and isinstance(columns.value, Mapping):
@@ -112,7 +115,7 @@ def write_prompt(draft: Draft) -> None:
 
 
 def write_held_out(draft: Draft) -> None:
-    """Write the share of held-out rows, and leave out evaluations that would have none."""
+    """Write the share of held-out rows; leave out evaluations if no rows are held out."""
     share = draft.take("split_dataset_ratio")
     if share is not None and share.value != 0:
         draft.write("held_out_share", share.value, share)
@@ -124,9 +127,9 @@ def write_held_out(draft: Draft) -> None:
 
 
 def write_sharding(draft: Draft) -> None:
-    """Write the accelerate config that stands for `deepspeed`, or add a remark if none does.
+    """Write the accelerate config that corresponds to `deepspeed`, or add a remark if none does.
 
-    If `deepspeed` offloads, another remark says that this is not taken over.
+    Offloading is not taken over, and gets a remark of its own.
     """
     setting = draft.take("deepspeed")
     if setting is None:
@@ -143,7 +146,10 @@ def write_sharding(draft: Draft) -> None:
 
 
 def write_all_rewards(draft: Draft) -> None:
-    """Write the rewards: those with names, those of plugins, and, last, the reward models."""
+    """Write the rewards of `reward_funcs`, then the reward models.
+
+    Rewards that a plugin registers become `file.py:Class`.
+    """
     plugins = draft.take("external_plugins")
     classes: dict[str, str] = {}
     for path in texts_of(plugins):
@@ -164,7 +170,7 @@ def write_all_rewards(draft: Draft) -> None:
 def plugin_classes(path: str) -> dict[str, str]:
     """Return the rewards that a plugin registers by `orms['name'] = Class`, as `file.py:Class`.
 
-    The file is parsed and never run; the dict is empty if the file does not exist or is not Python.
+    The file is parsed and never run. The dict is empty if the file cannot be read or parsed.
     """
     try:
         tree = ast.parse(read_text(Path(path), MOST_PLUGIN_BYTES))
@@ -183,9 +189,9 @@ def plugin_classes(path: str) -> dict[str, str]:
 
 
 def write_adapter(draft: Draft) -> None:
-    """Write LoRA's keys, and its default learning rate; ms-swift trains an adapter by default.
+    """Write LoRA's keys and its default learning rate; ms-swift trains an adapter by default.
 
-    If all parameters are trained, nothing is written. Any other adapter becomes a remark.
+    If all parameters are trained, nothing is written. For any other kind of adapter, add a remark.
     """
     kind = draft.take("tuner_type", "train_type")
     if kind is not None and kind.value == "full":
@@ -208,7 +214,7 @@ def write_adapter(draft: Draft) -> None:
 
 
 def write_all_sizes(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Write the batch, also from keys of Megatron, and the default learning rate if none is set.
+    """Write the batch, which keys of Megatron may set, and a default for a missing learning rate.
 
     Arguments, return value and errors are those of `translate`.
     """

@@ -19,10 +19,10 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 
     Args:
         draft: the recipe under construction.
-        found: the number of processes of a launcher, which verl itself does not use; `None`: there
-            is no launcher.
-        processes: the number of processes of the recipe; `None`: `found`, or else as
-            `write_sizes_in_prompts` chooses it.
+        found: the number of processes that a launcher starts; `None` without a launcher, which verl
+            does not need.
+        processes: the number of processes of the recipe; `None` uses `found` or, if that is `None`,
+            the number that `write_sizes_in_prompts` chooses.
 
     Raises:
         ValueError: if the processes cannot share a step.
@@ -46,15 +46,19 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 
 
 def write_sizes_in_prompts(draft: Draft, processes: int | None) -> tuple[Batch, Sizes]:
-    """Write the batch, and return it with verl's sizes.
+    """Write the batch and, for several processes, FSDP2; return the batch with verl's sizes.
 
     verl counts prompts in `train_batch_size` and `ppo_mini_batch_size`, each with `n` completions,
-    and completions in `ppo_micro_batch_size_per_gpu`.
+    and completions in `ppo_micro_batch_size_per_gpu`. With one completion per prompt,
+    `num_generations` must be written by hand.
 
     Args:
         draft: the recipe under construction.
-        processes: the number of processes of the recipe; `None`: the number of GPUs that have
-            batches of their own in verl, or the next smaller number that divides a step.
+        processes: the number of processes of the recipe; `None` uses the number of GPUs that train
+            on different batches, or the next smaller number that divides a step.
+
+    Raises:
+        ValueError: if the processes cannot share a step.
     """
     shards = data_parallel(draft)
     per_prompt = draft.number(f"{ROLLOUT}.n", default=1)
@@ -85,7 +89,10 @@ def write_sizes_in_prompts(draft: Draft, processes: int | None) -> tuple[Batch, 
 
 
 def data_parallel(draft: Draft) -> int:
-    """Return how many GPUs train on different batches; other GPUs share sequences or layers."""
+    """Return how many GPUs train on different batches, at most `MOST_NUMBER`.
+
+    GPUs that share the sequences, matrices or layers of one batch count once.
+    """
     gpus = draft.number("trainer.n_gpus_per_node", default=GPUS)
     gpus *= draft.number("trainer.nnodes", default=1)
     shared = draft.number(f"{ACTOR}.ulysses_sequence_parallel_size", default=1)
@@ -95,9 +102,9 @@ def data_parallel(draft: Draft) -> int:
 
 
 def micro_batch(draft: Draft, share: int, shards: int) -> int:
-    """Return the completions of a micro-batch, and write their limit of tokens if verl has one.
+    """Return the number of completions in a micro-batch, and write its token limit if verl has one.
 
-    With such a limit, or if verl sets no size, the micro-batch is the whole of `share`.
+    With `use_dynamic_bsz`, which sets such a limit, or if verl sets no size, this is `share`.
 
     Args:
         draft: the recipe under construction.
@@ -140,8 +147,9 @@ def write_rows(draft: Draft) -> None:
 def write_one_reward(draft: Draft) -> None:
     """Write the reward: the user's function, a reward model, or else `accuracy`.
 
-    In the last case, a remark says that verl chooses a reward by the source of a row. The penalty
-    of DAPO for long completions is added if it is on.
+    For `accuracy`, a remark says that verl chooses a reward by the source of a row. DAPO's penalty
+    for long completions is added if it is on. If the file does not set the path of the function,
+    `reward_funcs` must be written by hand.
     """
     path = draft.take("custom_reward_function.path")
     name = draft.known("custom_reward_function.name", default="compute_score")
@@ -175,9 +183,10 @@ def write_one_reward(draft: Draft) -> None:
 
 
 def overlong_penalty(draft: Draft) -> list[dict[str, object]]:
-    """Return a list with the penalty of DAPO for long completions; it is empty if that is off.
+    """Return DAPO's penalty for long completions as a list with one reward; empty if it is off.
 
-    It is also empty, with a remark, if the numbers of the penalty are not in the file.
+    If the length of the buffer or the maximum length is unknown, add a remark, and return an empty
+    list.
     """
     options = {}
     for key in ("enable", "len", "penalty_factor", "log"):
@@ -207,7 +216,8 @@ def overlong_penalty(draft: Draft) -> list[dict[str, object]]:
 def write_objective(draft: Draft) -> None:
     """Write the clip range, `delta`, `beta` and `use_bias_correction_kl`.
 
-    Without `use_kl_loss: true`, `beta` is 0 and `use_bias_correction_kl` is left out.
+    `delta` is written only for the loss mode `vanilla`, which is verl's default. Without
+    `use_kl_loss: true`, `beta` is 0 and `use_bias_correction_kl` is left out.
     """
     low = draft.take(f"{ACTOR}.clip_ratio_low")
     high = draft.take(f"{ACTOR}.clip_ratio_high")
@@ -237,7 +247,8 @@ def write_objective(draft: Draft) -> None:
 def write_intervals(draft: Draft, steps: int) -> None:
     """Write intervals in optimizer steps; verl counts them in generations.
 
-    The keys set the length of the run, its warmup, and the intervals of saves and evaluations.
+    These are the length of the run, its warmup, and the intervals between saves and between
+    evaluations. Without evaluations, their settings are left out.
 
     Args:
         draft: the recipe under construction.
@@ -276,7 +287,7 @@ def write_intervals(draft: Draft, steps: int) -> None:
 
 
 def in_steps(setting: Setting | None, steps: int) -> int:
-    """Convert a setting from generations to optimizer steps; return 0 without a known number.
+    """Convert a setting from generations to optimizer steps; return 0 if its number is unknown.
 
     `steps` is the number of optimizer steps per generation.
     """
@@ -286,7 +297,7 @@ def in_steps(setting: Setting | None, steps: int) -> int:
 
 
 def write_logging(draft: Draft) -> None:
-    """Write where a run is logged, besides the console."""
+    """Write `report_to`: the loggers of the run other than the console, or "none"."""
     project = draft.known("trainer.project_name")
     loggers = draft.known("trainer.logger", default=["console", "wandb"])
     names = loggers if isinstance(loggers, list) else [loggers]

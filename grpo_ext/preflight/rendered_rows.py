@@ -68,14 +68,15 @@ def prompt_key(findings: Findings) -> str:
 
 
 def report_wordless(rows: Sequence[Row], key: str, findings: Findings) -> None:
-    """Report prompts that are only an identifier, an address or a number.
+    """Report if most prompts are only an identifier, an address or a number.
 
-    An address or a number is a problem only in chat messages without a system message. In a prompt
-    that is a plain text, it is only noted, because the model may have been trained on such texts.
+    Addresses and numbers are a problem only in chat messages without a system message. With one,
+    they are not reported. If prompts are plain strings, they are only noted, because the model may
+    have been trained on such texts.
 
     Args:
         rows: the rows, with their prompts.
-        key: the key that the findings are about.
+        key: the recipe key that findings refer to.
         findings: gets the problems and notes.
     """
     questions = [last_message(row["prompt"]) for row in rows]
@@ -102,8 +103,9 @@ def report_wordless(rows: Sequence[Row], key: str, findings: Findings) -> None:
 def report_system_messages(rows: Sequence[Row], columns: Sequence[str], findings: Findings) -> None:
     """Report prompts with several system messages, and system messages with columns in braces.
 
-    If a reward reads the columns, this is only a note, because braces may then show the form of the
-    answer.
+    Several system messages are a problem if most of the rows have them, otherwise a note. Columns
+    in braces, which are looked for in the first row, are a problem unless rewards read all of them:
+    they may then show the form of the answer, so they are only noted.
 
     Args:
         rows: the rows, with their prompts and all columns.
@@ -164,7 +166,7 @@ def report_equal_prompts(
     key: str,
     findings: Findings,
 ) -> None:
-    """Report rows with the same prompt as a row with different values in the columns.
+    """Report rows that have equal prompts but different values in the columns that rewards read.
 
     This is a problem if most rows have the same prompt as a row with a different answer. Otherwise
     it is a note, because columns that only the user's own functions read may be ids or limits.
@@ -174,7 +176,7 @@ def report_equal_prompts(
         rewards: the rewards that score them.
         columns: the columns that the rewards read.
         unused: columns that contain a part of the question but are in no prompt.
-        key: the key that the findings are about.
+        key: the recipe key that findings refer to.
         findings: gets the problem or note.
     """
     differing: Sequence[str] = [name for name in columns if is_answer(name, rewards)]
@@ -217,7 +219,8 @@ def ambiguous_prompts(rows: Sequence[Row], columns: Sequence[str]) -> list[bool]
 def final_answer(value: object) -> object:
     """Return the final answer of a worked solution; return any other value unchanged.
 
-    A data set may have several worked solutions of one question, with the same final answer.
+    A worked solution in which no answer is found is also returned unchanged. A data set may contain
+    several worked solutions of one question, with the same final answer.
     """
     if isinstance(value, str) and any(mark in value for mark in ANSWER_MARKS):
         return find_answer(value) or value
