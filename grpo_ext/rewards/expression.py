@@ -54,10 +54,10 @@ def evaluate(text: str) -> tuple[list[int | Fraction], Fraction | None]:
         elif token == "(":
             pending.append(token)
             if len(pending) > MAX_DEPTH and pending.count("(") > MAX_DEPTH:
-                raise ExpressionError(f"more than {MAX_DEPTH} parentheses open at once")
+                raise ExpressionError(f"more than {MAX_DEPTH} parentheses are open at once")
         elif token == ")":
             if "(" not in pending:
-                raise ExpressionError("')' closes nothing")
+                raise ExpressionError("a ')' has no matching '('")
             while pending[-1] != "(":
                 apply(pending.pop(), values)
             pending.pop()
@@ -69,7 +69,7 @@ def evaluate(text: str) -> tuple[list[int | Fraction], Fraction | None]:
     if not after_operand:
         if pending:
             raise ExpressionError(f"{pending[-1]!r} has nothing on its right")
-        raise ExpressionError("there is nothing")
+        raise ExpressionError("it is empty")
     if "(" in pending:
         raise ExpressionError("a '(' is not closed")
     while pending:

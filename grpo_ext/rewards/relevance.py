@@ -88,7 +88,8 @@ def explain_relevance(completion: str, *, part: Part = "answer", **options: Any)
     model = options.get("model") or "the model that the run started from"
     return Explanation(
         f"Text judged: {clip(text)}\n"
-        f"Nats per token by which {model} finds it more likely after this prompt than after others."
+        f"The score is how much more likely {model} finds this text after its prompt than after "
+        "other prompts, in nats per token."
     )
 
 

@@ -36,8 +36,9 @@ class EnvironmentRows(Task):
     def use_environment(self, environment: str | Mapping[str, Any] | None) -> None:
         if environment is None:
             raise ValueError(
-                "`task: environment` takes its rows from the environment of the recipe, which has "
-                "none. Write one, such as `environment: {name: gymnasium:FrozenLake-v1}`."
+                "`task: environment` takes its rows from the environment of the recipe, but no "
+                "environment is set. Write one, such as "
+                "`environment: {name: gymnasium:FrozenLake-v1}`."
             )
         self._environment = environment
 

@@ -74,12 +74,12 @@ class HeldOutFilter:
             return ". Use more rows, or remove held_out_share."
         if self.lowest == self.highest:
             return (
-                ", because they all ask the same, and rows that ask the same are on the same side. "
-                "Use data with different questions, or remove held_out_share and name other rows "
-                "in eval_dataset_name."
+                ", because all have the same question, and rows with the same question are on the "
+                "same side. Use data with different questions, or remove held_out_share and name "
+                "other rows in eval_dataset_name."
             )
         return (
-            f". A hash of what a row asks decides, so that {self.share * count:.3g} of {count:,} "
+            f". A hash of each row's question decides, so {self.share * count:.3g} of {count:,} "
             f"rows are held out on average. Write a {other} share, such as "
             f"{share_between(self.lowest, self.highest)}, or use data with more different "
             "questions."

@@ -377,9 +377,9 @@ def test_of_few_rows_the_error_names_a_share_that_leaves_rows_on_both_sides(
 
 def test_rows_that_ask_the_same_cannot_be_divided(tmp_path):
     file = write(tmp_path / "rows.jsonl", ["Why?"] * 16)
-    with pytest.raises(ValueError, match="none of the 16 rows, because they all ask the same"):
+    with pytest.raises(ValueError, match="none of the 16 rows, because all have the same question"):
         eval_rows(recipe(file, held_out_share=0.01))
-    with pytest.raises(ValueError, match="all 16 rows, because they all ask the same"):
+    with pytest.raises(ValueError, match="all 16 rows, because all have the same question"):
         train_rows(recipe(file, held_out_share=0.99))
 
 
