@@ -82,7 +82,10 @@ def accuracy(
 def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
     """Return the score of one completion, or `None` if the gold answer cannot be read.
 
-    `prompt` is a text or a list of messages.
+    Args:
+        completion: the text of the completion.
+        solution: the gold answer, or a text that contains it; `None` cannot be read.
+        prompt: a string or a list of messages; without it, nothing is known about the question.
     """
     gold = None if solution is None else gold_answer(str(solution))
     if gold is None:

@@ -1,7 +1,7 @@
 """Rewards for answers of one kind: a text, a choice, a number, a pattern, JSON.
 
-The answer is the last `<answer>` block, or else the whole completion without its thoughts. For
-mathematics there is `accuracy`.
+The answer is the last `<answer>` block, or else the whole completion without its thoughts, cut to
+100,000 characters. For mathematics there is `accuracy`.
 """
 
 import json

@@ -74,6 +74,11 @@ def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str |
     Canberra.` Return `None` if there is no such name, if the sentence shares no word with the
     question or has a word of denial, doubt or comparison, or if the sentence has several names from
     the question and this is one of them.
+
+    Args:
+        sentence: the last sentence of the completion.
+        names: the capitalized words of the question.
+        words: the stems of the words of the question's request.
     """
     if _UNCERTAIN.search(sentence) or not words & words_of(sentence):
         return None

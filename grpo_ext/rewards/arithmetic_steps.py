@@ -279,6 +279,11 @@ def step_between(left: Side, right: Side, link: str) -> Step | None:
     Both sides must be expressions, at least one must have an operator, and they must differ. Before
     an arrow there must be an operator, and after it a number. Text that does not belong to the
     step, such as trailing operators, is first removed from the sides.
+
+    Args:
+        left: the side before the link.
+        right: the side after the link.
+        link: "equals" or "arrow".
     """
     right.drop_operators()
     if right.opened:

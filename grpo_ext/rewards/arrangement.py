@@ -78,6 +78,8 @@ def indexed_symbols(text: str) -> frozenset[str]:
 def is_list_for_interval(arrangement: str | None, gold: str, answer: str) -> bool:
     """Return whether one answer is an interval and the other a list of its two ends.
 
+    `arrangement` is the result of `arrangement_of` for the question.
+
     `[0, 2]`, `[0, 2)` and `(0, \\infty)` are intervals unless the question asks for a tuple. `(0,
     2)` is a point unless the question asks for an interval. Either form is an interval if the list
     assigns two values to one unknown: `x = 0, x = 2`.
@@ -132,8 +134,8 @@ def without_own_indices(indexed: frozenset[str], gold: str, answer: str) -> str:
     r"""Remove names with subscripts that the answer made up, so that their order does not count.
 
     For example, return `3, 1` for `\lambda_1 = 3, \lambda_2 = 1`. The answer is returned unchanged
-    if the question uses that symbol with subscripts, or if the gold answer is ordered or uses
-    other names.
+    if the question uses that symbol with subscripts (`indexed` contains it), or if the gold answer
+    is ordered or uses other names.
     """
     actual = collection(answer)
     symbols = set()

@@ -20,7 +20,7 @@ def copy_containers(argument: Any) -> Any:
 
 
 def one_row(arguments: dict[str, Any], row: int, count: int) -> dict[str, Any]:
-    """Return the arguments for one completion.
+    """Return the arguments for the completion at position `row` of a batch of `count` completions.
 
     `log_extra` and `log_metric` become no-ops, since the batch may have logged before failing.
     """

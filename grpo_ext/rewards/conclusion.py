@@ -230,7 +230,7 @@ def is_rate(sentence: str, amount: re.Match[str]) -> bool:
 
 
 def has_nouns(sentence: str, start: int, nouns: frozenset[str]) -> bool:
-    """Return whether all `nouns` occur between the number at `start` and the next number."""
+    """Return whether all `nouns` occur in a sentence between the number at `start` and the next."""
     phrase = _PHRASE.match(sentence, start)
     return phrase is not None and all(noun in phrase[0] for noun in nouns)
 

@@ -137,7 +137,7 @@ def is_value(core: str) -> bool:
 def is_computation(first_sides: list[str], core: str, has_unit: bool) -> bool:
     """Return whether sides without a name compute `core` and are not an equation to solve.
 
-    `core` is the last side without its unit.
+    `core` is the last side without its unit, and `has_unit` says whether it had one.
     """
     text = " ".join(first_sides)
     if has_symbol(core):

@@ -207,7 +207,10 @@ def values(found: Any, other: Any) -> list[Any]:
 
 
 def same_values(a: Any, b: Any, pairs: list[tuple[Any, Any]]) -> bool:
-    """Return whether two expressions agree: exactly if both are rational, else within `AGREED`."""
+    """Return whether two expressions agree: exactly if both are rational, else within `AGREED`.
+
+    `pairs` are their values from `pairs_of_values`.
+    """
     if not (a.free_symbols or b.free_symbols):
         a = a.doit()
         b = b.doit()

@@ -182,7 +182,10 @@ def same_name(expected: str | None, actual: str | None) -> bool:
 
 
 def matches(expected: list[str], actual: list[str], same: Callable[..., bool]) -> bool:
-    """Return whether `same` pairs all parts, in any order. Remove paired parts from `actual`."""
+    """Return whether the parts can be paired in any order; remove the paired parts from `actual`.
+
+    Two parts form a pair if `same(expected_part, actual_part)` is true.
+    """
     for part in expected:
         partner = next((other for other in actual if same(part, other)), None)
         if partner is None:

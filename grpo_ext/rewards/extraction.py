@@ -217,8 +217,8 @@ def emphasised(text: str, *, in_words: bool = False) -> str | None:
 
     Return `None` if there is none, or if the bold text ends with a colon. Bold words without a
     number count only with `in_words`. A number in words is written in digits. One word may follow
-    it, but not after `one`, which is also an article: `**One moment**`. It does not count after a
-    word such as "or" or "not".
+    it, but not after `one`, which is also an article: `**One moment**`. After "or", "not" and
+    similar words, a number in words does not count.
     """
     match = _BOLD_AT_END.search(text[-MAX_ANSWER:])
     if match is None:

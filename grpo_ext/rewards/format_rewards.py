@@ -71,7 +71,7 @@ def reasoning_steps(completions: list[str], *, target: PositiveInt = 3) -> list[
     """The number of signs of step-by-step work, divided by `target`; at most 1.
 
     Signs are "Step 2" at the start of a line, a numbered or bulleted line, and words such as
-    "First,", "Next,", "Then," and "Finally,".
+    "First,", "Next,", "Then," and "Finally,". Only the first 200,000 characters are searched.
 
     Args:
         target: how many signs earn the full reward.
@@ -149,7 +149,8 @@ def language_consistency(
     """The share of words in the script of the wanted language; 1 if there are no words.
 
     Digits, punctuation, tags and LaTeX commands do not count as words, nor do single Latin letters
-    if the language has another script. Languages that share a script are not distinguished.
+    if the language has another script. Languages that share a script are not distinguished. Only
+    the first 200,000 characters are read.
 
     Args:
         language: the two-letter code of the language: "en", "zh", "ja", "ko", "ru", "de", "fr", ...

@@ -53,9 +53,10 @@ def judge(
 ) -> list[float]:
     """A language model's grade by a rubric, divided by `scale` (0 to 1); 0 if there is no text.
 
-    The judge gets the prompt, the solution if there is one, and the completion, at temperature 0.
-    Identical requests are sent once. Two metrics are logged: `judge/requests`, the number of
-    requests sent, and `judge/tokens`, the number of tokens that the server counted.
+    The judge gets the prompt, the solution if there is one, and the first 50,000 characters of the
+    completion, at temperature 0. Identical requests are sent once. Two metrics are logged:
+    `judge/requests`, the number of requests sent, and `judge/tokens`, the number of tokens that the
+    server counted.
 
     Args:
         solution: a reference answer that the judge sees.
@@ -156,8 +157,16 @@ def request(
 ) -> dict[str, Any]:
     """Return the body of a request for one grade.
 
-    `mark` is the marker around the completion. It is random and new in each request, so that
-    neither the row nor the completion can contain it.
+    Args:
+        completion: the text to grade.
+        prompt: the prompt, a string or chat messages.
+        reference: a reference answer; None if there is none.
+        mark: the marker around the completion. It is random and new in each request, so that
+            neither the row nor the completion can contain it.
+        rules: the rubric.
+        model: the name of the model on the server.
+        scale: the best grade.
+        max_tokens: the maximum length of the reply.
     """
     task = (
         prompt

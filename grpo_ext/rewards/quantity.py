@@ -338,10 +338,9 @@ def exact(text: str) -> tuple[Fraction, Fraction] | None:
 def same_number(gold: Number, answer: Number) -> bool:
     """Return whether two numbers are equal, exactly or as a rounded or truncated decimal.
 
-    Units of one kind are converted, and one of the numbers may lack its unit, or have degrees
-    without a scale where the other has Celsius or Fahrenheit. If only one number has a percent
-    sign, the sign may be read or ignored: `36%` equals both `0.36` and `36`. A percentage never
-    equals a number with a unit.
+    Units of one kind are converted. One of the numbers may lack its unit, and plain degrees equal
+    degrees Celsius or Fahrenheit. If only one number has a percent sign, the sign may be read or
+    ignored: `36%` equals both `0.36` and `36`. A percentage never equals a number with a unit.
     """
     if (gold.percent and answer.unit) or (gold.unit and answer.percent):
         return False

@@ -22,7 +22,7 @@ Same = Callable[[str, str], bool]  # returns whether two parts of answers are eq
 
 
 class Interval(NamedTuple):
-    """The numbers between two ends; `has_low` and `has_high` include the ends themselves."""
+    """The numbers between two ends; `has_low` and `has_high` say which ends belong to it."""
 
     low: str
     high: str
@@ -127,7 +127,7 @@ def merged(parts: Collection) -> Region | None:
 def same_region(expected: Region, actual: Region, same: Same) -> bool:
     """Return whether two regions have the same intervals, in any order.
 
-    If both name an unknown, the names must be equal as well.
+    If both name an unknown, the names must be equal as well. `same` compares ends and names.
     """
     if expected.name and actual.name and not same(expected.name, actual.name):
         return False

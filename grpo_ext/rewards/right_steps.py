@@ -61,7 +61,10 @@ def counted(steps: Sequence[Step], nums: Sequence[Any] | None = None) -> list[St
 def steps_that_count(
     completion: str, part: Part, numbers: Numbers, nums: Sequence[Any] | None
 ) -> list[Step]:
-    """Return the steps that the reward counts in one part of a completion."""
+    """Return the steps that the reward counts in one part of a completion.
+
+    The arguments are those of `right_steps`, for one row.
+    """
     steps = steps_in(part_of(completion, part))
     return counted(steps, nums if numbers == "nums" else None)
 
@@ -111,7 +114,7 @@ def right_steps(
     A step is an equation such as `3 + 4 = 7`; `grpo_ext.rewards.arithmetic_steps` has the rules.
     With fewer than `min_steps` distinct steps, the number of correct ones is divided by
     `min_steps`; a completion without steps earns 0. Values are exact: `10 / 3 = 3.33` is wrong, and
-    `10 / 3 ≈ 3.33` is not a step.
+    `10 / 3 ≈ 3.33` is not a step. Only the first 100,000 characters are searched.
 
     Args:
         nums: the given numbers of Countdown, a list for each row; used only with `numbers: nums`.

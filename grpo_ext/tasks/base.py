@@ -226,7 +226,7 @@ def template_columns(template: str) -> list[str]:
 
 
 def check_template(template: str, required: set[str], allowed: set[str]) -> None:
-    """Raise `ValueError` unless `template` has all required fields and only allowed ones."""
+    """Raise `ValueError` unless a template has all `required` and only `allowed` fields."""
     fields = template_fields(template)
     if fields - allowed:
         raise ValueError(

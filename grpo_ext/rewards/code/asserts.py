@@ -226,6 +226,12 @@ def evaluate(
 
     The text is `None` if an expression fails or its value has no canonical text.
 
+    Args:
+        imports: import statements to run first.
+        sources: the expressions.
+        limits: the limits of the sandbox.
+        start_by: the time by which the sandbox must have started, as for `run`.
+
     Raises:
         TimeoutError: if the expressions are not evaluated within the limits.
     """

@@ -32,10 +32,10 @@ def code(
     """1 if the program passes all tests of its row, else 0.
 
     The program is the last code block, else the `<answer>` block, else the whole completion,
-    without the thoughts. It has only the standard library, and runs in new Linux namespaces made by
-    bubblewrap: it has no network, sees no other process, and has only its own files, in memory. If
-    the kernel does not allow this, rows stay unscored, unless `isolation: none` runs programs with
-    the trainer's rights.
+    without the thoughts, cut to 50,000 characters. It has only the standard library, and runs in
+    new Linux namespaces made by bubblewrap: it has no network, sees no other process, and has only
+    its own files, in memory. If the kernel does not allow this, rows stay unscored, unless
+    `isolation: none` runs programs with the trainer's rights.
 
     Args:
         tests: a list of asserts, `["assert f(2) == 3"]`, or of inputs with outputs, `[{"input":
@@ -75,10 +75,16 @@ def program_of(completion: str) -> str:
 def tests_passed(
     program: str, tests: list[Any], limits: Limits, refuse_cheatable: bool = False
 ) -> list[bool]:
-    """Return, for each test, whether a program passes it.
+    """Return, for each test, whether a program passes it; each assert in a string is one test.
+
+    Args:
+        program: the source code.
+        tests: strings with asserts, or mappings with `input` and `output`.
+        limits: the limits of the sandbox.
+        refuse_cheatable: whether to refuse asserts on which a program could cheat.
 
     Raises:
-        ValueError: if the tests are malformed, or `refuse_cheatable` refuses an assert.
+        ValueError: if the tests are malformed, or an assert is refused.
         MachineFault, TimeoutError: if the program was not run.
     """
     if all(isinstance(test, dict) for test in tests):

@@ -93,7 +93,8 @@ def judge_lines(
 ) -> Verdict:
     """Judge lines that consist of Chinese characters only.
 
-    Results are cached, because several rewards judge the same poem.
+    The other arguments are those of `judge`. Results are cached, because several rewards judge the
+    same poem.
     """
     length = line_length(lines)
     line_tones = [[tones_of(character, tones) for character in line] for line in lines]
@@ -132,7 +133,13 @@ def line_length(lines: Sequence[str]) -> int:
 def best_form(line_tones: list[list[str]], candidates: Sequence[Form], strict: bool) -> Form:
     """Return the form with the fewest faults.
 
-    Ties go to a form whose first line rhymes, then to the best strict fit.
+    Ties go to a form with a rhyming first line, then to the form with the fewest faults if all
+    places count.
+
+    Args:
+        line_tones: for each line, the possible tones of each character.
+        candidates: the forms to choose from.
+        strict: whether all places count as faults, or only the places that are not free.
     """
 
     def count_faults(form: Form, strict: bool) -> int:

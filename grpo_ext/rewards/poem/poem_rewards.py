@@ -189,7 +189,10 @@ def poem_yun(
 def judge_completions(
     completions: list[str], lines: list, tones: Tones, rhyme_book: RhymeBook, strict: bool
 ) -> list[Verdict | None]:
-    """Return a verdict for each completion; None for rows that do not have 3 or 7 given lines."""
+    """Return a verdict for each completion; None for rows that do not have 3 or 7 given lines.
+
+    The arguments are those of the rewards.
+    """
     verdicts: list[Verdict | None] = []
     for completion, row in zip(completions, lines, strict=True):
         if isinstance(row, list | tuple):
