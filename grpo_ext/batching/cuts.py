@@ -29,11 +29,11 @@ def deal_rows(
     live: Tensor,
     num_pieces: int,
 ) -> list[Tensor]:
-    """Distribute the live rows of a step over micro-batches so that the largest stays small.
+    """Distribute the live rows of a step over micro-batches with similar numbers of tokens.
 
-    Rows are ordered so that those of one prompt stay together, with shorter groups first. This
-    order is cut into pieces so that the largest has as few tokens as possible: never more than if
-    all had the same number of rows. A piece without a live row gets a dead row.
+    Rows are ordered so that rows of one prompt stay together, with shorter groups first. This order
+    is cut into pieces so that the largest piece has as few tokens as possible: never more than if
+    all pieces had the same number of rows. A piece without a live row gets a dead row.
 
     Args:
         prompts: (B,), the index of each row's prompt.

@@ -275,7 +275,7 @@ def decode(
 
 
 def prefill(model: PreTrainedModel, input_ids: Tensor, inputs: dict[str, Any]) -> Tensor:
-    """Run the model on each distinct prompt once, and copy its logits and cache to all its rows.
+    """Run the model once for each distinct prompt, and copy its logits and cache to its rows.
 
     If dropout or router jitter makes equal rows differ, the model runs on every row.
 

@@ -240,7 +240,7 @@ def by_group_std(rewards: Tensor, std_estimator: str) -> Tensor:
 def by_batch_std(rewards: Tensor, std_estimator: str) -> Tensor:
     """Return A_i = (r_i - mean) / (std + 1e-4), (N, G), with the std of the rewards of all groups.
 
-    The mean is that of the group. Lite PPO of "Tricks or Traps" (arXiv 2508.08221).
+    The mean is taken within the group. Lite PPO of "Tricks or Traps" (arXiv 2508.08221).
     """
     std = nan_std(rewards.view(1, -1), 1, std_estimator)  # (1, 1)
     return unscaled(rewards, std_estimator) / (std + _EPSILON)

@@ -44,7 +44,7 @@ class LogitTransform:
             logits.mul_(self.softcap)
 
     def grad_(self, grad: Tensor, logits: Tensor) -> None:
-        """Turn the gradient of the output of `apply_` into that of its input, in place.
+        """Convert the gradient of the output of `apply_` to the gradient of its input, in place.
 
         Args:
             grad: the gradient to change, (n, V).
@@ -89,9 +89,9 @@ def sampling_log_probs(
 class _LogProb(torch.autograd.Function):
     """`sampling_log_probs`, with one of two backward passes.
 
-    A CPU with few logits saves p(v) - [v = target] in the forward pass, so the gradient of the
-    log-probs takes two matrix products. Otherwise, and for the gradient of the entropy, the
-    backward pass computes the logits again, block by block.
+    On a CPU, a float32 call with few logits and no soft cap saves p(v) - [v = target] in the
+    forward pass, so the gradient of the log-probs takes two matrix products. Otherwise, and for the
+    gradient of the entropy, the backward pass computes the logits again, block by block.
     """
 
     @staticmethod

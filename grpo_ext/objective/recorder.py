@@ -55,8 +55,8 @@ class Recorder:
         params: the resolved sampling parameters.
         strict: whether to refuse processors that do more than divide by the temperature and remove
             tokens.
-        every: record log-probs only for rows at multiples of this index, to save time. Kept tokens
-            are recorded for all rows.
+        every: record log-probs only for rows with an index divisible by this number, to save time.
+            Kept tokens are recorded for all rows.
     """
 
     def __init__(self, params: SamplingParams, strict: bool = True, every: int = 1):

@@ -31,7 +31,7 @@ class Request:
 
 @dataclass(frozen=True)
 class SamplerAbilities:
-    """What a sampler can do. The trainer reads it before the first generation."""
+    """The abilities of a sampler. The trainer reads them before the first generation."""
 
     #: another engine samples from its own copy of the weights, so its log-probs correct the
     #: gradient (`vllm_importance_sampling_correction`, `behaviour_policy`)
@@ -81,7 +81,7 @@ class Sampler:
         raise NotImplementedError
 
     def generations_to_request(self) -> range:
-        """Return the generations that the next request must contain prompts of; 0 is the next.
+        """Return the indices of the generations to request prompts for; 0 is the next generation.
 
         A sampler that returns completions out of order also needs prompts of later generations.
         """

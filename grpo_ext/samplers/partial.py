@@ -70,7 +70,7 @@ class PartialSampler(Sampler):
         self.under_way: Sequence[PartialRollout] = ()  # in whole groups
 
     def generations_to_request(self) -> range:
-        """Return the next two generations, or only the second if completions are held back."""
+        """Return 0 and 1, the next two generations, or only 1 if completions are held back."""
         return range(1, 2) if self.has_unfinished else range(2)
 
     @property

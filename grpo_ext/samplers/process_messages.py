@@ -17,7 +17,7 @@ from grpo_ext.seams.precision import Precision
 
 @dataclass(frozen=True)
 class Start:
-    """What a sampler process needs to start."""
+    """The first message to a sampler process, with the model and the settings that it needs."""
 
     model: bytes  # from `packed`
     weights: int  # file descriptor of the shared memory

@@ -50,8 +50,8 @@ class AdapterVLLM(OurVLLM):
     """Like `OurVLLM`, but the engine gets only the adapter instead of all weights.
 
     Raises:
-        ValueError: if vLLM would run the adapter differently than the trainer, or the model is
-            sharded.
+        ValueError: if vLLM would run the adapter differently from the trainer, or the model has no
+            adapter or is sharded.
     """
 
     def _init_vllm(self) -> None:

@@ -122,7 +122,7 @@ def set_attention_in_fp32(model: PreTrainedModel, in_fp32: bool) -> None:
 
     Args:
         model: the model, without adapters and wrappers.
-        in_fp32: whether to compute in float32.
+        in_fp32: whether to compute in float32, or on a CPU in float64.
     """
     is_in_fp32 = model.config._attn_implementation == SDPA_IN_FP32
     if in_fp32 != is_in_fp32:

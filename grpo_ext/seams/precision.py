@@ -78,7 +78,7 @@ def choose_precision(
 
 
 def has_whole_attention(model: PreTrainedModel, attention_in_fp32: bool | None) -> bool:
-    """Return whether a model that computes in a half type computes its attention in float32.
+    """Return True if a model in a half type computes its attention in float32 or float64.
 
     Args:
         model: the model, with or without PEFT adapters.

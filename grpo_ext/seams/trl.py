@@ -43,9 +43,9 @@ def metrics_of(trainer: TRLTrainer) -> dict[str, list[float]]:
 def log_figures(trainer: TRLTrainer, figures: Mapping[str, float]) -> None:
     """Add values to the metrics that TRL averages at its next log.
 
-    The mean of n independent values has the standard error sqrt(sum of squares) / n. TRL divides
-    the sum by n, so values whose name ends in `_se` are stored such that their sum is the square
-    root of the sum of squares.
+    A value with a name that ends in `_se` is a standard error. The mean of n independent values has
+    the standard error sqrt(sum of their squared errors) / n, but TRL divides a plain sum by n.
+    Standard errors are therefore stored so that their sum is the root of the sum of their squares.
     """
     metrics = metrics_of(trainer)
     for name, figure in figures.items():

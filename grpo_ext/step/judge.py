@@ -39,9 +39,9 @@ class EndRule:
     ) -> list[bool]:
         """Return for each completion whether it is truncated.
 
-        A completion is truncated if it has no end token and no stop string ended it. With stop
-        strings, one that is shorter than its room was ended by a stop string. An empty completion
-        is not truncated.
+        A completion is truncated if its last token is not an end token and no stop string ended it.
+        With stop strings, a completion that is shorter than its room was ended by a stop string. An
+        empty completion is not truncated.
         """
         truncated = []
         for prompt, completion in zip(prompt_ids, completion_ids, strict=True):
@@ -75,7 +75,7 @@ class TieBreak:
 
 @dataclass(frozen=True)
 class AdvantageRule:
-    """Advantage settings; each field has the name of the training argument it comes from."""
+    """The settings that determine advantages, and how rewards become advantages under them."""
 
     num_generations: int  #: completions per prompt
     weights: Tensor  #: (R,), the weights of the rewards
@@ -233,10 +233,9 @@ def outcome_index(names: Sequence[str], weights: Sequence[float], metric: str | 
 def outcome_order(names: Sequence[str], weights: Sequence[float], metric: str | None) -> list[int]:
     """Return the indices of the rewards that may judge a group, in order of priority.
 
-    A group is judged by the first of them that scored it. `outcome_index` comes first, then the
-    other rewards in descending order of weight, skipping weight 0. If each task has rewards that
-    score only its own rows, every group is thus judged by the reward of its task that has the
-    largest weight.
+    `outcome_index` comes first, then the other rewards in descending order of weight, skipping
+    weight 0. `group_outcomes` chooses among them. If each task has rewards that score only its own
+    rows, every group is thus judged by the reward of its task that has the largest weight.
     """
     first = outcome_index(names, weights, metric)
     order = [first]

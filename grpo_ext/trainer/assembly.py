@@ -194,8 +194,8 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
     """Raise `ValueError` if options of a separate sampler conflict with how the run generates.
 
     The options are `overlap`, `sampler` and `behaviour_policy`. They do not work with a multimodal
-    processor, `loss_normalization: micro_batch` or a `rollout_func`, and except for `sampler` not
-    with environments and tools. The option `sampler` also conflicts with the argument `sampler`.
+    processor, tools that TRL calls, `loss_normalization: micro_batch` or a `rollout_func`. With
+    environments or tools, only the option `sampler` works, but not beside the argument `sampler`.
     """
     args = trainer.args
     if sampler is not None and args.sampler is not None:

@@ -220,7 +220,7 @@ class Generations:
         return episodes
 
     def _scored(self, sampled: Sampled, score_policies: bool) -> Scored:
-        """Return the table of this rank's completions, with log-probs but with advantages of 0.
+        """Return the table of this rank's completions, with log-probs and with advantages of 0.
 
         Without `score_policies`, it has only the sampler's log-probs.
         """

@@ -86,9 +86,10 @@ def rewards_for(
 
 
 def rewards_of(trainer: Trainer) -> list[dict[str, Any]]:
-    """Return the `name` and `weight` of each reward, with `reward` and `options` if registered.
+    """Return a description of each reward: its `name` and `weight`, and more if it is registered.
 
-    A reward that scores only some tasks also has `tasks`. The descriptions are logged and shown, so
+    A registered reward also has `reward`, its registered name, and `options`; a reward that scores
+    only some tasks has `tasks`. The descriptions are logged and shown, so
     options whose names suggest a secret are left out.
     """
     descriptions = []

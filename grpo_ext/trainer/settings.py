@@ -230,7 +230,7 @@ def set_checkpointing(args: GRPOExtConfig, on: bool) -> None:
 
 
 def layout_of(trainer: Trainer) -> Layout:
-    """Return how completions are laid out for a forward pass.
+    """Return the layout of completions in a forward pass.
 
     Raises:
         ValueError: with `layout: packed`, if rows cannot be packed.

@@ -38,8 +38,8 @@ class CheckpointMismatch(ValueError):
 def load_plain(path: Path) -> Any:
     """Load tensors, plain types and records to the CPU, or raise `CheckpointMismatch`.
 
-    The file must be as `torch.save` writes it, uncompressed, because a compressed file of a few
-    megabytes could fill the memory.
+    The file must be an uncompressed archive, as `torch.save` writes it, because a compressed file
+    of a few megabytes could fill the memory.
     """
     try:
         with open_plain(path, path.parent) as file, torch.serialization.safe_globals(RECORDS):

@@ -250,10 +250,16 @@ class GRPOExtTrainer(GRPOTrainer):
 
         Decoding does not affect training; TRL's evaluation uses training's random state.
 
+        Args:
+            eval_dataset: a data set, a mapping of named data sets, or the name of one of the
+                trainer's data sets; `None` for all of the trainer's.
+            ignore_keys: as in transformers; not used by decoding.
+            metric_key_prefix: the first word of the names of the metrics.
+
         Returns:
             The metrics of TRL or, with `eval_temperature`, means over completions, such as
-            `eval_countdown` and `eval_length`, and `eval_pass@1` and the like for the outcome
-            reward. Their names start with `eval_NAME_` if `eval_dataset` is a mapping of named data
+            `eval_countdown` and `eval_length`, and for the outcome reward `eval_pass@1` and
+            related metrics. Their names start with `eval_NAME_` if there are several named data
             sets.
         """
         with self.parts.phases("evaluation"):
@@ -308,5 +314,5 @@ class GRPOExtTrainer(GRPOTrainer):
 
     @property
     def save_error(self) -> str | None:
-        """Why the last checkpoint could not be written; `None` if it was written or none is due."""
+        """Why the last checkpoint could not be written; `None` if it was, or before the first."""
         return self.parts.checkpoints.error

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StateReward:
-    """A reward `environment`, which reads an entry of the environment's state."""
+    """The settings of a reward `environment`, which reads one entry of an environment's state."""
 
-    key: str  #: the entry
+    key: str  #: the name of the entry
     weight: float
     tasks: tuple[str, ...] | None  #: the tasks whose rows it scores; `None`: all
 
 
 class TurnCredit:
-    """The weights of the state entries that give turns their advantages.
+    """Computes what turns earned, from entries of the environment's state and their weights.
 
     These are the entries that the `environment` rewards read, with the weights of those rewards.
     """

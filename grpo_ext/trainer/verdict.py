@@ -17,7 +17,7 @@ ROUNDING = 2.0**-24
 
 @dataclass
 class Progress:
-    """What a rank has seen since the first step of the run; saved in checkpoints."""
+    """Counts of what a rank has seen since the first step of the run; saved in checkpoints."""
 
     steps: int = 0  # optimizer steps
     completions: int = 0  # completions generated to train on

@@ -10,7 +10,7 @@ ELEMENTS = 1024  # the number of elements of each tensor; a smaller tensor is ta
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a sharded tensor; any other tensor unchanged."""
+    """Return this rank's part of a sharded tensor, or any other tensor unchanged."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

@@ -21,7 +21,7 @@ from grpo_ext.vllm.weight_group import TIMEOUT, WeightGroup, own_address
 
 @dataclass
 class GlooInit(WeightTransferInitInfo):
-    """What a worker needs to join: the address of the trainer's store."""
+    """The address of the trainer's store and the size of the group, for a worker to join."""
 
     address: str
     port: int
