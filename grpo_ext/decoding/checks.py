@@ -146,7 +146,7 @@ def check_config(config: GenerationConfig) -> None:
     mode = config.get_generation_mode()
     if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
         raise NotSupported(
-            f"the generation config asks for {mode.value}; remove the option that does so from "
+            f"the generation config selects {mode.value}; remove the option that does so from "
             "generation_kwargs, or from the generation_config.json of the model"
         )
     for name in ("return_dict_in_generate", "prefill_chunk_size", "cache_implementation"):
@@ -192,13 +192,13 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
     for name in sorted(inputs.keys() - INPUTS):
         if inputs[name] is not None:
             raise NotSupported(
-                f"the model gets the input {name}, which this version of grpo_ext does not know; "
-                "if transformers is newer than the one in constraints.txt, install the one that is "
-                "named there, or a newer grpo_ext"
+                f"the model gets the input {name}, which this version of grpo_ext does not "
+                "support; if transformers is newer than the version in constraints.txt, install "
+                "that version, or a newer grpo_ext"
             )
     cache = inputs.get(CACHE_INPUT)
     if cache is None:
-        raise NotSupported("transformers gives the model no cache")
+        raise NotSupported("transformers passes no cache to the model")
     if not has_selectable_rows(cache):
         raise NotSupported(f"the cache ({type(cache).__name__}) cannot remove rows")
     length = cache.get_seq_length()

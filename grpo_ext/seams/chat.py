@@ -43,7 +43,7 @@ def learn_to_parse(tokenizer: PreTrainedTokenizerBase) -> None:
     """Add a response template or schema to the tokenizer in place, unless it already has one.
 
     Raises:
-        ValueError: if TRL does not know the tokenizer's chat template.
+        ValueError: if TRL cannot parse the tool calls of the tokenizer's chat template.
     """
     if can_parse(tokenizer):
         return
@@ -51,9 +51,9 @@ def learn_to_parse(tokenizer: PreTrainedTokenizerBase) -> None:
         add_response_schema(tokenizer)
     except ValueError as error:
         raise ValueError(
-            "TRL does not know how this chat template writes tool calls, so they cannot be "
-            "read. Use a model whose template it knows, or describe the tools in the prompt, and "
-            "parse the calls in `step` of an environment."
+            "TRL cannot parse the tool calls of this chat template. Use a model with a template "
+            "that TRL supports, or describe the tools in the prompt, and parse the calls in `step` "
+            "of an environment."
         ) from error
     if tokenizer.response_template is gptoss_template:
         fields = {**TRL_FIELDS, **HARMONY_FIELDS}
@@ -91,7 +91,7 @@ def parse(
 def training_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
     """Return TRL's training variant of the chat template, which keeps earlier turns as sampled.
 
-    Return `None` if the template needs no variant, or TRL does not know it.
+    Return `None` if the template needs no variant, or TRL has none for it.
     """
     try:
         return get_training_chat_template(tokenizer)

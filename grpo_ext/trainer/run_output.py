@@ -135,7 +135,7 @@ def check_prompt(rows: object, argument: str = "train_dataset") -> None:
         suggestion = did_you_mean("prompt", columns)
         raise ValueError(
             f"{argument} has no column 'prompt'.{suggestion} Its columns: {', '.join(columns)}. "
-            "Add the column, as texts or chat messages: "
+            "Add the column, with strings or chat messages: "
             "rows.map(lambda row: {'prompt': [{'role': 'user', 'content': row['...']}]})."
         )
     if isinstance(rows, Dataset) and len(rows) and is_sharegpt(rows[0].get("prompt")):

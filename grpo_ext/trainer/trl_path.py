@@ -129,8 +129,8 @@ def as_scored(table: dict[str, Any]) -> Scored:
     if unknown:
         raise ValueError(
             f"TRL returned a batch with the fields {', '.join(sorted(unknown))}, which this "
-            "package does not know. Use the versions of TRL and transformers that it requires, or "
-            "another model."
+            "package does not support. Use the versions of TRL and transformers that it requires, "
+            "or another model."
         )
     images = {name: columns.pop(name) for name in MODEL_INPUTS if name in columns}
     return Scored(**columns, model_inputs=images)

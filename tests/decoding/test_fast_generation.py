@@ -149,7 +149,7 @@ def test_the_reason_of_a_refused_cache_is_told():
         model(torch.tensor([[5, 6, 7]]), past_key_values=filled)
     with pytest.raises(NotSupported, match="already holds 3 tokens"):
         check_call([], [], {CACHE_INPUT: filled})
-    with pytest.raises(NotSupported, match="gives the model no cache"):
+    with pytest.raises(NotSupported, match="passes no cache to the model"):
         check_call([], [], {CACHE_INPUT: None})
 
 
