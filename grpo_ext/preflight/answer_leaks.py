@@ -21,8 +21,8 @@ AT_THE_END = 0.9  # share of prompts that end with the answer, above which it is
 def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) -> None:
     """Report prompts that contain the answer.
 
-    It is a problem if most prompts have it marked as in a solution, and a note if they contain it
-    in another way.
+    It is a problem if most prompts contain their own answer marked as in a solution, and a note if
+    most contain the answer in another way, or nearly all end with it.
 
     Args:
         rows: the rows, with their prompts.
@@ -55,9 +55,9 @@ def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) 
 def own_answers(rows: Sequence[Row], column: str) -> list[bool]:
     """Return for each row whether its prompt contains its answer, marked as in a solution.
 
-    An answer does not count if the prompt of the next row with another answer contains it too: it
-    is then part of a text that all prompts share, such as `Answer: yes or no.` If all rows have the
-    same answer, the result is `False` for each.
+    An answer does not count if the prompt of the next row with a different answer also contains it:
+    it is then part of a text that all prompts share, such as `Answer: yes or no.` If all rows have
+    the same answer, the result is `False` for each.
     """
     answers = [final_answer(row.get(column)) for row in rows]
     flags = []
@@ -73,7 +73,8 @@ def own_answers(rows: Sequence[Row], column: str) -> list[bool]:
 def marks_answer(row: Row, gold: object) -> bool:
     """Return whether a row's prompt contains the final answer of `gold`, marked as in a solution.
 
-    Return `False` if `gold` is not a text, or is blank.
+    A prompt that contains the whole of a worked solution also counts. Return `False` if `gold` is
+    not a string, or is blank.
     """
     if not isinstance(gold, str) or not gold.strip():
         return False
@@ -86,9 +87,9 @@ def marks_answer(row: Row, gold: object) -> bool:
 
 
 def contains_answer(row: Row, column: str) -> bool:
-    """Return whether a row's prompt contains the text, or a text of the list, in `column`.
+    """Return whether a row's prompt contains the string in `column`, or one of a list of strings.
 
-    Texts of fewer than `LONG_ANSWER` characters do not count.
+    Strings of fewer than `LONG_ANSWER` characters do not count.
     """
     golds = row.get(column)
     texts = golds if isinstance(golds, list) else [golds]

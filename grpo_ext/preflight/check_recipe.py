@@ -24,8 +24,8 @@ def check_recipe(
         path: the recipe's file, as for `load_recipe`.
         overrides: values that replace the file's, as for `load_recipe`.
         num_processes: number of training processes; `None`: as in the accelerate config.
-        elsewhere: whether the run will be on another machine, so that the packages, vLLM server and
-            disk of this one are not checked.
+        elsewhere: whether the run will be on another machine. The packages, vLLM server and disk of
+            this one are then not checked, and data that cannot be reached is only noted.
         num_samples: number of completions that the model samples to try the rewards on.
 
     Raises:

@@ -33,9 +33,9 @@ class Checkpointing:
         """Choose checkpointing if the run would need more than half of the memory without it.
 
         It is always off with `deterministic: true`. Otherwise, it is always on if the model is
-        sharded, if TRL computes the loss (`loss_normalization: micro_batch`), or if the length of
-        prompts or completions is not known. With a vLLM engine on the same device, the limit is
-        half of the memory that the engine leaves.
+        sharded, if the loss is normalized as in TRL (`loss_normalization: micro_batch`), or if the
+        length of prompts or completions is not known. With a vLLM engine on the same device, the
+        limit is half of the memory that the engine leaves.
 
         Args:
             size: the dimensions of the model.
@@ -43,7 +43,8 @@ class Checkpointing:
             batch: its batch sizes.
             sharding: how the model is sharded, as returned by `folder.sharding`.
             prompt: the number of tokens in a prompt; `None` if it is not known.
-            memory: the memory of one process, in bytes; `None`: that of this machine.
+            memory: the memory of one process, in bytes; `None`: the memory of this machine's GPU,
+                or of a CPU process's share of its RAM.
         """
         if v.deterministic:
             return cls(False, "as `deterministic: true` needs")
@@ -70,7 +71,7 @@ class Checkpointing:
 
 
 def configured(v: Values) -> bool | None:
-    """Return whether the recipe turns checkpointing on or off; `None` if it does not say."""
+    """Return whether the recipe turns checkpointing on; `None` if it does not set it."""
     if v.gradient_checkpointing is None and v.has("activation_checkpointing"):
         return v["activation_checkpointing"]
     return v.gradient_checkpointing

@@ -16,18 +16,19 @@ def check_episode_lengths(
 ) -> None:
     """Check that a second turn fits, and record how many turns do.
 
-    If no second turn fits, this is a problem if the environment answers turns, and a note if it
-    only has tools, because the model may answer without a call.
+    If no second turn fits, this is a problem if the environment answered a made-up turn, and
+    otherwise a note, because the model may not call a tool. It is also a note if no second turn
+    fits after a first turn of `turn_tokens`, or if answers are cut off. Nothing is checked if
+    episodes have one turn, or if there are no answers and no tools.
 
     Args:
         episode: any episode of the environment.
         room: maximum number of tokens of all turns and answers together.
-        answers: the number of tokens of each answer to a made-up turn. If there are none, because
-            no episode went on, and the environment has no tools, nothing is checked.
+        answers: the number of tokens of each answer to a made-up turn.
         findings: gets the problem or the note, and the figure "episodes", in tokens: the room, the
             lengths of the shortest and the longest answer, the length of the shortest possible
             answer, the number of turns that fit with answers of mean length, and the length of
-            these turns.
+            these turns. With several environments, it is in "episodes_by_environment".
     """
     turns = episode.rules.turns
     turn_tokens = episode.rules.turn_tokens
@@ -81,9 +82,10 @@ def check_episode_lengths(
 
 
 def shortest_answers(episode: Episode) -> list[int]:
-    """Return the number of tokens that the shortest answers of an environment have.
+    """Return the numbers of tokens of the shortest answers that an environment can give.
 
-    These are a message of the environment and a result of each tool, each cut down to `CUT_OFF`.
+    These are a result of each tool and, if the environment answers turns or has no tools, a message
+    of the environment; each is cut down to `CUT_OFF`.
     """
     tools = episode.tokens.tools
     messages: list[Message] = []

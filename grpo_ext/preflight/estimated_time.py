@@ -24,9 +24,9 @@ MEASURED_WIDTH = 2048  # maximum width of the product, which takes seconds with 
 
 
 def rate_of_cpu(hidden_size: int) -> float:
-    """Measure how many operations a second this CPU does in matrix products of a model's width.
+    """Measure the operations per second of this CPU in matrix products of a model's width.
 
-    Products wider than `MEASURED_WIDTH` run at about the same rate.
+    The width is limited to `MEASURED_WIDTH`; wider products run at about the same rate.
     """
     width = min(hidden_size, MEASURED_WIDTH)
     products = matrix_rate("cpu", torch.float32, width, 4 * width)

@@ -171,8 +171,8 @@ def with_sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> FirstReci
     of the model is unknown, the first sizes and the largest micro-batch are taken.
 
     Args:
-        values: the other values of the recipe.
-        max_tokens: maximum length of a completion in tokens; at most 64 for a tiny model.
+        values: the other values of the recipe; `eval_steps`, if set, is fitted to the steps.
+        max_tokens: maximum length of a completion in tokens; lowered to 64 for a tiny model.
         lora: whether to train an adapter.
     """
     settings: dict[str, Any] = {"num_generations": 8, "logging_steps": 1}

@@ -28,7 +28,8 @@ def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[Row]:
 
     They are read as a stream, which is fast for a large data set. With `random_train_samples`, the
     rows are drawn from all rows as in the run; if that takes too long, the first rows are returned,
-    with a note. If the data is faulty (a problem) or slow (a note), the list is empty.
+    with a note. The list is empty if the data is faulty or has no rows (a problem), if it is slow
+    (a note), or if it cannot be reached (a problem, or a note if the run is elsewhere).
 
     Args:
         recipe: the recipe.
@@ -61,7 +62,7 @@ def read_rows(
     Args:
         open_rows: the function that opens the data set.
         count: maximum number of rows to return.
-        key: the key that the findings are about.
+        key: the recipe key that findings refer to.
         findings: gets the faults of the data.
     """
     try:

@@ -39,7 +39,7 @@ class Forecast:
 
     plan: Plan  # prompts, steps, checkpoints
     size: ModelSize | None
-    memory: dict[str, int] | None  # bytes on each GPU, by part
+    memory: dict[str, int] | None  # bytes on each device, by part
     checkpoint: int | None  # bytes of one checkpoint
     prompt_tokens: float | None  # mean length of the first prompts
     checkpointing: Checkpointing | None  # `None` if the recipe decides, or the size is unknown
@@ -81,7 +81,8 @@ def make_forecast(
         device_memory: the memory of one device in bytes; `None`: that of this machine's device.
 
     Raises:
-        ValueError: if the rows do not fill a generation, or cannot be counted here.
+        FileNotFoundError: if there are no such training or held-out data.
+        ValueError: if the training rows do not fill a generation, or cannot be counted here.
     """
     v = recipe.flat
     if rows is None and not v["dataset_streaming"]:

@@ -45,7 +45,8 @@ def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings)
     prompts do not list the option whose letter is the answer.
 
     It is a note if some answers are empty, unreadable or scored 0, if all rows have the same
-    answer, if most answers are too long for `exact`, or if prompts contain the answer otherwise.
+    answer, if most answers are too long for `exact`, or if prompts contain the answer in another
+    way. Only prompts are checked for rewards that are not one of `ANSWER_REWARDS`.
 
     Args:
         rows: the rows, with their prompts and all columns.
@@ -115,7 +116,7 @@ def report_equal(rows: Sequence[tuple[int, Row]], findings: Findings) -> None:
 
 
 def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Findings) -> None:
-    """Report gold answers that the reward cannot read, or to which it gives 0.
+    """Report gold answers of the first `SCORED_ROWS` rows that the reward cannot read or scores 0.
 
     Args:
         rows: the rows with a gold answer, with their numbers.
@@ -151,7 +152,7 @@ def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Fin
 
 
 def advice(reward: Reward) -> str:
-    """Return what to write if a reward does not suit the gold answers."""
+    """Return a sentence on what to write if a reward does not suit the gold answers."""
     if reward.registration.name == "choice" and reward.options["first_index"] is None:
         return (
             " It needs letters. If the answers are the numbers of options, write {name: choice, "
@@ -163,10 +164,10 @@ def advice(reward: Reward) -> str:
 
 
 def scores_of_golds(rows: Sequence[Row], reward: Reward) -> list[Score]:
-    """Return, for each row, the score of a completion that gives the gold answer.
+    """Return, for each row, the score of a completion with the gold answer.
 
-    A score is `None` if the gold answer is structured, or if the reward gives the completion no
-    score. After `BUDGET` seconds the remaining rows are left out.
+    A score is `None` if the gold answer is structured, or if the reward does not score the
+    completion. Rows that are not reached within `BUDGET` seconds of the first score are left out.
     """
     [guard] = guard_rewards([reward], timeout=PATIENCE, max_failure_rate=1.0)
     scores: list[Score] = []

@@ -10,7 +10,7 @@ HALF = ("bfloat16", "float16", "half", "bf16", "fp16")
 
 
 def half_type_key(v: Values, on_gpu: bool) -> str | None:
-    """Return the key that makes a run compute in bfloat16 or float16; `None` if it does not.
+    """Return the key that makes a run compute in bfloat16 or float16; `None` if no key does.
 
     Args:
         v: the values of the recipe.

@@ -155,7 +155,10 @@ def check_reporting(v: Values, findings: Findings) -> None:
 
 
 def check_server(v: Values, findings: Findings) -> None:
-    """Check that the recipe's vLLM server answers, and returns the kept tokens that it needs."""
+    """Check that the recipe's vLLM server answers, and returns kept tokens if they are needed.
+
+    Do nothing if the recipe uses no vLLM server.
+    """
     if not v["use_vllm"] or v["vllm_mode"] != "server":
         return
     base = server_url(v)

@@ -50,10 +50,10 @@ class LoggedTime:
 
 
 def measured_time(recipe: Recipe, plan: Plan) -> RunTime | None:
-    """Return how long the planned run takes, judging by the log of a run of the same recipe.
+    """Return the parts of the planned run with their seconds in the log of a run of this recipe.
 
-    The logged run may be in progress or finished, and may have had another length. Return `None` if
-    `output_dir` has no log of two or more steps, or belongs to another recipe.
+    The logged run may be in progress or finished, and may differ in length. Return `None` if
+    `output_dir` belongs to another recipe, or its log has only one line of training steps or none.
     """
     folder = Path(str(recipe.get("output_dir"))).expanduser()
     if not (folder / SAVED).is_file():

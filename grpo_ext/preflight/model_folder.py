@@ -16,7 +16,7 @@ def check_model(v: Values, findings: Findings) -> None:
     """Check the recipe's model, which is a folder or a name on the hub.
 
     A hub that cannot be reached is a problem, or a note if the run will be on another machine.
-    Without a name, nothing is reported.
+    Without a name, nothing is reported. Another `OSError` is raised if a folder cannot be listed.
     """
     name = v[KEY]
     if not name:

@@ -48,7 +48,7 @@ def find_options(rows: list[Row], names: list[str]) -> Options | None:
 
 
 def has_positions(name: str, rows: list[Row]) -> bool:
-    """Return whether another column says which entry of the list in `name` is the right one.
+    """Return whether another column contains the position of the right entry of the list in `name`.
 
     Without such positions, all entries of a list may be right answers.
     """
@@ -96,12 +96,12 @@ def options_in(name: str, rows: list[Row]) -> Options | None:
 
 
 def is_text_list(value: object) -> bool:
-    """Return whether a value is a list of two or more texts."""
+    """Return whether a value is a list of two or more strings."""
     return isinstance(value, list) and len(value) >= 2 and all(isinstance(v, str) for v in value)
 
 
 def is_list_of_mappings(value: object, key: str) -> bool:
-    """Return whether a value is a list of mappings that have `key`."""
+    """Return whether a value is a non-empty list of mappings that all contain `key`."""
     if not isinstance(value, list) or not value:
         return False
     return all(isinstance(option, dict) and key in option for option in value)
@@ -116,7 +116,7 @@ def listed(column: str, field: str, texts: list[list[str]]) -> Options:
 
 
 def in_fields(column: str, fields: list[str], texts: list[list[str]]) -> Options | None:
-    """Return options with a field for each; `None` if a row has more or fewer options.
+    """Return options with one field each; `None` if a row has more or fewer options than fields.
 
     Args:
         column: the column.
@@ -135,7 +135,7 @@ def options_of_columns(columns: list[str], rows: list[Row]) -> Options:
 
 
 def lines_of(fields: list[str]) -> tuple[str, str]:
-    """Return two templates with one line per field: one with letters, and one without."""
+    """Return two templates with one line per field: with letters (26 at most), and without."""
     lettered = []
     for letter, field in zip(ascii_uppercase, fields, strict=False):
         lettered.append(f"{letter}) {{{field}}}")
@@ -145,8 +145,9 @@ def lines_of(fields: list[str]) -> tuple[str, str]:
 def numbered_columns(prefix: str, names: list[str]) -> list[str]:
     """Return the columns named `prefix` plus a letter from `a` on, or plus a digit from 0 or 1 on.
 
-    Without a prefix, only capital letters count. The columns are in the order of their letters or
-    digits. Return an empty list if one in between is missing.
+    An underscore or a space may separate the two. Without a prefix, only capital letters count. The
+    columns are in the order of their letters, up to `j`, or digits. Return an empty list if a
+    letter or a digit is missing in between.
     """
     pattern = re.compile(f"(?i){prefix}[_ ]?([a-j]|[0-9])" if prefix else "([A-J])")
     found = {}

@@ -42,7 +42,7 @@ class Game:
     def play_text(self, text: str) -> int:
         """Play a turn with a text, and return the number of its tokens that were used.
 
-        Special tokens in the text are read as such. An end token is added if it has none.
+        Special tokens in the text are encoded as such. An end token is added if the text has none.
         """
         tokens = self.episode.tokens
         return self.episode.play_turn(tokens.ended(tokens.tokens_of(text)))
@@ -131,11 +131,12 @@ def nth_row(rows: Rows, number: int) -> Row:
 
 
 def read_turns(path: Path) -> list[str]:
-    """Return the turns in a file: a JSON list of texts, or one on each line.
+    """Return the turns in a file: a JSON list of strings if it begins with `[`, or one per line.
 
     Raises:
-        ValueError: if there is no turn, or a list has something other than texts.
-        OSError: if the file cannot be read.
+        ValueError: if the file is not UTF-8, has no turn, or begins with `[` but is not a JSON list
+            of strings.
+        OSError: if the file cannot be read, or has more than `MOST_BYTES`.
     """
     content = read_text(path, MOST_BYTES)
     turns: list[Any] = content.splitlines()

@@ -1,4 +1,4 @@
-"""The prompt and the reward that `grpo-ext init` proposes for a data file, or a person chooses."""
+"""The prompt and the reward that `grpo-ext init` proposes or the user chooses for a data file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -27,10 +27,10 @@ class Proposal:
 
 
 def columns_for(reward: str, proposal: Proposal, rows: Sequence[Row]) -> dict[str, str] | None:
-    """Return the columns that a reward needs, each with the column of the data that it gets.
+    """Return the columns that a reward reads, each with the column of the data to use for it.
 
     Args:
-        reward: a registered reward, or one that the user must write.
+        reward: the name of a registered reward, or `UNWRITTEN`.
         proposal: the proposal, whose prompt is already chosen.
         rows: the first rows.
 
@@ -67,7 +67,7 @@ def gold_column(proposal: Proposal, rows: Sequence[Row]) -> str | None:
 
 
 def with_reward(proposal: Proposal, reward: str, columns: dict[str, str]) -> Proposal:
-    """Return a proposal with a reward that a person chose.
+    """Return the proposal with a reward that the user chose; its options are cleared.
 
     Args:
         proposal: the proposal.
@@ -89,7 +89,7 @@ def with_reward(proposal: Proposal, reward: str, columns: dict[str, str]) -> Pro
 
 
 def with_judge(proposal: Proposal, url: str, folder: str) -> Proposal:
-    """Return a proposal with a server's model as the judge, instead of an unwritten reward.
+    """Return the proposal with a server's model as the judge, instead of an unwritten reward.
 
     Args:
         proposal: a proposal with an unwritten reward.

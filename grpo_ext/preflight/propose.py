@@ -39,7 +39,8 @@ def propose(rows: list[Row], prompt: str | None = None) -> Proposal:
         prompt: the question: a column, or a template with columns in braces; `None` chooses one.
 
     Raises:
-        ValueError: if there is no row, or no column can be the question.
+        ValueError: if there is no row, no column can be the question, or the braces of `prompt` do
+            not match.
     """
     if not rows:
         raise ValueError("the data has no rows.")
@@ -51,7 +52,9 @@ def propose(rows: list[Row], prompt: str | None = None) -> Proposal:
 
 
 def propose_whole(rows: list[Row]) -> Proposal:
-    """Choose the question of rows from `with_messages`, and propose a prompt and a reward.
+    """Choose the column of the question, and propose a prompt and a reward.
+
+    The rows must have been converted by `with_messages`.
 
     Raises:
         ValueError: if no column can be the question.

@@ -56,7 +56,7 @@ class Golds:
 
     Attributes:
         column: their column, or `column.key` for an entry of a mapping.
-        values: the gold answers of the rows that have one.
+        values: the gold answers of the rows that have one; none is blank or a mapping.
     """
 
     column: str
@@ -81,7 +81,7 @@ def choose_reward(rows: list[Row], names: list[str], options: Options | None) ->
     """Choose a reward by the names and values of the columns that it may read.
 
     Args:
-        rows: the first rows.
+        rows: the first rows; at least one.
         names: the columns that a reward may read.
         options: the options of multiple-choice questions, if there are any.
     """
@@ -144,11 +144,11 @@ def are_tests(tests: Sequence[object]) -> bool:
 
 
 def find_golds(rows: list[Row], names: list[str]) -> Golds | None:
-    """Return the gold answers in the first column for which a rule can judge them.
+    """Return the gold answers of the first column that a rule can judge.
 
-    Only columns with a usual name are considered, and only if more than half of the rows have an
-    answer in them. If no rule can judge any of these columns, return the gold answers of the first
-    one. Return `None` if there is no such column.
+    Only columns with a usual name of answers are considered, and only if more than half of the rows
+    have an answer in them. If no rule can judge any of these columns, return the gold answers of
+    the first one. Return `None` if there is no such column.
     """
     candidates = usual_names(ANSWERS, names)
     nested = answer_column({name: rows[0].get(name) for name in names})
@@ -255,7 +255,7 @@ def is_formula(text: str) -> bool:
 
 
 def most(flags: Iterable[object]) -> bool:
-    """Return whether at least the share `MOST` of `flags` is true."""
+    """Return whether at least the share `MOST` of `flags`, which must not be empty, is true."""
     return share_of(map(bool, flags)) >= MOST
 
 
@@ -265,7 +265,7 @@ def first_of(candidates: Iterable[str], names: list[str]) -> str | None:
 
 
 def usual_names(candidates: Iterable[str], names: list[str]) -> list[str]:
-    """Return the columns in `names` whose name is one of `candidates`, in the order of the latter.
+    """Return the columns in `names` that match one of `candidates`, in the order of `candidates`.
 
     Case is ignored, and spaces and hyphens count as underscores: `Correct Answer` matches
     `correct_answer`.

@@ -16,7 +16,7 @@ QUESTIONS = (
 def usual_question(rows: list[Row]) -> str | None:
     """Return the first column with one of the names in `QUESTIONS`; `None` if there is none.
 
-    Columns of identifiers, and of other values than texts and messages, are skipped.
+    Columns of identifiers, and columns without any string or list, are skipped.
     """
     for name in usual_names(QUESTIONS, list(rows[0])):
         is_question = any(isinstance(row.get(name), str | list) for row in rows)
@@ -26,11 +26,10 @@ def usual_question(rows: list[Row]) -> str | None:
 
 
 def question_of_pairs(rows: list[Row]) -> str:
-    """Return the column whose messages begin with the question of a preference.
+    """Return the column `chosen` of preference pairs, if its messages end with the answer.
 
     Raises:
-        ValueError: if the pairs are texts, in which the question cannot be separated from the
-            answer.
+        ValueError: if they do not, so that the question cannot be separated from the answer.
     """
     if all(has_answer(row.get("chosen")) for row in rows):
         return "chosen"
@@ -43,8 +42,8 @@ def question_of_pairs(rows: list[Row]) -> str:
 def language_pair(rows: list[Row]) -> tuple[str, str] | None:
     """Return the field of the source text and the column of its translation.
 
-    They are two columns named by codes of languages, or two keys of a column `translation`. Return
-    `None` if there are neither.
+    They are exactly two columns, or two keys of the column `translation`, that have language codes
+    as names. Return `None` if there are no such two.
     """
     columns = [name for name in rows[0] if name in LANGUAGES and is_text_column(rows, name)]
     if len(columns) == 2:
@@ -71,7 +70,7 @@ def is_identifier_column(rows: list[Row], name: str) -> bool:
 
 
 def has_answer(prompt: object) -> bool:
-    """Return whether a prompt is chat messages, the last of which is a text of the assistant."""
+    """Return whether a prompt is chat messages that end with a string of the assistant."""
     if not isinstance(prompt, list) or not prompt or not isinstance(prompt[-1], dict):
         return False
     return ends_with_answer(prompt) and isinstance(prompt[-1].get("content"), str)

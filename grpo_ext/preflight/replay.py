@@ -35,7 +35,11 @@ def row_of_sample(rows: Rows, sample: Row) -> Row:
 
 
 def fits(row: Row, sample: Row) -> bool:
-    """Return whether a row has the columns of a sample, and begins its prompt."""
+    """Return whether a row has the columns of a sample and could begin its prompt.
+
+    The last message of the logged prompt may be longer, because `reset` can add to it. Columns of
+    the episode are not compared, and neither are prompts that are plain strings.
+    """
     columns = sample.get("columns")
     if isinstance(columns, dict):
         for name, value in columns.items():
@@ -58,15 +62,15 @@ def logged_value(value: object) -> Any:
 
 
 def read_sample(path: Path, number: int) -> Row:
-    """Return a line of `samples.jsonl` that holds an episode.
+    """Return a line of `samples.jsonl` that contains an episode.
 
     Args:
         path: the file, which is untrusted.
         number: the number of the line, counted from 1.
 
     Raises:
-        ValueError: if there is no such line, or it holds no episode that can be played again.
-        OSError: if the file cannot be read.
+        ValueError: if there is no such line, or it contains no episode that can be played again.
+        OSError: if the file cannot be read, or a line before it is too long.
     """
     try:
         return row_of(nth_line(path, number), {**SAMPLE, **EPISODE})
@@ -89,7 +93,9 @@ def nth_line(path: Path, number: int) -> bytes:
 
 
 def play_again(episode: Episode, sample: Row) -> None:
-    """Play the turns of a logged episode, token by token.
+    """Play the turns of a logged episode, token by token, with at most the logged room.
+
+    The episode is cut off if it has not ended after the last logged turn.
 
     Args:
         episode: an episode that has begun with the row of the sample.
@@ -116,7 +122,11 @@ def play_again(episode: Episode, sample: Row) -> None:
 
 
 def ids_of_turn(episode: Episode, message: Row) -> list[int]:
-    """Return the tokens of a logged turn; raise `ValueError` if they cannot be read."""
+    """Return the tokens of a logged turn, encoding its text if they were not logged.
+
+    Raises:
+        ValueError: if its text is not a string or is too long, or its tokens are not the model's.
+    """
     raw = message["raw"]
     ids = message.get("raw_ids")
     if not isinstance(raw, str) or len(raw) > MOST_CHARACTERS:
@@ -135,9 +145,10 @@ def ids_of_turn(episode: Episode, message: Row) -> list[int]:
 
 
 def differences(episode: Episode, scores: dict[str, float | None], sample: Row) -> list[str]:
-    """Return what differs between an episode that was played again and its logged line.
+    """Return a sentence for each difference between a replayed episode and its logged line.
 
-    Scores are compared in float32, as training computes them.
+    Only the first message that differs is listed. Scores are compared in float32, as training
+    computes them.
     """
     found = []
     if episode.ids_checksum() != sample["ids_checksum"]:

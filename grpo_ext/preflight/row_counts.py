@@ -33,7 +33,8 @@ def count_train_rows(recipe: Recipe, findings: Findings) -> bool:
     There is no figure without filters, or if the rows cannot be read (`first_rows` reports that).
 
     Returns:
-        Whether each task has rows left; a task without rows is reported as a problem.
+        False if the filters of a task keep none of its rows, which is reported as a problem;
+        otherwise True, even if rows cannot be read.
     """
     has_rows = True
     sentences: list[str] = []
@@ -95,8 +96,9 @@ def describe_eval_rows(recipe: Recipe, task: Task, options: Options) -> tuple[st
         options: the options of this task.
 
     Returns:
-        A text that says where the rows come from, with their number if they are on this machine, or
-        why there are none; and the number of rows, or `None` if it is not known.
+        A description of the source of the rows, with their number if they are on this machine, or
+        the reason why there are none; and the number of rows: 0 if there are none, `None` if it is
+        not known.
     """
     open_rows = partial(eval_rows_of, recipe, task, options, streaming=True)
     source = source_of_eval_rows(options)

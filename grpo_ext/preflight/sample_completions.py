@@ -50,8 +50,8 @@ def try_rewards_on_samples(
 
     The figure "samples" has the form `{"temperature": 1.0, "completions": [{"row", "text",
     "length", "finish_reason", "rewards"}], "rewards": {"format": {"mean": 0.25, "std": 0.43}}}`,
-    where a reward without any score has no entry. It is `None`, with a note, if the model is not on
-    this machine or fails.
+    where `row` is counted from 0, and a reward without any score has no entry. The figure is
+    `None`, with a note, if the model is not on this machine or fails.
 
     Args:
         recipe: the recipe, which sets the model, the sampling, and the time limit of rewards.

@@ -19,8 +19,9 @@ def check_code(
 ) -> None:
     """Check the time limits, the isolation and the tests of the rewards named `code`.
 
-    Problems: programs cannot be isolated here, or a row's time limit exceeds `reward_timeout`.
-    Notes: how memory is limited, tests that cannot be used, and asserts that a program could cheat.
+    Problems: the limits are invalid, a row's time limit exceeds `reward_timeout`, or programs
+    cannot be isolated here. Notes: how memory is limited, tests that cannot be used, prompts that
+    do not name the function to write, and asserts that a program could cheat.
 
     Args:
         rewards: the rewards of the run.
@@ -55,6 +56,7 @@ def check_isolation(limits: Limits, findings: Findings) -> None:
     """Check isolation by running an empty program, and note how memory is limited.
 
     With `isolation: none`, only note the risk. If the run will be on another machine, do nothing.
+    It is only noted, too, if the program cannot be started for another reason (`MachineFault`).
     """
     if not limits.isolated:
         findings.note(
@@ -83,9 +85,9 @@ def check_isolation(limits: Limits, findings: Findings) -> None:
 
 
 def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings) -> None:
-    """Add notes on tests that cannot be used, can be cheated, or call unnamed functions.
+    """Add notes on tests that cannot be used, can be cheated, or call functions without a name.
 
-    A function is unnamed if the prompt does not contain its name.
+    The last is noted if most prompts name none of the functions that their tests call.
 
     Args:
         rows: the rows, with their `tests`.

@@ -50,11 +50,12 @@ def begin_episodes(
     Args:
         recipe: the recipe.
         tokenizer: the model's tokenizer.
-        findings: gets a problem if the environment cannot be created.
+        findings: gets a problem if the environment cannot be created, and a note if a class with a
+            method `step` is used as a set of tools.
 
     Returns:
-        The function; `None` if the recipe has no environment or no length of episodes, or if the
-        environment cannot be created.
+        The function; `None` if the recipe has no environment or no `max_completion_length`, if
+        `findings` already contains a problem with the environment, or if it cannot be created.
     """
     v = recipe.flat
     environments = environments_of(v)
@@ -89,7 +90,7 @@ def read_prompts(
     """Check the prompts as the model reads them.
 
     If the recipe has an environment, they are the prompts of its episodes, which describe its tools
-    and end with the text from `reset`.
+    and end with the text from `reset`. The figure "turns" then says which turns are trained.
 
     Args:
         recipe: the recipe.
@@ -130,14 +131,14 @@ def first_episodes(begin: Begin, rows: Sequence[Row]) -> list[Episode]:
 
 
 def named(name: str) -> str:
-    """Return what follows "environment" in a finding; nothing if there is one for all rows."""
+    """Return the name with a space before it, or nothing if all rows have the same environment."""
     return f" {name}" if name else ""
 
 
 def try_environments(
     begin: Begin, rows: Sequence[Row], prefilled: bool, findings: Findings
 ) -> bool:
-    """Play each environment on its first row, as `try_environment` does.
+    """Play each of up to `MOST_ENVIRONMENTS` environments on its first row.
 
     Args:
         begin: the function that starts the episodes.
@@ -146,7 +147,7 @@ def try_environments(
         findings: gets the problems and notes.
 
     Returns:
-        Whether no method of any environment failed on all its calls.
+        True unless a method of an environment failed on all its calls; see `try_environment`.
     """
     first_rows: dict[str, Row] = {}
     for row in rows:
@@ -174,7 +175,7 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
         findings: gets the problems and notes.
 
     Returns:
-        Whether no method failed on all its calls.
+        True unless a method failed on all its calls.
     """
     until = time.monotonic() + BUDGET
     answers = Answers()

@@ -26,7 +26,8 @@ KEY = "reward_funcs"
 def three_completions(row: Row, prefilled: bool) -> dict[str, str]:
     """Return three completions by name: empty, in prose, and in tags with the row's answer.
 
-    With `prefilled`, the prompt already opens the think tag, so the completion does not.
+    The answer is 42 if the row has none. With `prefilled`, the prompt already opens the think tag,
+    so the completion does not.
     """
     answer = "42"
     column = answer_column(row)
@@ -58,9 +59,9 @@ def try_rewards_of_tasks(
         begin: the function that starts episodes; see `try_rewards`.
 
     Returns:
-        The figures `{"rewards": trial}`, or `{"rewards_by_task": {"math": trial, ...}}` if the rows
-        have several tasks, and rewards are for certain tasks only or rows name environments. A
-        trial is the result of `try_rewards`.
+        The figures `{"rewards": trial}`, where a trial is the result of `try_rewards`. They are
+        `{"rewards_by_task": {"math": trial, ...}}` if the rows have several tasks and also name
+        environments, or if they have several tasks and a reward scores only some of them.
     """
     several_environments = TASK in rows[0] and ENVIRONMENT in rows[0]
     if not several_environments and not any(tasks_of(reward) for reward in rewards):
@@ -91,15 +92,17 @@ def try_rewards(
 ) -> dict[str, Any]:
     """Score three made-up completions of a row with each reward.
 
-    A reward that fails on all of them is reported as a problem. A slow one is only noted, because
-    this machine may be busy.
+    It is a problem if a reward fails on all of them, or expects a think tag that the prompt already
+    opens. A slow reward is only noted, because this machine may be busy. Equal scores are noted if
+    no completion is a turn of an episode.
 
     Args:
-        rewards: the rewards; those that load a model are noted but not tried.
+        rewards: the rewards; those that are or load a model are noted but not tried.
         row: a row with its prompt and columns.
         prefilled: whether the prompt opens the think tag.
         findings: gets the problems and notes.
-        begin: the function that starts episodes, if each completion is to be the first turn of one.
+        begin: the function that starts an episode for each completion, which becomes its first
+            turn; `None`: no episodes.
 
     Returns:
         `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0], ...}}`, with
@@ -159,7 +162,7 @@ def made_up(text: str, row: Row, begin: Begin | None) -> Completion:
     Args:
         text: the text of the completion.
         row: the row with the prompt.
-        begin: the function that starts an episode, whose first turn is the text; `None`: no
+        begin: the function that starts an episode with the text as its first turn; `None`: no
             episode.
     """
     if begin is None:

@@ -22,7 +22,7 @@ ROWS_OF_CLASS = 3  # mean number of rows with the same answer, from which answer
 
 @dataclass(frozen=True)
 class Addition:
-    """What a prompt needs besides the question and its contexts; a text is empty if not needed.
+    """What a prompt needs besides the question and its contexts; by default, nothing.
 
     Attributes:
         before: a paragraph before the question.
@@ -42,11 +42,11 @@ class Addition:
 
 
 def with_whole_prompt(proposal: Proposal, rows: list[Row], others: list[str]) -> Proposal:
-    """Return a proposal whose prompt has all that the question needs besides its own column.
+    """Return the proposal with everything that the question needs added to its prompt.
 
-    These are contexts, such as Alpaca's `input`, options, the names of classes, or a test that
+    That may be contexts, such as Alpaca's `input`, options, the names of classes, or a test that
     names the function to write. Whatever is still unclear is added to the proposal's questions for
-    the user.
+    the user. If the answers turn out to be numbered classes, the reward becomes `exact`.
 
     Args:
         proposal: a proposal whose prompt is a column of texts.
@@ -106,9 +106,9 @@ def addition_to(
 
 
 def addition_of_options(options: Options | None, rows: list[Row], question: str) -> Addition:
-    """Return an addition that lists the options with letters, or one that asks where they are.
+    """Return an addition that lists the options with letters, or a question about where they are.
 
-    It is empty if no column has the options, but most questions list them.
+    The addition is empty if no column contains the options, but most questions list them.
     """
     if options is not None:
         return Addition(lines=options.template)
@@ -120,9 +120,9 @@ def addition_of_options(options: Options | None, rows: list[Row], question: str)
 
 
 def addition_of_classes(golds: Golds, rows: list[Row]) -> Addition:
-    """Return an addition that lists the classes, or one that asks what their numbers mean.
+    """Return an addition that lists the classes, or a question about the meaning of their numbers.
 
-    It is empty if the gold answers are not the classes of a classification.
+    The addition is empty if the gold answers are not the classes of a classification.
     """
     classes = classes_of(golds, rows)
     if not classes:
@@ -149,7 +149,7 @@ def lists_options(rows: list[Row], question: str) -> bool:
 def answers_are_options(golds: Golds | None, options: Options) -> bool:
     """Return whether most gold answers are the text of an option.
 
-    Return `False` if there are none, or if a row has no gold answer.
+    Return `False` if there are no gold answers, or if a row has none.
     """
     if golds is None or len(golds.texts) != len(options.texts):
         return False
@@ -173,14 +173,14 @@ def classes_of(golds: Golds, rows: list[Row]) -> list[str]:
 
 
 def is_numbered(golds: Golds, classes: list[str]) -> bool:
-    """Return whether the classes are numbers, which do not say what they mean."""
+    """Return whether the classes are numbers without a sign in a column of `LABELS`."""
     return golds.column.lower() in LABELS and all(text.isdecimal() for text in classes)
 
 
 def example_of_tests(rows: list[Row], question: str, tests: str) -> str:
     """Return a paragraph with the first test, if tests call functions that questions do not name.
 
-    Return an empty text otherwise, or if not all rows have a list of texts as their tests.
+    Return an empty string otherwise, or if the tests of some row are not a list of strings.
     """
     lists = [row.get(tests) for row in rows]
     if not all(isinstance(value, list) and value and isinstance(value[0], str) for value in lists):
