@@ -63,7 +63,7 @@ def accuracy(
     None if the gold answer cannot be read.
 
     The answer is read after the thoughts: from the last `<answer>` block, else from the last
-    `\\boxed{}`, else from what follows `####` or "answer is"; otherwise it is the last formula or
+    `\\boxed{}`, else from the text after `####` or "answer is"; otherwise it is the last formula or
     number. docs/rewards.md says which answers are equal. The choices and the unit that a question
     asks for are read from the prompt, and an answer that only restates the question's formula
     earns 0.

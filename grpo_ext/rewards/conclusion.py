@@ -116,10 +116,9 @@ def without_counts(text: str, request: Request) -> str:
 def without_other_person(text: str, request: Request) -> str:
     """Remove a last sentence about another person: `He has 24 left. His friend has 12.`
 
-    It is removed only if the sentence before it, in the same line, has a value and fits the
-    question better. That sentence must have the name that the question asks about; if the last
-    sentence begins with `His`, `Her` or `Their`, it is enough that it shares more words with the
-    question.
+    It is removed only if it lacks the name that the question asks about, and the sentence before
+    it, in the same line, has a value and this name. If the last sentence begins with `His`, `Her`
+    or `Their`, the sentence before it may instead share more words with the question.
     """
     match = _OTHER_PERSON.search(text)
     if match is None:
@@ -230,7 +229,7 @@ def is_rate(sentence: str, amount: re.Match[str]) -> bool:
 
 
 def has_nouns(sentence: str, start: int, nouns: frozenset[str]) -> bool:
-    """Return whether all `nouns` occur in a sentence between the number at `start` and the next."""
+    """Return whether all `nouns` follow the number at `start`, before other digits or a comma."""
     phrase = _PHRASE.match(sentence, start)
     return phrase is not None and all(noun in phrase[0] for noun in nouns)
 

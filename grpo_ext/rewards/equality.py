@@ -306,8 +306,8 @@ def same_relation(gold: str, answer: str) -> bool:
 def same_expression(gold: str, answer: str) -> bool:
     """Compare two formulas without relations, and their units if both have one.
 
-    An angle in degrees may equal a formula in radians. A number never equals a formula with
-    symbols.
+    An angle in degrees may equal a formula in radians. A gold answer that is a number never equals
+    a formula with symbols.
     """
     if not _SYMBOL.search(gold) and _SYMBOL.search(without_label(answer)) and number(gold):
         return False

@@ -11,7 +11,8 @@ from grpo_ext.rewards.reward import Example, Score
 def check_reward(name: str) -> tuple[list[str], int]:
     """Run all examples of a reward; return the faults found and the number of examples.
 
-    Examples with equal scores are a fault too, unless a server or a language model computes them.
+    It is also a fault if no two examples have different scores, unless a server or a language model
+    computes the scores.
 
     Raises:
         ValueError: if no reward has this name.
@@ -50,8 +51,8 @@ def check_example(name: str, example: Example) -> str | None:
 def constant_warning(reward: Any, scores: list[Score]) -> str | None:
     """Return a warning if a reward gave the same score to all of several made-up completions.
 
-    Return `None` if the scores differ or some are missing, or if the reward's examples have
-    different scores.
+    Return `None` if the scores differ, if a score is missing or there are fewer than two, or if the
+    reward's examples have different scores.
     """
     examples = getattr(getattr(reward, "reward", reward), "examples", ())
     if len(scores) < 2 or None in scores or len({*scores}) > 1 or scores_differ(examples):

@@ -75,7 +75,7 @@ def find_answer(
         completion: the text that a model wrote.
         has_choices: whether the question offers choices, so that the answer may be a letter.
         in_words: whether the gold answer is a text, so that the answer may be words in bold.
-        request: what the question asks for; `None` if unknown.
+        request: the parsed request of the question; `None` if unknown.
     """
     text = own_text(completion)
     answer = last_answer(text)
@@ -115,10 +115,10 @@ def own_text(completion: str) -> str:
     """Return a completion without its thoughts and without a new question after the answer.
 
     A model that does not stop may go on with `Question: ...` or another turn of a conversation. The
-    text ends before the first of them, unless the questions are parts of the solution:
+    text ends before the first question or turn, unless that may be part of the solution:
 
     - the completion begins with a question,
-    - the first one has the number 1, as in `Problem 1:`, or
+    - the first question has the number 1, as in `Problem 1:`, or
     - no number and no mark of an answer comes before it.
     """
     text = without_thoughts(completion)

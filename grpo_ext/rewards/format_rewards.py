@@ -94,8 +94,8 @@ def length(
 ) -> list[float]:
     """1 if the length is as preferred, else the ratio of both lengths; 0 if there is no text.
 
-    For a length n, "shorter" gives min(1, target / n), "longer" gives min(1, n / target), and
-    "near" gives the smaller of the two.
+    For a length n, the score is min(1, target / n) with "shorter", min(1, n / target) with
+    "longer", and the smaller of the two with "near".
 
     Args:
         target: the length, in `unit`.

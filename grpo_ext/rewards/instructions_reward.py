@@ -40,7 +40,7 @@ class Acceptance:
 
         Args:
             text: the text.
-            prompt: the text of the prompt, which must not be copied.
+            prompt: the text of the prompt, which must not be copied unless `allow_copies` is true.
             topic: a string that the text must contain, ignoring case; `None` if there is no topic.
             limit: the exclusive word limit that an instruction sets; `None` if there is none.
         """

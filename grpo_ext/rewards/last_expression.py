@@ -125,8 +125,8 @@ def last_expression(text: str) -> str | None:
 def undelimited(text: str, start: int) -> str | None:
     """Return the last formula after `start` that is written without math delimiters.
 
-    Return `None` if there is none, if it is denied or too long, or if `last_number` reads all of
-    it.
+    Return `None` if there is none, if it is denied, is too long or has unmatched brackets, or if
+    `last_number` reads all of it.
     """
     text = _BLANKS.sub(" ", text[max(start, len(text) - MAX_ANSWER, 0) :])
     units = [unit.span() for unit in _UNIT_OF_VALUE.finditer(text)]

@@ -111,9 +111,9 @@ def relevance(
 ) -> list[float]:
     """How much more likely the answer is after its prompt than after other prompts.
 
-    A frozen model measures this in nats per token. An empty answer, or one that fits all prompts
-    equally well, earns 0; one that fits the other prompts better earns less than 0. Tokens copied
-    from the prompt count as 0. The model makes `num_unrelated + 1` passes over prompt and answer.
+    A frozen model measures this in nats per token. An answer earns 0 if it is empty or fits all
+    prompts equally well, and less than 0 if it fits the other prompts better. Tokens copied from
+    the prompt count as 0. The model makes `num_unrelated + 1` passes over prompt and answer.
 
     Args:
         model: the folder or id of the frozen model; None: the model that the run starts from.

@@ -1,4 +1,4 @@
-"""Parse what a question asks for: the noun, unit or kind of amount, and the words around it.
+"""Parse the request of a question: the noun, unit or kind of amount, and the words around it.
 
 For example, "How many bags does Seth fill?" asks for an amount like `14 bags` that Seth fills.
 """

@@ -87,7 +87,8 @@ def resolve_rewards(
 def resolve(spec: Any) -> tuple[Any, Any]:
     """Return a spec's callable or reward-model id, and its weight (`None` if it has none).
 
-    Raise `ValueError` if the spec is malformed, or names no reward.
+    Raises:
+        ValueError: if the spec is malformed, or names no reward.
     """
     if isinstance(spec, str):
         return find(spec, {}), None
@@ -155,8 +156,8 @@ def find(name: str, options: dict[str, Any]) -> Any:
 def dotted(name: str, options: dict[str, Any]) -> Callable:
     """Return the function named `package.module:function` or `file.py:function`, with `options`.
 
-    The name may also refer to an object with `__call__`, or to a class of such objects whose
-    constructor needs no arguments. A function that is not registered gets TRL's arguments
+    The name may also refer to an object with `__call__`, or to a class of such objects with a
+    constructor that needs no arguments. A function that is not registered gets TRL's arguments
     unchanged, unless it was written for ms-swift or verl (see `other_signatures`).
 
     Raises:

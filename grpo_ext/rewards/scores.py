@@ -46,7 +46,7 @@ class Miscounted(ValueError):
 
 
 def scores_of(returned: Any, count: int) -> tuple[list[Score], dict[int, str]]:
-    """Return the scores of `count` completions and, by row, the errors of entries without a score.
+    """Return the scores of `count` completions and, by row, the errors of invalid entries.
 
     Args:
         returned: the reward's result: an iterable of numbers and None.
@@ -154,7 +154,7 @@ def is_of_user_code(error: BaseException) -> bool:
 
 
 def in_standard_library(path: str) -> bool:
-    """Return whether a source file belongs to the standard library, such as those of `asyncio`."""
+    """Return whether a source file belongs to the standard library, such as a file of `asyncio`."""
     return path.startswith(STANDARD_LIBRARY) and "site-packages" not in path
 
 

@@ -1,8 +1,9 @@
 """Countdown: make an equation out of the given numbers that equals the target.
 
 Rows have the schema of `Jiayi-Pan/Countdown-Tasks-3to4`: `nums` (list of int) and `target` (int).
-The task generates each problem from a solution. A hash of the sorted numbers and the target decides
-the split, so no training set shares a problem with any test set, whatever their seeds.
+Every generated problem has a solution. A hash of the sorted numbers and the target decides the
+split, so with the same `test_fraction` no training set shares a problem with any test set, whatever
+their seeds.
 """
 
 import random

@@ -83,8 +83,8 @@ def mixed_streams(
 
     Args:
         parts: the rows of each task, by its name.
-        shares: relative probabilities of the tasks, with which the task of each row is drawn.
-            `None`: equal probabilities.
+        shares: relative probabilities for drawing the task of each row. `None`: equal
+            probabilities.
         seed: the seed of the draws.
 
     Raises:

@@ -2,8 +2,8 @@
 
 Rows have `lines`, the whole poem (4 or 8 lines) or the given lines (3 or 7) with an optional
 `last_line`, and may have `title` and `author`. The package ships famous quatrains from the Tang to
-the Qing, all in the public domain. Each rhymes by 平水韵 and has at most one tonal fault by
-`rewards.poem`.
+the Qing, all in the public domain. Each rhymes according to 平水韵 and has at most one tonal fault
+according to `rewards.poem`.
 """
 
 import json
@@ -30,9 +30,9 @@ class Poem(Task):
     """Last lines of regulated verse.
 
     `user_prompt` must contain {lines}, and may contain {form} (such as 七言绝句), {length} (五 or
-    七), {title}, {author}, {pattern} and {rhyme_group}. The last two describe only the given lines,
-    by the defaults of `judge`: their tones in the pattern that they fit best, and their rhyme group
-    in 平水韵, such as 十五删, or 无.
+    七), {title}, {author}, {pattern} and {rhyme_group}. The last two describe only the given lines
+    and are computed with the defaults of `judge`: the tones of the lines in the pattern that fits
+    them best, and their rhyme group in 平水韵, such as 十五删, or 无.
 
     Raises:
         ValueError: if `test_fraction` is out of range, or `user_prompt` lacks a field or has an

@@ -25,7 +25,7 @@ ROWS = "grpo_ext.tasks.gym_rows"  # the module of the process that makes the row
 
 @dataclass(frozen=True)
 class Generator:
-    """A generator of the recipe."""
+    """A generator that the recipe names, with its weight and its options."""
 
     name: str
     weight: float  # its share of the rows, relative to the other generators

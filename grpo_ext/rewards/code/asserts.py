@@ -59,7 +59,8 @@ def parse_asserts(tests: tuple[str, ...]) -> Asserts:
     Results are cached, since the completions of a group share their tests.
 
     Raises:
-        ValueError: if a test has any other statement, or no test has an assert.
+        ValueError: if a test is not valid Python, has any other statement, or no test has an
+            assert.
     """
     imports: list[str] = []
     conditions: list[ast.expr] = []
@@ -193,8 +194,8 @@ def with_expected_texts(
     """Return the questions of each assert, each with the canonical text of the correct answer.
 
     Literals are parsed in this process. Other right sides are evaluated in a sandbox without the
-    program. If this fails, or the value has no canonical text (for example, an object of a class),
-    the question is replaced by a question about the whole condition.
+    program. If one of them raises an error, or its value has no canonical text (for example, an
+    object of a class), its question is replaced by a question about the whole condition.
 
     Args:
         asserts: the asserts of a row.
@@ -203,6 +204,7 @@ def with_expected_texts(
 
     Raises:
         TimeoutError: if the right sides are not evaluated within the limits.
+        MachineFault: if the sandbox does not start.
     """
     sources = {question.expected for questions in asserts.tests for question in questions}
     texts = {source: literal_text(source) for source in sources if source is not None}
@@ -234,6 +236,7 @@ def evaluate(
 
     Raises:
         TimeoutError: if the expressions are not evaluated within the limits.
+        MachineFault: if the sandbox does not start.
     """
     job = Job("", imports=imports, expressions=sources, expected=True)
     share = replace(limits, seconds=START_SHARE * limits.seconds)

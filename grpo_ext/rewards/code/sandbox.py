@@ -130,9 +130,9 @@ def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]
             `limits.start_seconds` from now.
 
     Raises:
-        NoIsolation: if this is not Linux, bubblewrap is missing, or the kernel does not let it
-            create namespaces.
-        MachineFault: if the sandbox fails to start in time, or for any other reason.
+        NoIsolation: if the limits ask for isolation and this machine cannot provide it, for example
+            because bubblewrap is missing or the kernel does not let it create namespaces.
+        MachineFault: if the sandbox does not start in time, or fails to start for another reason.
     """
     if start_by is None:
         start_by = time.monotonic() + limits.start_seconds

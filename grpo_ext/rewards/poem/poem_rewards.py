@@ -145,9 +145,9 @@ def poem_format(
 ) -> list[float | None]:
     """The share of the last line's places whose tone fits the pattern of Chinese regulated verse.
 
-    The pattern is the one that fits the whole poem best. The last line is the last run of Chinese
-    characters, in the first `<answer>` if there is one. Each missing or extra character is a fault.
-    A copy of a given line earns 0.
+    The pattern is the form that fits the whole poem best. The last line is the last run of Chinese
+    characters in the first `<answer>`, or else after the thoughts. Each missing or extra character
+    is a fault. A copy of a given line earns 0.
 
     Args:
         lines: the poem's given lines, all but the last, as a list for each row. Rows without 3 or 7
@@ -191,7 +191,7 @@ def judge_completions(
 ) -> list[Verdict | None]:
     """Return a verdict for each completion; None for rows that do not have 3 or 7 given lines.
 
-    The arguments are those of the rewards.
+    The arguments are those of `poem_format`.
     """
     verdicts: list[Verdict | None] = []
     for completion, row in zip(completions, lines, strict=True):

@@ -1,4 +1,4 @@
-"""Canonical texts of values: two values are equal in Python if and only if their texts are.
+"""Canonical texts of values: values are equal in Python if and only if their texts are equal.
 
 A program's values and the expected values are compared by these texts, so that nothing outside the
 sandbox parses, hashes or unpickles what a program sends. Only plain data has a text.
