@@ -79,10 +79,9 @@ def batch_of(v: Values, num_processes: int) -> Batch:
 def nearest_fits(batch: Batch) -> list[dict[str, int]]:
     """Return up to three single-key changes that make a batch fit, nearest first.
 
-    Each change is a dict such as `{"num_generations": 6}`. The nearest changes are those whose
-    ratio of the new value to the old one is closest to 1. At most `REACH` values are tried in each
-    direction; those of `generation_batch_size` are multiples of both the micro-batch and
-    `num_generations`.
+    Each change is a dict such as `{"num_generations": 6}`. A change is near if the ratio of the new
+    value to the old one is close to 1. At most `REACH` values are tried in each direction; for
+    `generation_batch_size`, only multiples of both the micro-batch and `num_generations`.
     """
     slices = "gradient_accumulation_steps"
     for key in ("generation_batch_size", "steps_per_generation"):

@@ -50,7 +50,7 @@ class EvaluationMetrics:
 
     @property
     def known(self) -> list[str]:
-        """The metrics that evaluations log with these settings, except those that rewards add."""
+        """The metrics that evaluations log, except further ones that the rewards themselves log."""
         return self._of_sets(self._known_of_a_set())
 
     def of_a_set(self, metric: str) -> str:
@@ -64,7 +64,8 @@ class EvaluationMetrics:
     def fault(self, metric: str) -> str | None:
         """Return an error message if evaluations do not log `metric`, or else `None`.
 
-        A name that resembles no known metric also gives `None`, because a reward may log it.
+        For a name that resembles no known metric, it also returns `None`, because a reward may log
+        it.
         """
         name = metric.removesuffix("_se")
         if name in self.known:

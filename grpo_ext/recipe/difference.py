@@ -82,11 +82,11 @@ def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
 
 
 def check_same_run(recipe: Recipe) -> None:
-    """Raise `ValueError` if `output_dir` holds a run with a different recipe.
+    """Raise `ValueError` if `output_dir` contains a run with a different recipe.
 
     The message lists the differences. Nothing is checked unless the run would resume automatically
-    (`resume: auto` without `resume_from_checkpoint`). The length of a finished run with checkpoints
-    may be raised.
+    (`resume: auto` without `resume_from_checkpoint`) and `output_dir` contains checkpoints or a
+    finished run. The length of a finished run with checkpoints may be raised.
     """
     if not recipe.flat.has("resume"):
         return  # supervised training resumes only from an explicit `resume_from_checkpoint`

@@ -69,7 +69,8 @@ def accelerate_settings(name: str) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: if it does not exist.
-        ValueError: if it is malformed.
+        OSError: if it cannot be read or is too large.
+        ValueError: if it is not YAML, or a value that is read here has a wrong type.
     """
     path = accelerate_config(name)
     try:

@@ -166,7 +166,8 @@ def tie_break_fault(name: str, weights: Mapping[str, float], outcome: str) -> st
 def reward_weights_of(v: Values) -> dict[str, float]:
     """Return the weights of a recipe's rewards by name; empty if they are not known.
 
-    If `reward_weights` has the wrong length, every weight is 1.
+    Without `reward_funcs` and `tasks`, these are the default rewards of the task. If
+    `reward_weights` has the wrong length, every weight is 1.
     """
     task = task_classes().get(v.task)
     specs: list[Any] = []

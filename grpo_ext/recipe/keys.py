@@ -38,7 +38,7 @@ def keys_of(grpo: bool, keys: Container[str] = ()) -> dict[str, type]:
 
     Args:
         grpo: whether the recipe is for GRPO; otherwise it is for supervised training.
-        keys: the keys that the recipe sets.
+        keys: the keys that the recipe sets. With `parallelism_config`, TRL is always imported.
     """
     if fields_are_known() and BUILT not in keys:
         return {**(GRPO_KEYS if grpo else SFT_KEYS)}

@@ -187,8 +187,8 @@ def load_sft_recipe(
 ) -> Recipe:
     """Load and check a recipe for supervised training.
 
-    Like `load_recipe`, but with the fields of `SFTConfig`, `ModelConfig` and `LaunchConfig`, and no
-    task.
+    The arguments and errors are those of `load_recipe`. The keys are the fields of `SFTConfig`,
+    `ModelConfig` and `LaunchConfig`; there is no task and no preset.
     """
     settings = read_settings(path, overrides)
     schema = keys_of(grpo=False, keys=settings)
@@ -203,6 +203,8 @@ def _checked(
     ranks: int | None,
 ) -> Recipe:
     """Return the recipe of `settings`; raise `RecipeError` if there are problems.
+
+    The error contains the recipe if only combinations of values are at fault.
 
     Args:
         path: the recipe's file, which names the default `output_dir`; `None`: there is no file.

@@ -54,7 +54,10 @@ def trained_bytes(size: ModelSize, v: Values) -> int:
 
 
 def optimizer_bytes(size: ModelSize, v: Values, deepspeed: bool) -> int:
-    """Return the bytes of optimizer state per trained weight; 0 for an unknown optimizer."""
+    """Return the bytes of optimizer state per trained weight; 0 for an unknown optimizer.
+
+    Under DeepSpeed with mixed precision, they include AdamW's float32 copy of the weight.
+    """
     trained = trained_bytes(size, v)
     name = v.optim
     if "8bit" in name:

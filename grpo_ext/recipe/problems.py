@@ -24,9 +24,10 @@ class Problem:
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot be run, with all its `problems`.
+    """Raised for a recipe that cannot be run, with all its `problems`.
 
-    `recipe` is set if every single value is valid and only combinations of values are at fault.
+    When a recipe is loaded, `recipe` is set if each value is valid and only combinations of values
+    are at fault; otherwise it is `None`.
     """
 
     def __init__(self, problems: Iterable[Problem], recipe: Any = None):
@@ -69,7 +70,7 @@ class Findings:
         self.notes.append(Problem(str(message), key).placed(self.places))
 
     def absent(self, message: object, key: str | None = None) -> None:
-        """Add what this machine lacks as a problem, or as a note if the run will be elsewhere."""
+        """Report what this machine lacks: as a problem, or as a note if the run is elsewhere."""
         (self.note if self.elsewhere else self.problem)(message, key)
 
     def refuse(self) -> None:

@@ -24,7 +24,12 @@ NULL_TAG = "tag:yaml.org,2002:null"
 
 
 def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
-    """Return the settings of the file, with the overrides taking precedence."""
+    """Return the settings of the file, with the overrides taking precedence.
+
+    Raises:
+        FileNotFoundError: if there is no such file or recipe.
+        RecipeError: if the file is not flat YAML or sets a key twice, or a word belongs to no key.
+    """
     settings: Settings = {}
     if path is not None:
         settings = read_yaml(path)
@@ -41,7 +46,7 @@ def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
 
 
 def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
-    """Return each key of a recipe with its value and its place (`file:line`).
+    """Return each key of a recipe with its value and its place (`file:line`); empty if it has none.
 
     Args:
         path: the file or the name of a recipe.
@@ -49,7 +54,7 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
 
     Raises:
         FileNotFoundError: if there is no such recipe.
-        RecipeError: if it is not flat YAML, or sets a key twice.
+        RecipeError: if it is not flat YAML, sets a key twice, is too large, or may not be opened.
     """
     path = recipe_path(path)
     try:

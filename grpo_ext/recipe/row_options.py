@@ -76,7 +76,7 @@ def row_options_that_conflict(v: Values, _: int) -> Iterator[Problem]:
 
 
 def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[Problem]:
-    """Yield a problem for entries of `tasks` that hold out different rows of the same data set.
+    """Yield a problem if entries of `tasks` hold out different rows of the same data set.
 
     `entries` maps the name of each entry to its options.
     """

@@ -44,7 +44,8 @@ def check_values(
 ) -> list[Problem]:
     """Return all problems that `rules` find.
 
-    A rule that reads a refused or unknown value is skipped.
+    A rule ends as soon as it reads a refused or unknown value; the problems that it has already
+    found are returned. If the number of processes depends on such a value, no rule is applied.
 
     Args:
         values: the values of the recipe.

@@ -14,7 +14,7 @@ from grpo_ext.recipe.typed_values import Values
 
 @dataclass(frozen=True)
 class Plan:
-    """The numbers of a run; those about epochs are `None` for a stream."""
+    """The numbers of a run; the numbers that concern epochs are `None` for a stream."""
 
     batch: Batch  # sizes of a generation and of an optimizer step
     rows: int | None  # training rows

@@ -72,7 +72,7 @@ class TaskOfSeveral:
 
     @property
     def reward_specs(self) -> list[Spec]:
-        """The rewards of the task as mappings with `name` and, where it is stated, `weight`."""
+        """The rewards of the task as mappings with `name` and, if it is given, `weight`."""
         if self.options.reward_funcs is None:
             weights = self.task.default_rewards.items()
             return [{"name": name, "weight": weight} for name, weight in weights]
@@ -130,8 +130,8 @@ def reward_specs(tasks: Mapping[str, TaskOfSeveral]) -> list[Spec]:
     """Return the rewards of all tasks as specs with the key `tasks`, in order of appearance.
 
     A reward that several tasks list with the same weight and options becomes one spec for these
-    tasks. If rewards share a name but differ in anything else, each gets a label `TASK_NAME` made
-    of its first task and its name.
+    tasks. If specs have the same metric but differ in anything else, each one without a label gets
+    the label `TASK_METRIC`, made of its first task and the metric.
     """
     specs: list[Spec] = []
     for name, entry in tasks.items():

@@ -21,7 +21,7 @@ else:
 
 
 class Unsound(Exception):
-    """A rule read a value that is unknown, or that is wrong and has been reported already."""
+    """Raised when a rule reads a value that is unknown, or that was already reported as wrong."""
 
 
 class Values(dict[str, Any], Fields):

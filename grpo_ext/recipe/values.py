@@ -44,8 +44,8 @@ def _adapter(hint: Any) -> TypeAdapter:
 def convert(key: str, value: Any, hint: object) -> Any:
     """Return `value` converted to the type `hint` of the field `key`.
 
-    For example, `5e-7`, which YAML reads as text, becomes a number. A single value is accepted for
-    a list of one.
+    For example, `5e-7`, which YAML reads as a string, becomes a number. A single value is accepted
+    in place of a list of one value. False becomes `no` or `off` if that is one of the choices.
 
     Raises:
         ValueError: if the value does not fit the type, its choices or its bounds. The message is a
@@ -79,7 +79,7 @@ def convert(key: str, value: Any, hint: object) -> Any:
 
 
 def choices(hint: object) -> list[Any]:
-    """Return the values that a `Literal` type allows; an empty list for any other type."""
+    """Return the values that a `Literal`, or those in a union, allow; empty for any other type."""
     allowed: list[Any] = []
     for kind in (hint, *typing.get_args(hint)):
         if typing.get_origin(kind) is Literal:
@@ -124,7 +124,8 @@ def _takes_mapping(hint: object) -> bool:
 def _from_word(word: Word, hint: object) -> Any:
     """Parse a word from the command line as a value of type `hint`.
 
-    Text fields keep it unchanged; other fields, and mappings in braces, are parsed as YAML.
+    For string fields, the word is unchanged. For other fields, and for mappings in braces, it is
+    parsed as YAML; a word that is not YAML remains a string.
     """
     kinds = typing.get_args(hint) or (hint,)
     mapping = word.startswith("{") and _takes_mapping(hint)
