@@ -112,7 +112,9 @@ class PassRates:
             self.observe(key, right, samples)
 
     def observe(self, key: str, right: float, samples: float) -> None:
-        """Add the counts of a group, if it was scored and its prompt is in the data set.
+        """Decay the counts of a prompt, and add the counts of a group.
+
+        Nothing changes if the group was not scored, or if the prompt is not in the data set.
 
         Args:
             key: the id of the prompt.

@@ -53,7 +53,7 @@ class SamplingParams:
 
     temperature: float = 1.0  # divides the logits; above 0
     top_k: int = 0  # keep the k most likely tokens, and ties with the last of them; 0 keeps all
-    # keep the smallest set of most likely tokens whose mass is at least this; 1 keeps all
+    # keep the smallest set of most likely tokens with at least this total probability; 1 keeps all
     top_p: float = 1.0
     # keep tokens with at least this share of the highest probability; 0 keeps all
     min_p: float = 0.0

@@ -75,7 +75,7 @@ def process_sampler(trainer: SampledTrainer, params: SamplingParams) -> ProcessS
 
     Raises:
         ValueError: if the model is sharded, this process trains on several GPUs, or
-            `sampler_device` does not exist.
+            `sampler_device` does not exist; also see `precision_of`.
     """
     if trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled():
         raise ValueError(SHARDED)
@@ -121,7 +121,7 @@ def precision_of(trainer: SampledTrainer) -> Precision:
 
 
 def check_device(name: str) -> None:
-    """Raise `ValueError` if `name` is a CUDA device that does not exist; accept all others."""
+    """Raise `ValueError` if `name` is a CUDA device that does not exist; accept other devices."""
     device = torch.device(name)
     num_gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= num_gpus:

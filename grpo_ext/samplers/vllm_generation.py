@@ -156,7 +156,7 @@ class OurVLLM(VLLMGeneration):
         """Send the engine the weights, as TRL does; if a server fails, wait for it and retry.
 
         Raises:
-            EngineFailure: on all ranks, if the server does not come back.
+            EngineFailure: on all ranks, if the server does not come back or refuses the request.
         """
         self._until_answered(self._push)
         self.syncs += 1

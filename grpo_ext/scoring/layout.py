@@ -60,7 +60,8 @@ def choose_layout(
         max_tokens: the maximum size of a chunk of several completions; `None`: no limit.
 
     Raises:
-        ValueError: if `option` is "packed" and the model cannot take packed rows.
+        ValueError: if `option` is "packed", and the model cannot take packed rows or `aux_loss` is
+            on.
     """
     attention = attention_of(model)
     flash = "flash" in attention

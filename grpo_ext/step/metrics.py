@@ -123,7 +123,7 @@ def reward_figures(
         names: the names of the R rewards.
         rewards: the rewards (B, R), without their weights; NaN where a reward did not score.
         weighted: the weighted sums of the rewards, (B,).
-        signal: (B,), bool, whether the completion's group has a policy gradient.
+        signal: (B,), nonzero if any completion of the group has an advantage.
         groups: (B,), the index of each completion's group. If given, the standard error of each
             mean is added, with `_se` appended to the mean's name.
     """
@@ -300,7 +300,7 @@ class GroupLog:
             stats: the statistics of N groups.
             reward_stds: (N,), the std of the weighted rewards within each group; NaN where it is
                 undefined.
-            tasks: (N,), the task of each group; empty if there is only one task.
+            tasks: (N,), the task of each group; empty if the rows have no tasks.
         """
         add_sums(self._sums, stats, reward_stds)
         for task, groups in rows_by_task(tasks).items():

@@ -85,9 +85,9 @@ class Phases(TrainerCallback):
                 self.lasted[name].append(self._since - start)
 
     def move(self, seconds: float, source: str, target: str) -> None:
-        """Count seconds of a phase that has ended towards another one.
+        """Move seconds from a phase that has ended to another phase.
 
-        Within an evaluation, all time counts as `evaluation`.
+        Within an evaluation, all time counts as `evaluation`, so nothing is moved.
 
         Args:
             seconds: the seconds to move.

@@ -262,7 +262,10 @@ class Rollout:
     # ---- logs
 
     def _record(self, rounds: list[Judged]) -> None:
-        """Log all rounds of one generation together, and hand out their completions."""
+        """Hand out the completions of all rounds of one generation, and log the rounds together.
+
+        What TRL generated is not logged again.
+        """
         for judged in rounds:
             self.samples.hand_out(judged)
         if self.generations.by_trl:

@@ -302,7 +302,8 @@ def make_scorer(trainer: Trainer, params: SamplingParams, layout: Layout) -> Sco
         layout: the layout of the completions; replaced if the model cannot be scored with it.
 
     Raises:
-        ValueError: for `layout: packed` if packed sequences attend to each other in this model.
+        ValueError: for `layout: packed` if packed sequences attend to each other in this model; a
+            sharded model is checked by the scorer instead, before its first packed pass.
     """
     if trainer.args.deterministic:
         # the sampler's log-probs are computed as in our head, which a compact layout always uses

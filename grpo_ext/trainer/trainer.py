@@ -254,7 +254,7 @@ class GRPOExtTrainer(GRPOTrainer):
             eval_dataset: a data set, a mapping of named data sets, or the name of one of the
                 trainer's data sets; `None` for all of the trainer's.
             ignore_keys: as in transformers; not used by decoding.
-            metric_key_prefix: the first word of the names of the metrics.
+            metric_key_prefix: the prefix of the names of the metrics, without the `_`.
 
         Returns:
             The metrics of TRL or, with `eval_temperature`, means over completions, such as

@@ -36,7 +36,7 @@ class Progress:
     shift: float | None = None  # change of the weights, relative to their size; `None`: unknown
 
     def __add__(self, other: "Progress") -> "Progress":
-        """Combine the progress of two ranks of a run: completions and episodes add up."""
+        """Combine the progress of two ranks: completions and episodes add up, steps do not."""
         shifts = [shift for shift in (self.shift, other.shift) if shift is not None]
         return Progress(
             steps=max(self.steps, other.steps),

@@ -127,7 +127,7 @@ class Server:
 
         Raises:
             ValueError: if the server's address is already in use.
-            EngineFailure: if the server does not start in time.
+            EngineFailure: if the server exits, or is not ready in time.
         """
         done = threading.Event()
         self.start()
