@@ -222,7 +222,7 @@ def check_decoding(
 ) -> LongTensor:
     """Check the arguments of a call of `decode`, and return the prompts (B, P) unchanged.
 
-    The model is not checked; see `check_model`.
+    The arguments are those of `decode`. The model is not checked; see `check_model`.
 
     Raises:
         NotSupported: if only transformers can decode this.

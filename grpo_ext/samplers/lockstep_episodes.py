@@ -49,6 +49,11 @@ class PlayedTokens:
         """Append a generated turn, with its log-probs and kept tokens, to the episode.
 
         Tokens that `write_turn` drops are left out.
+
+        Args:
+            episode: the episode that the turn belongs to.
+            turn: the turn.
+            max_tokens: the limit that was requested.
         """
         count = write_turn(episode, turn.ids, max_tokens)
         self.logps += turn.logps[:count]
@@ -137,7 +142,7 @@ def hear(episodes: list[Episode]) -> None:
 
 
 def write_turn(episode: Episode, tokens: list[int], max_tokens: int) -> int:
-    """Append the tokens that an engine generated to the current turn of an episode.
+    """Append an engine's tokens to the current turn of an episode.
 
     If the engine stopped before `max_tokens` without ending the turn, the episode is cut off.
     Tokens after the end of the turn, or after its limit, are dropped.

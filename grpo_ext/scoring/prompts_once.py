@@ -43,7 +43,13 @@ class ReadPrompts:
         return num_copies * self.end
 
     def read(self, run: RunModel, model: torch.nn.Module, head: Head) -> bool:
-        """Run the prompts, and return whether the model cached their keys and values."""
+        """Run the prompts, and return whether the model cached their keys and values.
+
+        Args:
+            run: calls the model.
+            model: the model that reads the prompts.
+            head: a scoring head, which is not used because nothing is scored.
+        """
         no_labels = torch.full_like(self.ids, -100)
         run(
             model,

@@ -175,7 +175,10 @@ def generate_batch(
 ) -> list[list[int]]:
     """Return the completion ids of a batch, each cut after its first end-of-sequence token.
 
-    Only the pad and end tokens of `config` are used; `generate` itself uses the model's own config.
+    Args:
+        model: the model, whose own generation config `generate` uses.
+        config: a config with the pad token and a list of end tokens; the rest is ignored.
+        prompt_ids: B lists of prompt tokens.
     """
     width = max(len(ids) for ids in prompt_ids)
     padded_ids = []

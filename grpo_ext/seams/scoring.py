@@ -116,7 +116,7 @@ def run_invariantly(
     """Like `run_model`, but the bits of a log-prob depend only on the tokens before it.
 
     Positions are passed explicitly, as `generate` does, because a model's default positions count
-    the padding.
+    the padding. The arguments are those of `run_model`.
     """
     if "position_ids" not in inputs:
         inputs["position_ids"] = positions_of(inputs["attention_mask"])

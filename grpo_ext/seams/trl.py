@@ -95,7 +95,14 @@ def completions_of(
     prompt_ids: list[list[int]],
     completion_ids: list[list[int]],
 ) -> list[Any]:
-    """Decode completions for the rewards: to strings, or to messages for conversational prompts."""
+    """Decode completions for the rewards: to strings, or to messages for conversational prompts.
+
+    Args:
+        trainer: the trainer, with the tokenizer and the tools.
+        prompts: the prompts, at least one.
+        prompt_ids: the tokens of the prompts.
+        completion_ids: the tokens of the completions.
+    """
     conversational = is_conversational({"prompt": prompts[0]})
     if conversational and can_parse(trainer._tokenizer):
         completions = []
@@ -113,7 +120,13 @@ def complete(
     prompt_ids: list[list[int]],
     num_generations: int,
 ) -> list[list[int]]:
-    """Generate one completion for each list of prompt tokens, with transformers."""
+    """Generate one completion for each list of prompt tokens, with transformers.
+
+    Args:
+        trainer: the trainer with the model.
+        prompt_ids: B lists of prompt tokens, in which the copies of one prompt are adjacent.
+        num_generations: the number of copies of each prompt.
+    """
     training = trainer.model.training
     try:
         return trainer._generate_single_turn(prompt_ids, None, {}, num_generations)[0]

@@ -109,6 +109,11 @@ def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Score
     All ranks must call it. A filler has no row that can change the gradient, and keeps only one
     completion token. If no row of the step can change the gradient, no table counts as a filler, so
     that entropy is still logged.
+
+    Args:
+        slices: see `cut`.
+        rule: see `cut`.
+        ranks: see `cut`.
     """
     table = join(slices)
     if ranks.count > 1:

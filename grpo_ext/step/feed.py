@@ -145,8 +145,12 @@ def random_order(rows: int) -> Tensor:
 def shuffled_slices(table: Scored, number: int, trim: bool) -> list[Scored]:
     """Shuffle a generation and split it into equal slices; a single slice keeps its order.
 
-    The permutation is drawn in either case, so that the random state advances as in TRL. With
-    `trim`, each slice is cut to its longest prompt and completion.
+    The permutation is drawn in either case, so that the random state advances as in TRL.
+
+    Args:
+        table: the generation.
+        number: the number of slices; remaining rows are left out.
+        trim: whether to cut each of several slices to its longest prompt and completion.
     """
     order = random_order(len(table))
     if number == 1:

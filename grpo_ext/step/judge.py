@@ -75,7 +75,7 @@ class TieBreak:
 
 @dataclass(frozen=True)
 class AdvantageRule:
-    """The settings that determine advantages, and how rewards become advantages under them."""
+    """Computes advantages from rewards, with the settings of the training arguments."""
 
     num_generations: int  #: completions per prompt
     weights: Tensor  #: (R,), the weights of the rewards
@@ -217,6 +217,11 @@ def outcome_index(names: Sequence[str], weights: Sequence[float], metric: str | 
     It is the reward called `metric` or, if `metric` is `None`, the first one with the largest
     weight.
 
+    Args:
+        names: the names of the rewards.
+        weights: the weights of the rewards.
+        metric: the name of the outcome reward, from `group_filter_metric`, or `None`.
+
     Raises:
         ValueError: if no reward is called `metric`.
     """
@@ -236,6 +241,14 @@ def outcome_order(names: Sequence[str], weights: Sequence[float], metric: str | 
     `outcome_index` comes first, then the other rewards in descending order of weight, skipping
     weight 0. `group_outcomes` chooses among them. If each task has rewards that score only its own
     rows, every group is thus judged by the reward of its task that has the largest weight.
+
+    Args:
+        names: see `outcome_index`.
+        weights: see `outcome_index`.
+        metric: see `outcome_index`.
+
+    Raises:
+        ValueError: see `outcome_index`.
     """
     first = outcome_index(names, weights, metric)
     order = [first]

@@ -149,7 +149,14 @@ def refill(
 
 
 def first_round(wanted: int, carried: Groups | None, step: int, rule: RefillRule) -> int:
-    """Return how many groups `refill` will generate in its first round."""
+    """Return how many groups `refill` will generate in its first round.
+
+    Args:
+        wanted: the number of groups that the step needs.
+        carried: the groups carried from the previous generation, or `None`.
+        step: the optimizer step that the groups are for.
+        rule: the limits on refilling.
+    """
     live, _ = not_too_old(carried, step, rule.max_staleness)
     missing = wanted - count(live)
     if missing <= 0:

@@ -196,6 +196,11 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
     The options are `overlap`, `sampler` and `behaviour_policy`. They do not work with a multimodal
     processor, tools that TRL calls, `loss_normalization: micro_batch` or a `rollout_func`. With
     environments or tools, only the option `sampler` works, but not beside the argument `sampler`.
+
+    Args:
+        trainer: the trainer, with the options.
+        sampler: the argument `sampler` of the trainer; `None` if it was not given.
+        generations: says whether TRL generates, and whether episodes are played.
     """
     args = trainer.args
     if sampler is not None and args.sampler is not None:

@@ -100,7 +100,13 @@ def loss_settings(trainer: Trainer) -> LossSettings:
 def arguments_named(
     args: CheckedArguments, settings: type, excluded: Collection[str]
 ) -> dict[str, Any]:
-    """Return the arguments named like the fields of a dataclass, except the excluded ones."""
+    """Return the training arguments that are named like the fields of a dataclass.
+
+    Args:
+        args: the training arguments.
+        settings: the dataclass.
+        excluded: the names of fields that are left out.
+    """
     names = [field.name for field in fields(settings) if field.name not in excluded]
     return {name: getattr(args, name) for name in names}
 
