@@ -47,7 +47,7 @@ class ServerClient(ServerConnection):
     def __init__(self, *args: Any, vocabulary: int, **kwargs: Any):
         self.starts = False
         self.seconds = 0.0
-        # whether requests ask for the tokens that truncation kept; see `ask_for_kept`
+        # whether completions come with the tokens that truncation kept; see `ask_for_kept`
         self.returns_kept = False
         self.kept: list[KeptSet] | None = None  # of the completions returned last
         self._answer: Future[Answer] | None = None  # the response to the request in flight

@@ -89,8 +89,8 @@ def rewards_of(trainer: Trainer) -> list[dict[str, Any]]:
     """Return a description of each reward: its `name` and `weight`, and more if it is registered.
 
     A registered reward also has `reward`, its registered name, and `options`; a reward that scores
-    only some tasks has `tasks`. The descriptions are logged and shown, so
-    options whose names suggest a secret are left out.
+    only some tasks has `tasks`. The descriptions are logged and shown, so options with names that
+    suggest a secret are left out.
     """
     descriptions = []
     weights = trainer.reward_weights.tolist()

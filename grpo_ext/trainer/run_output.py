@@ -230,7 +230,7 @@ def first_lines(trainer: Trainer) -> str:
 
 
 def sharding(trainer: Trainer) -> str:
-    """Describe how the model is sharded, as accelerate actually set it up."""
+    """Describe how accelerate has sharded the model."""
     if trainer.is_deepspeed_enabled:
         return f"sharded by DeepSpeed ZeRO-{trainer.accelerator.state.deepspeed_plugin.zero_stage}"
     if trainer.is_fsdp_enabled:
