@@ -256,8 +256,8 @@ class Bench:
     def _choose_size(self, per_completion: float) -> None:
         """Choose the completions per step of `training_phase`, in whole groups, and its steps.
 
-        The completions per step are those of the recipe, limited by the number of recorded
-        completions, by `MAX_TOKENS`, and by the time for `CANDIDATES` runs; they are at least one
+        The number is the recipe's completions per step, limited by the number of recorded
+        completions, by `MAX_TOKENS`, and by the time for `CANDIDATES` runs. It is at least one
         group. A run has `STEPS` steps, or `FEWEST_STEPS` if there is too little time.
 
         Args:

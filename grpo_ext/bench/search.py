@@ -136,7 +136,7 @@ class Search:
         return own["layout"] in layouts and own["gradient_accumulation_steps"] == 1
 
     def _fastest_or(self, layout: str) -> Settings:
-        """Return the fastest settings other than the recipe's; if none ran, those of `layout`."""
+        """Return the fastest settings except the recipe's own; if none ran, `layout_settings`."""
         return self._fastest_other() or layout_settings(layout, self.own["gradient_checkpointing"])
 
     def _other_checkpointing(self, layout: str) -> Iterator[Settings]:
@@ -309,7 +309,7 @@ class Search:
     def lines(self) -> Settings:
         """Return the best settings as recipe keys; empty if those are the recipe's, or none ran.
 
-        They change neither the completions per step nor those per generation.
+        They do not change the numbers of completions per step and per generation.
         """
         best = self.best
         if not best or best == self.own:

@@ -47,7 +47,7 @@ class Estimate:
 
 
 def verdict_of(low: float, high: float) -> Verdict:
-    """Return the verdict on a change whose interval is from `low` to `high`."""
+    """Return the verdict on a change with the interval from `low` to `high`."""
     if low > 0:
         return "rose"
     if high < 0:
@@ -232,7 +232,7 @@ def variance_of_mean(values: Array, cluster: NDArray[np.int64]) -> float:
 
 
 def effective_rows(share: float, variance: float, count: int) -> float:
-    """Return the number of independent rows with which a proportion would have this variance.
+    """Return the number of independent rows for which a proportion would have this variance.
 
     Args:
         share: the proportion, from 0 to 1.

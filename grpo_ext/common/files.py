@@ -14,7 +14,7 @@ CHECKPOINT = re.compile("checkpoint-[0-9]{1,18}")
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` as `replacing` does."""
+    """Write `text` to `path` in one step; see `replacing`."""
     with replacing(path) as file:
         file.write(text)
 

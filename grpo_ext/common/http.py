@@ -44,7 +44,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The beginning of the body in at most `MAX_TEXT` characters, on one line by escapes."""
+        """The beginning of the body, at most `MAX_TEXT` characters, escaped to fit on one line."""
         beginning = self.body[:MAX_TEXT].decode("utf-8", errors="replace")
         return one_line(beginning)[:MAX_TEXT]
 

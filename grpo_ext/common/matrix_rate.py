@@ -100,7 +100,7 @@ def matrix_rate_of(model: PreTrainedModel, device: str, dtype: torch.dtype) -> M
     the width is used; if it has several sizes, the largest is used.
 
     Args:
-        model: the model, of which only the config is read.
+        model: the model; only its config is read.
         device: the type of the device, such as "cuda".
         dtype: the dtype of the matrices.
     """

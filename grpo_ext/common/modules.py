@@ -31,7 +31,7 @@ PACKAGES = (
 
 @cache  # reading the metadata of a package takes about a millisecond
 def versions() -> Mapping[str, str]:
-    """Return the versions of this package, of Python, and of the installed ones of `PACKAGES`.
+    """Return the versions of this package, of Python, and of all installed packages in `PACKAGES`.
 
     This package states its own version, because the metadata of an editable installation is as old
     as the installation.
@@ -137,7 +137,7 @@ def optional_package(name: str, requirement: str) -> ModuleType:
 
     Args:
         name: the name of the module.
-        requirement: what to install, with the supported versions.
+        requirement: the requirement for pip, with the supported versions.
 
     Raises:
         ValueError: if the package or a package that it imports is missing, or if importing it fails

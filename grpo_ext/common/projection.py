@@ -70,8 +70,8 @@ def bfloat16_units() -> Iterator[None]:
     """Let a CPU use its bfloat16 instructions for float32 products within the context.
 
     Numbers that are already in bfloat16 lose nothing, sums are in float32, and products take a
-    third of the time. The setting is that of the whole process: products of other threads are
-    rounded, too, while a context is open. Contexts may overlap; the last one restores the setting.
+    third of the time. The setting applies to the whole process: while a context is open, products
+    of other threads are rounded, too. Contexts may overlap; the last one restores the setting.
     """
     backend: Any = torch.backends.mkldnn  # the stubs lack `matmul`
     setting = backend.matmul

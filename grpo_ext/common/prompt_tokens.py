@@ -21,7 +21,7 @@ def encode_prompts(
     """Return the token ids of each prompt, applying the chat template to chat messages.
 
     Args:
-        prompts: texts, or lists of messages; all of the same kind, and at least one.
+        prompts: strings, or lists of messages; all of the same kind, and at least one.
         tokenizer: the tokenizer, with a chat template for messages.
         chat_template_kwargs: further arguments for the chat template.
 

@@ -29,7 +29,7 @@ class RunTime:
         )
 
     def describe(self) -> str:
-        """Return the parts as a text, such as `290 steps of 14 s, 3 evaluations of 80 s`."""
+        """Return the parts in words, such as `290 steps of 14 s, 3 evaluations of 80 s`."""
         text = f"{counted(self.steps, 'step')} of {duration(self.step_seconds)}"
         unmeasured = []
         for name, count, seconds in (

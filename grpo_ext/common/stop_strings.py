@@ -16,7 +16,7 @@ def stop_strings_of(options: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Return the stop strings in `generation_kwargs`, under either name; empty if there are none.
 
     Raises:
-        ValueError: if they are not texts, or one of them is empty.
+        ValueError: if they are not strings, or one of them is empty.
     """
     texts: list[str] = []
     for key in (KEY, KEY_IN_VLLM):
@@ -37,7 +37,7 @@ class StopStrings:
 
     Args:
         tokenizer: the model's tokenizer.
-        texts: the stop strings.
+        texts: the stop strings; at least one.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]):

@@ -35,10 +35,10 @@ class Sizes:
 
 
 def write_sizes(draft: Draft, sizes: Sizes, processes: int) -> Batch:
-    """Write the keys of a batch whose steps and generations have these sizes.
+    """Write the keys of a batch with these sizes of steps and generations.
 
-    The micro-batch is the largest that is not above that of the other project and divides one
-    process's share of a step. `num_generations` is left out if it must be written by hand.
+    The micro-batch is the largest divisor of one process's share of a step that does not exceed the
+    other project's micro-batch. `num_generations` is left out if it must be written by hand.
 
     Args:
         draft: the recipe under construction.

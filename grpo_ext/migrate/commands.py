@@ -99,9 +99,10 @@ def training_command(words: list[str]) -> tuple[str, int] | None:
 
 
 def training_file(words: list[str]) -> tuple[str, int] | None:
-    """Return what `training_command` returns, for a Python file such as `grpo.py`.
+    """Return the project and number of words for a command with a Python file such as `grpo.py`.
 
-    One of its options must be `config` or a known key. Returns `None` for any other command.
+    One of its options must be `config` or a known key. Returns `None` for any other command, like
+    `training_command`.
     """
     if words[0] in NOT_TRAINING:
         return None
@@ -149,8 +150,9 @@ def launch_of(project: str, command: Command, end: int) -> Launch:
 def processes_of(before: list[Option], command: Command) -> int | None:
     """Return how many processes a launcher starts; `None` if this is unknown.
 
-    The number is read from the options `before` the training script or module, and from environment
-    variables of the command, which take precedence.
+    The number is read from the options in `before`, which precede the training script or module,
+    and from environment variables of the command. accelerate's `--num_processes` takes precedence,
+    then the variables.
     """
     numbers: dict[str, int] = {}
     for option in before:

@@ -1,4 +1,4 @@
-"""The recipe under construction: what was translated, what is left, and the remarks on it."""
+"""The recipe under construction: the translated keys, the remaining settings, and the remarks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Remark:
     text: str
     key: str | None = None  # the key of the other project
     place: str | None = None
-    by_hand: bool = True  # whether the user must do or know something; False: nothing is lost
+    by_hand: bool = True  # whether the user must do or know something; False: the key is not needed
 
     def __str__(self) -> str:
         named = f"{self.key}: {self.text}" if self.key else self.text
@@ -185,6 +185,6 @@ def texts_of(setting: Setting | None) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """Return a value as text on one line, cut off after `MOST_SHOWN` characters."""
+    """Return a value as a string on one line, cut off after `MOST_SHOWN` characters."""
     text = one_line(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} ..."

@@ -72,7 +72,7 @@ def refuse_other_methods(source: Source) -> None:
 
 
 def names() -> str:
-    """Return the names of the projects as text."""
+    """Return the names of the projects as a list in words."""
     return f"{', '.join(PROJECTS[:-1])} or {PROJECTS[-1]}"
 
 
@@ -214,7 +214,7 @@ def read_config(source: Source, launch: Launch, path: Path) -> None:
 
 
 def word_value(text: str) -> Any:
-    """Return the value of a word: a number, true, false, null, a list, a mapping, or the text."""
+    """Return a word as a number, a boolean, `None`, a list or a mapping, or else unchanged."""
     if NUMBER.fullmatch(text):
         return float(text) if re.search("[.eE]", text) else int(text)
     if text in ("None", "null"):

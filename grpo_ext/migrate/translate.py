@@ -28,7 +28,7 @@ def translate(source: Source, processes: int | None = None) -> tuple[Draft, Batc
 
     Args:
         source: the settings.
-        processes: the number of training processes; `None`: that of the other project.
+        processes: the number of training processes; `None`: as in the other project.
 
     Raises:
         ValueError: if the processes cannot share an optimizer step.

@@ -28,7 +28,7 @@ def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) 
         rows: the rows, with their prompts.
         column: the column of the answer.
         key: the recipe key that the findings are about.
-        findings: gets the problem or note.
+        findings: receives the problem or note.
     """
     leaks = own_answers(rows, column)
     if share_of(leaks) > MAX_SHARE:

@@ -43,8 +43,8 @@ class Checkpointing:
             batch: its batch sizes.
             sharding: how the model is sharded, as returned by `folder.sharding`.
             prompt: the number of tokens in a prompt; `None` if it is not known.
-            memory: the memory of one process, in bytes; `None`: the memory of this machine's GPU,
-                or of a CPU process's share of its RAM.
+            memory: the memory of one process, in bytes; `None`: the memory of this machine's GPU
+                or, with `use_cpu`, an equal share of its RAM for each process.
         """
         if v.deterministic:
             return cls(False, "as `deterministic: true` needs")

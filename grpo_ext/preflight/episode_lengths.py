@@ -25,8 +25,8 @@ def check_episode_lengths(
         episode: any episode of the environment.
         room: maximum number of tokens of all turns and answers together.
         answers: the number of tokens of each answer to a made-up turn.
-        findings: gets the problem or the note, and the figure "episodes", in tokens: the room, the
-            lengths of the shortest and the longest answer, the length of the shortest possible
+        findings: receives the problem or the note, and the figure "episodes", in tokens: the room,
+            the lengths of the shortest and the longest answer, the length of the shortest possible
             answer, the number of turns that fit with answers of mean length, and the length of
             these turns. With several environments, it is in "episodes_by_environment".
     """
@@ -82,7 +82,7 @@ def check_episode_lengths(
 
 
 def shortest_answers(episode: Episode) -> list[int]:
-    """Return the numbers of tokens of the shortest answers that an environment can give.
+    """Return the numbers of tokens of the shortest possible answers of an environment.
 
     These are a result of each tool and, if the environment answers turns or has no tools, a message
     of the environment; each is cut down to `CUT_OFF`.

@@ -121,7 +121,7 @@ def recipe_of(
 
 
 def says_format(prompt: str, rows: list[Row]) -> bool:
-    """Return whether most prompts say what form the answer must have, or have a system message.
+    """Return whether most prompts state the form of the answer or have a system message.
 
     `prompt` is a column or a template.
     """

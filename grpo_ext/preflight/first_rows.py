@@ -34,7 +34,7 @@ def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[Row]:
     Args:
         recipe: the recipe.
         count: maximum number of rows to return.
-        findings: gets the problems and notes.
+        findings: receives the problems and notes.
     """
     key = "dataset_name" if recipe.run.dataset_name else "task"
     are_drawn = any(options.random_train_samples for _, options in task_options(recipe).values())
@@ -63,7 +63,7 @@ def read_rows(
         open_rows: the function that opens the data set.
         count: maximum number of rows to return.
         key: the recipe key that findings refer to.
-        findings: gets the faults of the data.
+        findings: receives the faults of the data.
     """
     try:
         with deadline(PATIENCE), quiet("huggingface_hub"), no_progress_bars():
@@ -94,9 +94,9 @@ def take(rows: Iterable[Row], count: int) -> list[Row]:
 
 
 def are_prompts(rows: Sequence[Row], findings: Findings) -> bool:
-    """Check that all prompts are texts or chat messages, and not empty; report the first fault.
+    """Check that all prompts are non-empty strings or chat messages; report the first fault.
 
-    Return whether there is no fault.
+    Return True if there is no fault.
     """
     for row in rows:
         if not is_prompt(row["prompt"]):
@@ -110,9 +110,9 @@ def are_prompts(rows: Sequence[Row], findings: Findings) -> bool:
 
 
 def is_prompt(prompt: object) -> bool:
-    """Return whether `prompt` is a non-empty text, or chat messages, the last with content.
+    """Return whether `prompt` is a non-empty string or a non-empty list of chat messages.
 
-    Each message must be a mapping with `role` and `content`.
+    Each message must be a mapping with `role` and `content`, and the last content not empty.
     """
     if isinstance(prompt, str):
         return prompt != ""

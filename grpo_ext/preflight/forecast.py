@@ -78,7 +78,7 @@ def make_forecast(
         recipe: the recipe.
         num_processes: number of training processes; `None`: as in the accelerate config.
         rows: number of training rows; `None`: they are counted unless they are streamed.
-        device_memory: the memory of one device in bytes; `None`: that of this machine's device.
+        device_memory: the memory of one device in bytes; `None`: as on this machine.
 
     Raises:
         FileNotFoundError: if there are no such training or held-out data.
@@ -163,8 +163,8 @@ def prompt_tokens(recipe: Recipe) -> float | None:
 def model_size(v: Values, model_config: ModelConfig) -> ModelSize | None:
     """Return the size of the recipe's model, with its adapter if it has one.
 
-    Return `None` if its config can be neither loaded nor found in `shapes.yaml`, or is not that of
-    a language model.
+    Return `None` if its config can be neither loaded nor found in `shapes.yaml`, if it is not a
+    language model, or if its folder could block loading or fill the memory.
     """
     name = v["model_name_or_path"]
     trust = bool(v["trust_remote_code"])
@@ -230,8 +230,7 @@ def local_config(v: Values) -> PretrainedConfig | None:
 def layer_sizes(v: Values) -> ModelSize | None:
     """Return the dimensions of a recipe's model, without its number of parameters.
 
-    Return `None` if its config is not on this machine, or is not that of a model with attention
-    layers.
+    Return `None` if its config is not on this machine, or if it has no attention layers.
     """
     config = local_config(v)
     if config is None:

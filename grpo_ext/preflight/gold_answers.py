@@ -51,7 +51,7 @@ def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings)
     Args:
         rows: the rows, with their prompts and all columns.
         rewards: the rewards that score them.
-        findings: gets the problems and notes.
+        findings: receives the problems and notes.
     """
     for name in columns_read(rewards, list(rows[0])):
         if name in ANSWERS:
@@ -121,7 +121,7 @@ def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Fin
     Args:
         rows: the rows with a gold answer, with their numbers.
         reward: one of `ANSWER_REWARDS`.
-        findings: gets the problem or note.
+        findings: receives the problem or note.
     """
     scores = scores_of_golds([row for _, row in rows[:SCORED_ROWS]], reward)
     unread = [at for at, score in enumerate(scores) if score is None]
@@ -194,7 +194,7 @@ def is_structured(gold: object) -> bool:
 
 
 def answer_in(gold: object, reward: Reward) -> str:
-    """Return the answer that a correct completion would give.
+    """Return the answer that a correct completion would contain.
 
     Args:
         gold: a gold answer, or a worked solution that contains it. If it is a list, its first entry
@@ -212,12 +212,12 @@ def answer_in(gold: object, reward: Reward) -> str:
 def report_missing_options(
     rows: Sequence[tuple[int, Row]], reward: Reward, findings: Findings
 ) -> None:
-    """Report a problem if most prompts do not list the option whose letter is the answer.
+    """Report a problem if most prompts do not contain the letter of the right option.
 
     Args:
         rows: the rows with a gold answer, with their numbers.
         reward: the reward `choice`.
-        findings: gets the problem.
+        findings: receives the problem.
     """
     missing = []
     for number, row in rows:
@@ -247,7 +247,7 @@ def report_long(rows: Sequence[tuple[int, Row]], findings: Findings) -> None:
 
 
 def is_long(gold: object) -> bool:
-    """Return whether a gold answer is a long text or a list in which all texts are long."""
+    """Return whether a gold answer is a long string, or a list of only long strings."""
     texts = gold if isinstance(gold, list) else [gold]
     shortest = min(map(str, texts), key=len)
     return len(shortest.split()) > LONG_TEXT or len(shortest) > LONG_TEXT * LONG_WORDS

@@ -49,7 +49,7 @@ def check_loaded(
 
     Args:
         recipe: the recipe.
-        findings: the problems of the recipe's rules; gets the results of the checks.
+        findings: contains the problems of the rules; receives the results of the checks.
         num_processes: number of training processes; `None`: as in the accelerate config.
         num_samples: number of completions that the model samples to try the rewards on.
     """
@@ -109,7 +109,7 @@ def check_evaluations(
         batch: its batch sizes.
         rows: the number of training rows; `None` if it is not known.
         eval_rows: the number of held-out rows; `None` if it is not known.
-        findings: gets the note, and the figure "eval_batch" if the size is known.
+        findings: receives the note, and the figure "eval_batch" if the size is known.
     """
     if str(v.eval_strategy) == "no":
         return
@@ -187,7 +187,7 @@ def check_parts(
         batch: its batch sizes.
         rows: the first `rows_to_read` training rows; empty if they cannot be read.
         rewards: the rewards that score them.
-        findings: gets the problems, notes and figures.
+        findings: receives the problems, notes and figures.
         num_samples: number of completions that the model samples to try the rewards on.
     """
     v = recipe.flat
@@ -230,7 +230,7 @@ def check_completions(
         rows: the first training rows; at least one.
         tokenizer: the model's tokenizer; `None` if there is none.
         rewards: the rewards that score them.
-        findings: gets the problems, notes and figures.
+        findings: receives the problems, notes and figures.
         num_samples: number of completions that the model samples to try the rewards on.
     """
     has_episodes = bool(environments_of(recipe.flat))
@@ -255,7 +255,7 @@ def check_completions(
 
 
 def check_written(recipe: Recipe, findings: Findings) -> None:
-    """Check that no prompt has a line that `grpo-ext init` leaves for the user to write."""
+    """Check that no `user_prompt` contains a line that `grpo-ext init` leaves to the user."""
     for task, _ in task_options(recipe).values():
         if not isinstance(task, Prompts):
             continue
@@ -274,7 +274,7 @@ def check_difficulty(v: Values, rows: list[Row], findings: Findings) -> None:
     Args:
         v: the values of the recipe.
         rows: the first rows.
-        findings: gets the problem.
+        findings: receives the problem.
     """
     column = v["difficulty_column"]
     if v["curriculum"] != "easy_to_hard" or not column or not rows:
@@ -314,7 +314,7 @@ def check_training_arguments(recipe: Recipe, batch: Batch, findings: Findings) -
     Args:
         recipe: the recipe.
         batch: its batch sizes, with the number of processes.
-        findings: gets the problem.
+        findings: receives the problem.
     """
     arguments = recipe.values["training"]
     if not findings.elsewhere:

@@ -66,7 +66,7 @@ def check_workers(rewards: Sequence[Any], findings: Findings) -> None:
 
     Args:
         rewards: the rewards of the run, in their guards.
-        findings: gets the note.
+        findings: receives the note.
     """
     if findings.elsewhere or sys.platform == "linux":
         return

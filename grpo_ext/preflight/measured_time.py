@@ -53,7 +53,7 @@ def measured_time(recipe: Recipe, plan: Plan) -> RunTime | None:
     """Return the parts of the planned run with their seconds in the log of a run of this recipe.
 
     The logged run may be in progress or finished, and may differ in length. Return `None` if
-    `output_dir` belongs to another recipe, or its log has only one line of training steps or none.
+    `output_dir` contains no run of this recipe, or its log has fewer than two lines of training.
     """
     folder = Path(str(recipe.get("output_dir"))).expanduser()
     if not (folder / SAVED).is_file():

@@ -108,7 +108,7 @@ def is_list_of_mappings(value: object, key: str) -> bool:
 
 
 def listed(column: str, field: str, texts: list[list[str]]) -> Options:
-    """Return the options in a field that is a list of texts; they may begin with letters."""
+    """Return the options in a field with a list of strings; add letters unless they have them."""
     unlettered = f"{{{field}:lines}}"
     has_letters = all(LETTERED.match(text) for options in texts for text in options)
     template = unlettered if has_letters else f"{{{field}:letters}}"

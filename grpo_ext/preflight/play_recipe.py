@@ -30,7 +30,7 @@ MOST_BYTES = 2**20  # maximum size of a file of turns
 
 @dataclass(frozen=True)
 class Game:
-    """An episode of a recipe that has begun, with what is needed to play and score it."""
+    """An episode that has begun, with everything that is needed to play and score it."""
 
     recipe: Recipe
     tokenizer: PreTrainedTokenizerBase
@@ -82,7 +82,8 @@ def begin_game(recipe: Recipe, number: int = 1, sample: Row | None = None) -> Ga
     Args:
         recipe: a recipe with one environment or several.
         number: the number of the training row, counted from 1.
-        sample: a line of `samples.jsonl`, whose row is played instead.
+        sample: a line of `samples.jsonl`; if it is given, its row is played, and `number` is
+            ignored.
 
     Raises:
         ValueError: if the recipe has no environment, or there is no such row.
@@ -148,7 +149,7 @@ def read_turns(path: Path) -> list[str]:
 
 
 def played_turns(game: Game, turns: Sequence[str]) -> Episode:
-    """Play texts until the episode ends, and return it; cut it off if the texts run out first."""
+    """Play turns until the episode ends, and return it; cut it off if the turns run out first."""
     for text in turns:
         if game.episode.ended:
             break

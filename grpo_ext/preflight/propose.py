@@ -1,7 +1,7 @@
 """Propose a prompt and a reward that fit the rows of a data file.
 
-Whatever the rows leave open is left to the user: the prompt has a text `TO DO:`, or the reward must
-still be written. `grpo-ext check` refuses a recipe with either.
+Whatever the rows leave open is left to the user: the prompt contains `TO DO:`, or the reward must
+still be written. In both cases, `grpo-ext check` refuses the recipe.
 """
 
 import re
@@ -127,7 +127,7 @@ def propose_unknown(rows: list[Row]) -> Proposal:
     """Propose a prompt that a person has to complete, for columns without a usual name.
 
     Raises:
-        ValueError: if no column consists of texts and has a name that a template can contain.
+        ValueError: if no column of strings has a name that a template can contain.
     """
     names = list(rows[0])
     texts = [name for name in names if is_field_name(name) and is_text_column(rows, name)]

@@ -40,7 +40,7 @@ class RewardChoice:
         reason: why it fits, as a clause.
         columns: a column that the reward reads -> a column of the data.
         options: options of the reward.
-        question: what a person has to decide, because the data leaves it open; `None` if nothing.
+        question: a question that the data leaves open and the user must decide; `None` if none.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Golds:
 
     @property
     def texts(self) -> list[str]:
-        """The answers as texts; a list of right answers becomes its first answer."""
+        """The answers as strings; a list of right answers becomes its first answer."""
         texts = []
         for value in self.values:
             first = value[0] if isinstance(value, list) else value
@@ -73,7 +73,7 @@ class Golds:
 
     @property
     def are_lists(self) -> bool:
-        """Whether rows have lists of answers, any of which is right."""
+        """Whether some rows have a list of answers, each of which is right."""
         return any(isinstance(value, list) for value in self.values)
 
 
@@ -119,7 +119,7 @@ def keep(name: str) -> dict[str, str]:
 
 
 def reward_for_tests(rows: list[Row], column: str) -> RewardChoice:
-    """Return the reward `code`, or one that the user must write if `code` cannot use the tests."""
+    """Return the reward `code`, or `UNWRITTEN` if the tests have a form that `code` cannot read."""
     usable = []
     for row in rows:
         with suppress(ValueError):
@@ -196,7 +196,7 @@ def reward_for_golds(golds: Golds, options: Options | None) -> RewardChoice:
 
 
 def reward_for_texts(golds: Golds) -> RewardChoice:
-    """Return the reward `exact` for short texts; otherwise a reward that the user must write."""
+    """Return the reward `exact` for short strings; `UNWRITTEN` for long ones and for mappings."""
     column = golds.column
     if any(is_structured(value) or is_json(value) for value in golds.values):
         reason = f"{column} has mappings, which no rule can judge"
@@ -211,7 +211,7 @@ def reward_for_texts(golds: Golds) -> RewardChoice:
 
 
 def is_json(gold: object) -> bool:
-    """Return whether a gold answer is JSON text with a mapping, such as a call of a function."""
+    """Return whether a gold answer is a JSON string with a mapping, such as a function call."""
     if not isinstance(gold, str) or not gold.startswith(("{", "[")):
         return False
     try:
@@ -223,8 +223,8 @@ def is_json(gold: object) -> bool:
 def reward_for_numbered_options(golds: Golds, options: Options) -> RewardChoice:
     """Return the reward `choice` for golds that are the numbers of options.
 
-    The first option has the number 0 if any gold is 0, and the number 1 if any gold is the number
-    of options. Otherwise a person has to decide, and the reward reads no gold until then.
+    The first option has the number 0 if any gold is 0, and the number 1 if the largest gold equals
+    the number of options. Otherwise the user must decide, and the reward reads no gold until then.
     """
     numbers = [int(text) for text in golds.texts]
     reason = f"{golds.column} has the numbers of options"
@@ -246,7 +246,7 @@ def is_marked(text: str) -> bool:
 
 
 def is_formula(text: str) -> bool:
-    """Return whether a text is a number or formula that the reward `accuracy` reads."""
+    """Return whether a string is a number or formula that the reward `accuracy` can read."""
     if number(text) is not None and text[:1] in "0123456789-+.$\\(":
         return True
     if len(text) > FORMULA or WORD.search(text):

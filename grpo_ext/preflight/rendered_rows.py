@@ -38,7 +38,7 @@ def judge_rows(
     Args:
         rows: the rows, with their prompts and all columns.
         rewards: the rewards that score them.
-        findings: gets the problems and notes.
+        findings: receives the problems and notes.
         episodes: whether prompts start episodes, so that equal prompts are not a fault.
     """
     key = prompt_key(findings)
@@ -77,7 +77,7 @@ def report_wordless(rows: Sequence[Row], key: str, findings: Findings) -> None:
     Args:
         rows: the rows, with their prompts.
         key: the recipe key that findings refer to.
-        findings: gets the problems and notes.
+        findings: receives the problems and notes.
     """
     questions = [last_message(row["prompt"]) for row in rows]
     if share_of(map(is_identifier, questions)) > MAX_SHARE:
@@ -110,7 +110,7 @@ def report_system_messages(rows: Sequence[Row], columns: Sequence[str], findings
     Args:
         rows: the rows, with their prompts and all columns.
         columns: the columns that the rewards read.
-        findings: gets the problems and notes.
+        findings: receives the problems and notes.
     """
     twice = [number for number, row in enumerate(rows, 1) if system_messages(row["prompt"]) > 1]
     if twice:
@@ -177,7 +177,7 @@ def report_equal_prompts(
         columns: the columns that the rewards read.
         unused: columns that contain a part of the question but are in no prompt.
         key: the recipe key that findings refer to.
-        findings: gets the problem or note.
+        findings: receives the problem or note.
     """
     differing: Sequence[str] = [name for name in columns if is_answer(name, rewards)]
     ambiguous = ambiguous_prompts(rows, differing)
@@ -279,7 +279,7 @@ def unused_contexts(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
 
 
 def texts_in(value: object) -> list[str]:
-    """Return the non-empty texts in a value of a column, including nested ones."""
+    """Return the non-empty strings in a value of a column, including nested ones, stripped."""
     if isinstance(value, str):
         text = value.strip()
         return [text] if text else []
@@ -293,14 +293,15 @@ def texts_in(value: object) -> list[str]:
 
 
 def ends_with_answer(prompt: Prompt) -> bool:
-    """Return whether a prompt is a list of chat messages whose last one is the assistant's."""
+    """Return whether a prompt is a list of chat messages that ends with the assistant's message."""
     return isinstance(prompt, list) and prompt[-1].get("role") == "assistant"
 
 
 def assistant_advice(rows: Sequence[Row]) -> str:
-    """Explain what is wrong with prompts that end with the assistant's message.
+    """Return the message for prompts that end with the assistant's message.
 
-    That message is the answer or, if it is the same in all rows, the beginning of every answer.
+    The assistant's message is taken for the answer or, if it is the same in all of several rows,
+    for the beginning of every answer.
     """
     prompts = [row["prompt"] for row in rows]
     ends = {last_message(prompt) for prompt in prompts if ends_with_answer(prompt)}
@@ -341,7 +342,7 @@ def message_text(message: dict[str, Any]) -> str:
 
 
 def is_identifier(text: str) -> bool:
-    """Return whether a text is a UUID, a hash, or a row number such as train-00012."""
+    """Return whether a string is a UUID, a hash, or a row number such as train-00012."""
     word = text.strip()
     return bool(HASH.fullmatch(word) or NUMBERED.fullmatch(word))
 

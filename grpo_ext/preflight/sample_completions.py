@@ -60,7 +60,7 @@ def try_rewards_on_samples(
             than `count`.
         tokenizer: the model's tokenizer.
         count: number of completions.
-        findings: gets the figure, the problems and the notes.
+        findings: receives the figure, the problems and the notes.
         begin: the function that starts episodes, if the recipe has an environment.
     """
     v = recipe.flat
@@ -139,7 +139,7 @@ def training_decoding(v: Values) -> Decoding:
     """Return the sampling settings of training as a `Decoding` for transformers.
 
     Raises:
-        ValueError: if `max_completion_length` is null.
+        ValueError: if `max_completion_length` is null, or the stop strings are invalid.
     """
     if v.max_completion_length is None:
         raise ValueError("max_completion_length is null. Add --max_completion_length 256.")
@@ -193,7 +193,7 @@ def spreads(
     Args:
         names: the names of the rewards.
         samples: the scored completions.
-        findings: gets the notes.
+        findings: receives the notes.
     """
     figures = {}
     for name in names:

@@ -73,10 +73,10 @@ def check_tokenized_prompts(
     """Check that the chat template accepts the prompts, and return their `prompt_figures`.
 
     Args:
-        prompts: texts, or lists of chat messages.
+        prompts: strings, or lists of chat messages; at least one.
         tokenizer: the model's tokenizer.
         v: the values of the recipe.
-        findings: gets the problems and notes.
+        findings: receives the problems and notes.
 
     Returns:
         The figures, or `None` if there is a problem.
@@ -120,7 +120,7 @@ def note_unused_arguments(
         kwargs: the `chat_template_kwargs`.
         has_template: whether some prompts are chat messages, which the template writes.
         tokenizer: the model's tokenizer, with the template.
-        findings: gets the notes.
+        findings: receives the notes.
     """
     key = "chat_template_kwargs"
     if not has_template:
@@ -145,7 +145,7 @@ def note_todays_date(kwargs: dict[str, Any], template: str, findings: Findings) 
     Args:
         kwargs: the `chat_template_kwargs`.
         template: the chat template.
-        findings: gets the note.
+        findings: receives the note.
     """
     key = "chat_template_kwargs"
     if "strftime_now" not in template or "date_string" in kwargs:
@@ -175,8 +175,8 @@ def prompt_figures(
         ids: the tokens of each prompt.
         tokenizer: the model's tokenizer.
         v: the values of the recipe.
-        findings: gets the problems and notes, such as a doubled BOS token, or prompts that leave
-            no room for a completion.
+        findings: receives the problems and notes, such as a doubled BOS token, or prompts that
+            leave no room for a completion.
 
     Returns:
         `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952, "over": 0.0,
@@ -213,7 +213,7 @@ def room_for_prompts(lengths: list[int], v: Values, findings: Findings) -> tuple
     Args:
         lengths: the number of tokens of each prompt.
         v: the values of the recipe.
-        findings: gets a problem if all prompts are longer, and a note if some are.
+        findings: receives a problem if all prompts are longer, and a note if some are.
     """
     context = context_length(v)
     completion = v["max_completion_length"]

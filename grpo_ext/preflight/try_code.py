@@ -27,7 +27,7 @@ def check_code(
         rewards: the rewards of the run.
         rows: the first rows, with their `tests`.
         reward_timeout: seconds that a reward may take for a row.
-        findings: gets the problems and notes.
+        findings: receives the problems and notes.
     """
     for guarded in rewards:
         reward = unguarded(guarded)
@@ -56,7 +56,7 @@ def check_isolation(limits: Limits, findings: Findings) -> None:
     """Check isolation by running an empty program, and note how memory is limited.
 
     With `isolation: none`, only note the risk. If the run will be on another machine, do nothing.
-    It is only noted, too, if the program cannot be started for another reason (`MachineFault`).
+    If the empty program cannot be started for another reason (`MachineFault`), only note that.
     """
     if not limits.isolated:
         findings.note(
@@ -85,14 +85,14 @@ def check_isolation(limits: Limits, findings: Findings) -> None:
 
 
 def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings) -> None:
-    """Add notes on tests that cannot be used, can be cheated, or call functions without a name.
+    """Add notes on tests that cannot be used or can be cheated, and on prompts without a function.
 
-    The last is noted if most prompts name none of the functions that their tests call.
+    Prompts are noted if most of them name none of the functions that their tests call.
 
     Args:
         rows: the rows, with their `tests`.
         refuses_cheatable: whether the reward leaves rows with such asserts unscored.
-        findings: gets the notes.
+        findings: receives the notes.
     """
     unusable: list[str] = []
     cheatable: list[str] = []

@@ -50,8 +50,8 @@ def begin_episodes(
     Args:
         recipe: the recipe.
         tokenizer: the model's tokenizer.
-        findings: gets a problem if the environment cannot be created, and a note if a class with a
-            method `step` is used as a set of tools.
+        findings: receives a problem if the environment cannot be created, and a note if a class
+            with a method `step` is used as a set of tools.
 
     Returns:
         The function; `None` if the recipe has no environment or no `max_completion_length`, if
@@ -96,7 +96,7 @@ def read_prompts(
         recipe: the recipe.
         rows: the rows, with their prompts.
         tokenizer: the model's tokenizer.
-        findings: gets the problems and notes.
+        findings: receives the problems and notes.
 
     Returns:
         The `prompt_figures`, or `None` if there is a problem; and the function that starts episodes
@@ -144,7 +144,7 @@ def try_environments(
         begin: the function that starts the episodes.
         rows: the first rows; at least one.
         prefilled: as for `three_completions`.
-        findings: gets the problems and notes.
+        findings: receives the problems and notes.
 
     Returns:
         True unless a method of an environment failed on all its calls; see `try_environment`.
@@ -164,15 +164,15 @@ def try_environments(
 def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Findings) -> bool:
     """Play one episode per text, with the text as each of the model's turns.
 
-    A method that failed on all its calls, including those from `first_episodes`, is a problem; one
-    that failed on some is a note, and so is slow code that runs for one episode at a time. The
-    tokens of the answers show how many turns fit.
+    It is a problem if a method failed on all its calls, including its calls in `first_episodes`. It
+    is a note if a method failed on some calls, or if slow code runs for one episode at a time. The
+    lengths of the answers show how many turns fit.
 
     Args:
         begin: the function that starts the episodes.
         row: the row that each episode begins with.
         texts: for each episode, the text of the model's turns; at least one.
-        findings: gets the problems and notes.
+        findings: receives the problems and notes.
 
     Returns:
         True unless a method failed on all its calls.
@@ -232,7 +232,7 @@ def play(episode: Episode, text: str, until: float, answers: Answers) -> None:
         episode: an episode that has begun.
         text: the text of each of the model's turns.
         until: when to stop, by `time.monotonic`.
-        answers: gets the answers.
+        answers: receives the answers.
     """
     episode.limit(sys.maxsize)
     for _ in range(MAX_TURNS):

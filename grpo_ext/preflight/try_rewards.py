@@ -55,7 +55,7 @@ def try_rewards_of_tasks(
         rewards: the rewards of all tasks.
         rows: the first rows, with their prompts and columns.
         prefilled: see `try_rewards`.
-        findings: gets the problems and notes.
+        findings: receives the problems and notes.
         begin: the function that starts episodes; see `try_rewards`.
 
     Returns:
@@ -100,7 +100,7 @@ def try_rewards(
         rewards: the rewards; those that are or load a model are noted but not tried.
         row: a row with its prompt and columns.
         prefilled: whether the prompt opens the think tag.
-        findings: gets the problems and notes.
+        findings: receives the problems and notes.
         begin: the function that starts an episode for each completion, which becomes its first
             turn; `None`: no episodes.
 
@@ -178,15 +178,15 @@ def score_until(
 ) -> list[Score]:
     """Score completions one after another until the time is up, and report failures.
 
-    A reward that fails on all completions is a problem; one that fails on some, or is slow, is a
-    note. If the time is up early, there are fewer scores than completions.
+    It is a problem if the reward fails on all completions, and a note if it fails on some or is too
+    slow. If the time is up early, there are fewer scores than completions.
 
     Args:
         guard: the reward, in its guard.
         completions: completions of `row`.
         row: the row, with its prompt and columns.
         until: when to stop, by `time.monotonic`.
-        findings: gets the problem or note.
+        findings: receives the problem or note.
     """
     # The trainer passes these to every reward in addition to the columns.
     extras = {

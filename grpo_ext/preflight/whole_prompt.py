@@ -28,8 +28,8 @@ class Addition:
         before: a paragraph before the question.
         lines: lines that directly follow the question.
         after: a paragraph after the question.
-        open_question: what a person has to decide.
-        says_task: whether the prompt now says what the model should do.
+        open_question: a question that the user must decide.
+        says_task: whether the addition tells the model what to do.
         reward: the reward that the prompt then needs; `None`: the proposed one.
     """
 
@@ -49,7 +49,7 @@ def with_whole_prompt(proposal: Proposal, rows: list[Row], others: list[str]) ->
     the user. If the answers turn out to be numbered classes, the reward becomes `exact`.
 
     Args:
-        proposal: a proposal whose prompt is a column of texts.
+        proposal: a proposal with a column of strings as its prompt.
         rows: the first rows.
         others: the columns besides the question.
     """
@@ -84,10 +84,10 @@ def with_whole_prompt(proposal: Proposal, rows: list[Row], others: list[str]) ->
 def addition_to(
     proposal: Proposal, rows: list[Row], others: list[str], golds: Golds | None
 ) -> Addition:
-    """Return what the prompt of a proposal needs besides the question and its contexts.
+    """Return the addition that the prompt needs besides the question and its contexts.
 
     Args:
-        proposal: a proposal whose prompt is a column of texts.
+        proposal: a proposal with a column of strings as its prompt.
         rows: the first rows.
         others: the columns besides the question.
         golds: the gold answers in these columns, if there are any.

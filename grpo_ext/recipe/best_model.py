@@ -50,7 +50,7 @@ class EvaluationMetrics:
 
     @property
     def known(self) -> list[str]:
-        """The metrics that evaluations log, except further ones that the rewards themselves log."""
+        """The metrics that evaluations log, except the metrics that rewards log themselves."""
         return self._of_sets(self._known_of_a_set())
 
     def of_a_set(self, metric: str) -> str:

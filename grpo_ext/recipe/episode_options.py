@@ -93,7 +93,7 @@ def environments_of_tasks(
 
 
 def all_rules(v: Values) -> Iterator[EpisodeRules | Problem]:
-    """Yield the rules of each environment of a recipe, or what is wrong with it."""
+    """Yield the rules of each environment of a recipe, or a problem if it has none."""
     of_tasks = environments_of_tasks(entries_of(v))
     for name, environment in environments_of(v).items():
         key = "environment"

@@ -26,7 +26,7 @@ TRANSFORMERS_NAMES = {
 
 
 def stop_strings_that_are_no_texts(v: Values, _: int) -> Iterator[Problem]:
-    """Stop strings must be texts that are not empty."""
+    """Stop strings must be non-empty strings."""
     try:
         stop_strings_of(v.generation_kwargs)
     except ValueError as error:
@@ -34,7 +34,10 @@ def stop_strings_that_are_no_texts(v: Values, _: int) -> Iterator[Problem]:
 
 
 def options_that_the_engine_lacks(v: Values, _: int) -> Iterator[Problem]:
-    """transformers ignores options that it lacks; vLLM refuses them, but only once it is loaded."""
+    """Options must exist in the engine: transformers ignores others, and vLLM refuses them late.
+
+    Nothing is checked for a sampler that was passed to the trainer.
+    """
     options = dict(v.generation_kwargs or {})
     if not options or v.get(SEPARATE_SAMPLER):
         return

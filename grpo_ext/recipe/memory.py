@@ -111,10 +111,10 @@ def sampling_bytes(size: ModelSize, v: Values, batch: Batch, length: int) -> int
 def eval_batch_size(v: Values, batch: Batch, size: ModelSize | None) -> int:
     """Return `per_device_eval_batch_size` or, if the recipe does not set it, a suitable size.
 
-    The size chosen is the largest one up to `MOST_EVALUATED` with which an evaluation needs no more
-    memory for activations and cache than training, but at least `LEAST_EVALUATED` and
-    `per_device_train_batch_size`. The batches of all processes together consist of whole groups, as
-    TRL requires.
+    The chosen size is the largest size, up to `MOST_EVALUATED`, for which an evaluation needs no
+    more memory for activations and cache than training. It is at least `LEAST_EVALUATED` and
+    `per_device_train_batch_size`, and the batches of all processes together consist of whole
+    groups, as TRL requires.
 
     Args:
         v: the values of the recipe.

@@ -1,4 +1,4 @@
-"""The options of this package that are recipe keys, without those of TRL.
+"""The options of this package that are recipe keys, without the options of TRL.
 
 `grpo_ext.recipe.schema` adds them to TRL's dataclasses. Nothing here imports TRL, so that a recipe
 can be read without it.

@@ -158,8 +158,8 @@ def has_top_k(v: Values) -> bool:
 def vllm_may_return_kept(v: Values) -> bool:
     """Return whether vLLM can return the tokens that truncation kept, if its version can.
 
-    It needs top_k, which bounds their number, and a GPU. Whether a server has one is known only
-    once the trainer asks it.
+    It needs top_k, which bounds their number, and a GPU. A server is assumed to have a GPU until
+    the trainer has connected to it.
     """
     on_cpu = v.use_cpu and v.vllm_mode == "colocate"
     return bool(v.use_vllm and has_top_k(v) and not on_cpu)

@@ -129,7 +129,7 @@ def _repeated_keys(node: yaml.Node) -> Iterator[tuple[yaml.Node, yaml.Node]]:
 
 
 class Word(str):
-    """A value from the command line; the type of its field decides whether it is text or YAML."""
+    """A value from the command line; the type of its field decides if it is a string or YAML."""
 
 
 def parse_words(words: list[str]) -> dict[str, Word]:

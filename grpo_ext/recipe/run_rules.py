@@ -71,7 +71,7 @@ def batch_size_that_is_halved(v: Values) -> bool:
     "`optim_args: eps=1e-6, momentum=0.9`.",
 )
 def optimizer_arguments_without_values(v: Values) -> bool:
-    """transformers splits the text at commas, and each part at its one equals sign."""
+    """transformers splits the string at commas, and each part at its only equals sign."""
     parts = v.optim_args.split(",") if v.optim_args else []
     return any(part.count("=") != 1 for part in parts)
 

@@ -79,7 +79,7 @@ def convert(key: str, value: Any, hint: object) -> Any:
 
 
 def choices(hint: object) -> list[Any]:
-    """Return the values that a `Literal`, or those in a union, allow; empty for any other type."""
+    """Return the values of a `Literal`, or of each in a union; an empty list for other types."""
     allowed: list[Any] = []
     for kind in (hint, *typing.get_args(hint)):
         if typing.get_origin(kind) is Literal:
