@@ -48,6 +48,10 @@ class ThreadPool:
         Args:
             works: the functions; if one returns a coroutine, its result is that of the coroutine.
             seconds: time limit of all functions together. It begins once a thread is free.
+
+        Returns:
+            The futures. They raise the error of their function, `TooLate` at the time limit, or
+            `RuntimeError` if the system allows no further thread.
         """
         results: list[Future[Any]] = [Future() for _ in works]
         running = self._run(works, results, seconds)

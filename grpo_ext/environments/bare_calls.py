@@ -40,7 +40,7 @@ CHANGES_THOUGHTS = (
 
 @dataclass(frozen=True)
 class BareCalls:
-    """How a chat template writes a turn that is a call alone.
+    """How a chat template writes a turn that contains only calls and their thought.
 
     Args:
         written: writes messages with the chat template.
@@ -70,7 +70,7 @@ class BareCalls:
             answers_texts: whether the environment also answers turns without calls.
 
         Raises:
-            ValueError: if the template changes the turn, its thought or earlier text once an
+            ValueError: if the template changes the turn, its thought or earlier text when an
                 answer, another call or a turn without a call follows.
         """
         turn = bare_turn(calls, self.thought_field)
@@ -120,7 +120,7 @@ def bare_calls(
     tokenizer: PreTrainedTokenizerBase,
     ends: Collection[int],
 ) -> BareCalls:
-    """Return how a chat template writes a turn that is a call alone.
+    """Return how a chat template writes a turn that contains only a call and its thought.
 
     Args:
         written: writes messages with the chat template.
@@ -129,8 +129,8 @@ def bare_calls(
         ends: tokens that end a turn of the model.
 
     Raises:
-        ValueError: if the template does not write such turns, or ends them with a token that is not
-            one of `ends`.
+        ValueError: if the template does not write such turns, or ends them with an ordinary token
+            or with one that is not in `ends`.
     """
     fields = parsed_fields(tokenizer)
     thought_field = next((name for name in THOUGHT_FIELDS if name in fields), "")

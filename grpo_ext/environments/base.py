@@ -27,11 +27,11 @@ class MissingColumn(KeyError):
     """The environment reads a column that the row of the data set lacks."""
 
     def __str__(self) -> str:
-        return str(self.args[0])  # that of a `KeyError` is quoted
+        return str(self.args[0])  # `KeyError` would put the message in quotes
 
 
 class EpisodeRow(Row):
-    """The row that `reset` gets. Reading a column that it lacks raises `MissingColumn`."""
+    """The row that is passed to `reset`; reading a column that it lacks raises `MissingColumn`."""
 
     def __missing__(self, column: str) -> Any:
         raise missing_column(column, self)
@@ -79,7 +79,7 @@ class Environment:
     def step(self, text: str) -> tuple[str, bool] | Awaitable[tuple[str, bool]]:
         """Answer a turn of the model. It may be async.
 
-        By default, an environment with tools ends the episode.
+        By default, the episode ends if the environment has tools.
 
         Args:
             text: the turn, without special tokens.
@@ -88,7 +88,7 @@ class Environment:
             The answer, and whether the episode is over; if so, the model does not see the answer.
 
         Raises:
-            NotImplementedError: if a subclass has neither tools nor its own `step`.
+            NotImplementedError: if the subclass has neither tools nor its own `step`.
         """
         if self.tools():
             return "", True

@@ -78,7 +78,7 @@ def turns_with_thought(prompt: str) -> Iterator[Message]:
     """Yield a turn with its thought in the forms that templates read: as a field, and in the text.
 
     Args:
-        prompt: the prompt before the turn. If it ends with an empty thought, the turn has none.
+        prompt: the prompt before the turn. If it ends with a closed thought, the turn has none.
     """
     if prompt.rstrip().endswith(CLOSES_THOUGHT):
         yield {"role": "assistant", "content": TURN}
@@ -122,7 +122,8 @@ def end_of_turn(
         answers_texts: whether the environment answers turns without calls.
 
     Raises:
-        ValueError: if the template does not end a turn with one of the model's end tokens.
+        ValueError: if the template does not end a turn with one of `ends`, writes something before
+            that token, or ends earlier turns with another token and `answers_texts` is true.
     """
     turn = {"role": "assistant", "content": TURN}
     end = _first_token(written([QUESTION, turn, QUESTION]), tokenizer)

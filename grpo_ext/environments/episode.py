@@ -52,7 +52,7 @@ class Episode:
         self.rules = rules
         self.tokens = tokens
         self.room = room
-        self._logged_room = room  # which `cut_off` does not change
+        self._logged_room = room  # `room` for the log; `cut_off` does not change it
         # an environment of TRL may write the whole prompt
         prompt = row.get("prompt", [{"role": "user", "content": ""}])
         if isinstance(prompt, str) or not isinstance(prompt[-1]["content"], str):
@@ -104,7 +104,7 @@ class Episode:
         return self._retries.begin(self.world, None, [])
 
     def take_opening(self) -> None:
-        """Append the text of `reset` to the prompt."""
+        """Append the text of `reset` or its replay to the prompt, and record the first state."""
         replay = self._replayed()
         if replay is not None:
             self.opening = replay.opening
@@ -190,8 +190,11 @@ class Episode:
     def play_turn(self, ids: Sequence[int]) -> int:
         """Read the environment's answer, write a turn, and wait for the next answer.
 
-        Tokens after the end of the turn, or after its limit, are dropped. Without an end the
-        episode is cut off.
+        Tokens after the end of the turn, or after its limit, are dropped. If the turn does not end,
+        the episode is cut off.
+
+        Args:
+            ids: the tokens of the turn.
 
         Returns:
             The number of tokens that belong to the turn.
@@ -209,8 +212,8 @@ class Episode:
     def cut_off(self) -> None:
         """End the episode with the tokens that it has so far.
 
-        If the current turn has none yet, messages after the last complete turn are removed, because
-        the model will not read them to the end.
+        The environment's `cut_off` gets the current turn. If that turn has no tokens yet, messages
+        after the last complete turn are removed, because the model will not read them to the end.
         """
         self.room = len(self.ids)
         if len(self.ids) > self._first and not self.pending:
@@ -231,14 +234,15 @@ class Episode:
     ) -> None:
         """Pass a complete turn of the model to the environment, unless the episode ends with it.
 
-        The episode ends if the turn fills the room without an end token, or if this is the last
-        turn and it calls a tool, since the model could not read the result.
+        The episode ends if the turn fills the room without an end token (the environment's
+        `cut_off` then gets it), if it is `left_out` because the environment has already failed, or
+        if this is the last turn and it calls a tool, since the model could not read the result.
 
         Args:
             message: the turn as a chat message, with its tool calls.
             text: the whole text of the turn.
             stopped: whether the turn has its end token.
-            fault: the answer to a turn with a call that is not made.
+            fault: the error that answers a turn whose call cannot be made; otherwise `None`.
         """
         self.messages.append(message)
         self.turn_texts.append(text)
@@ -277,7 +281,7 @@ class Episode:
     def collect_answer(self) -> Replay | None:
         """Wait for the answer; return a replay if it failed and is to be retried, else `None`.
 
-        Afterwards, call `take_answer`.
+        Does not wait if the episode has ended. Afterwards, call `take_answer`.
         """
         self.asking = False
         if self.ended:
@@ -323,7 +327,10 @@ class Episode:
 
     @property
     def left_out(self) -> bool:
-        """Whether the environment failed, so that the episode is neither scored nor trained on."""
+        """Whether the episode is neither scored nor trained on, because its environment failed.
+
+        It is `False` with `on_failure: train`.
+        """
         return self.world.broken and self.rules.on_failure != "train"
 
     @property
@@ -339,7 +346,7 @@ class Episode:
     def _replayed(self) -> Replay | None:
         """Continue in the environment that `retry` has played up to here, and return its replay.
 
-        Return `None` if there is none.
+        Return `None` if there is no such environment.
         """
         replay = self._retries.end(self.world)
         if replay is not None and replay.world is not None:
@@ -350,7 +357,7 @@ class Episode:
     def _numbers(self) -> dict[str, float]:
         """Return the numbers in the environment's state, by name; none unless `credit: turn`.
 
-        NaN and numbers from 1e30 on, positive or negative, are left out.
+        NaN and numbers whose absolute value is 1e30 or more are left out. True counts as 1.
         """
         if self.rules.credit != "turn":
             return {}
@@ -384,12 +391,12 @@ class Episode:
     ) -> dict[str, Any]:
         """Return the fields of the episode in a line of `samples.jsonl`.
 
-        These are `prompt`, `seed`, `messages`, `room`, the maximum number of tokens of all turns
-        and answers, `turns`, their number, `end`, why the episode ended, `environment_time`, its
-        `seconds`, and `ids_checksum`, a checksum of all tokens with those of the prompt. Each
-        turn of the model also has `counted_tokens`, the number of its tokens in the loss; `earned`,
-        its value from `gains`; and the fields of `TurnTokens.as_written`, with which it can be
-        played again. A `single_turn` has none.
+        The fields are `prompt`; `seed`; `messages`; `room` (the maximum number of tokens of all
+        turns and answers); `turns` (the number of turns); `end` (why the episode ended);
+        `environment_time` (its `seconds`); and `ids_checksum` (a checksum of all tokens with those
+        of the prompt). Each turn in `messages` also has `counted_tokens`, the number of its tokens
+        in the loss; `earned`, its value from `gains`; and the fields of `TurnTokens.as_written`,
+        with which it can be played again. For a `single_turn`, the dict is empty.
 
         Args:
             weights: see `gains`; `None` leaves out `earned`.
@@ -439,8 +446,8 @@ class Episode:
     def columns(self) -> dict[str, Any]:
         """Return the columns that rewards may read in addition to those of the row.
 
-        These are the environment's state, `None` for a `single_turn`, and the texts of the turns,
-        if `rules.columns` names them.
+        They are `environment`, its state (`None` for a `single_turn`), and `turns`, the texts of
+        the turns; each only if `rules.columns` contains its name.
         """
         columns: dict[str, Any] = {}
         if "environment" in self.rules.columns:

@@ -11,7 +11,7 @@ from grpo_ext.environments.episode import Episode
 
 @dataclass(frozen=True)
 class EpisodeCounts:
-    """What is counted in one episode."""
+    """The counts of one episode: its turns, tokens, calls, failures and seconds."""
 
     turns: int
     at_turn_limit: bool  #: ended because it reached the maximum number of turns
@@ -53,10 +53,11 @@ def counts_of(episodes: Sequence[Episode]) -> list[EpisodeCounts]:
 
 
 def episode_figures(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
-    """Return means over episodes; with tools, add those of tool calls, named as in TRL.
+    """Return means over episodes; with tools, add the figures of tool calls, named as in TRL.
 
-    For the turns and the environment's time, the sample standard deviation over the episodes (0 for
-    a single episode) and the maximum are added. Without episodes, the dict is empty.
+    `tokens_per_turn` is a mean over turns, and `failure_frequency` a share of the calls. For the
+    turns and the environment's time, the sample standard deviation over the episodes (0 for a
+    single episode) and the maximum are added. Without episodes, the dict is empty.
     """
     if not counts:
         return {}

@@ -49,7 +49,7 @@ class EpisodeRules:
     def probe(self) -> Environment:
         """An environment that plays no episode.
 
-        It is created once, to see whether that works and which tools it has.
+        It is created once, to check that the class can be instantiated, and to list its tools.
         """
         probe = self.make()
         add_open(probe, self, lasting=True)
@@ -71,7 +71,7 @@ class EpisodeRules:
 
     @cached_property
     def thread_pool(self) -> ThreadPool | None:
-        """The threads of all episodes with these rules; `None` without `threads`."""
+        """The threads for all episodes with these rules; `None` if `threads` is `None`."""
         return ThreadPool(self.threads) if self.threads else None
 
     @cached_property

@@ -25,8 +25,8 @@ from grpo_ext.rewards.scores import clipped, in_full
 class GuardedEnvironment:
     """Calls an environment so that its faults do not end the run.
 
-    Errors, results of a wrong type and hangs become error messages, which the model reads as
-    answers. Long texts are cut off.
+    Errors, results of a wrong type and hangs become error messages in place of answers. Long texts
+    are cut off.
 
     Args:
         environment: the environment of one episode.
@@ -38,7 +38,8 @@ class GuardedEnvironment:
         self.environment = environment
         self.rules = rules
         self.seed = seed
-        # turns in which the environment raised an error, or it or a tool took too long
+        # calls on which the environment raised an error, or it or a tool took too long; the late
+        # tool calls of one turn count as one
         self.failures = 0
         self.broken = False  # whether a method has failed; a tool that is late does not count
         self.calls = 0  # calls of tools
@@ -63,7 +64,7 @@ class GuardedEnvironment:
         self._turn = ""
 
     def begin(self, row: Row) -> None:
-        """Begin an episode; `opening` returns the environment's first text."""
+        """Start `reset` with a copy of a row; `opening` waits for the text that it returns."""
         self._row = row
         # the completions of a group share the lists in their row
         copy = EpisodeRow(copy_containers(row))
@@ -82,13 +83,12 @@ class GuardedEnvironment:
     def ask(self, turn: Message, fault: Message | None) -> None:
         """Pass a turn of the model to the environment: its calls to the tools, or else to `step`.
 
-        A turn with a call that is not made is not passed on. Async code, and synchronous code
-        in threads, runs in the background until `answer` waits for it, concurrently with that of
-        other environments.
+        A turn with an invalid call is not passed on. Async code, and synchronous code in threads,
+        runs in the background, concurrently with other environments, until `answer` waits for it.
 
         Args:
             turn: the turn as a chat message.
-            fault: the answer to a turn with a call that is not made.
+            fault: the error that answers a turn with an invalid call; otherwise `None`.
         """
         self._requests = turn.get("tool_calls") or []
         self._fault = fault
@@ -108,8 +108,8 @@ class GuardedEnvironment:
     def answer(self) -> tuple[list[Message], bool]:
         """Return the answer to the last turn as chat messages, and whether the episode is over.
 
-        Only `step` can end an episode. After calls of tools, and after a call that was not made,
-        the episode is not over.
+        Only `step` can end an episode. After calls of tools, and after an invalid call, the episode
+        is not over.
         """
         with self.rules.stopwatch:
             self._wait()
@@ -185,7 +185,7 @@ class GuardedEnvironment:
     def _started(self, work: Work, end: float) -> Future[Any]:
         """Run user code, and return a future with its result or its error.
 
-        Async code is only started here.
+        Async code is started in the background. `KeyboardInterrupt` is raised.
 
         Args:
             work: calls the user's code.
@@ -352,9 +352,9 @@ def checked_state(returned: object) -> dict[str, Any]:
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error as a text for the model: its type and message, as far as it can be read.
+    """Return an error as a text for the model: its type and message.
 
-    For a `Misuse`, the text has no type.
+    For a `Misuse`, the text has no type; if the error's `__str__` fails, it has no message.
     """
     try:
         if isinstance(error, Misuse):

@@ -15,7 +15,7 @@ COLOURED = re.compile(r"\x1b\[[\d;]*m(.*?)\x1b\[0m", re.DOTALL)  # by terminal c
 
 
 class GymnasiumEnvironment(SteppedEnvironment):
-    """An environment of Gymnasium whose actions are numbered, or are texts.
+    """An environment of Gymnasium with numbered actions, or with texts as actions.
 
     The model reads the text of the render mode `ansi` where there is one, otherwise the
     observation. Text that a terminal would show in colour is in brackets.
@@ -29,8 +29,9 @@ class GymnasiumEnvironment(SteppedEnvironment):
         invalid_action_reward: see `SteppedEnvironment`.
 
     Raises:
-        ValueError: if Gymnasium is not installed, the environment has actions of another kind, or
-            there is not one word for each of its actions.
+        ValueError: if Gymnasium is not installed, the environment has actions of another kind, the
+            number of words is not that of the actions, or two words are equal in lower case.
+            Errors of `gymnasium.make`, such as for an unknown id, are raised unchanged.
     """
 
     def __init__(
@@ -74,7 +75,11 @@ class GymnasiumEnvironment(SteppedEnvironment):
         self._is_numbered = is_numbered
 
     def action(self, text: str) -> object:
-        """Return the action that a turn states: in its answer tags, or else outside thoughts."""
+        """Return the action that a turn states in its answer tags, or else outside its thoughts.
+
+        Raises:
+            InvalidAction: if it states none, or more than one.
+        """
         answer = (last_answer(text) or without_thoughts(text)).strip()
         if not self._is_numbered:
             if answer not in self._space:

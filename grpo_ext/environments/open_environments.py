@@ -1,7 +1,7 @@
-"""Close environments: after the scores of their episodes, and at every end of a run.
+"""Close environments after their episodes have been scored, and whenever a run ends.
 
-The environments of this process that are not closed yet are kept here. A process that a signal
-kills at once, such as SIGKILL, closes none.
+This module lists the environments of the process that are not closed yet. A process that is killed
+at once, such as by SIGKILL, closes none.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def close_all(in_threads: bool = True) -> None:
 
 
 def close_environments(all_opened: list[Opened], in_threads: bool = True) -> None:
-    """Close environments, those with async code or threads concurrently.
+    """Close environments; async code, and code in threads, runs concurrently.
 
-    Failures are counted and logged like those of other methods, and never raised.
+    Failures are counted and logged like those of other methods. Only `KeyboardInterrupt` is raised.
 
     Args:
         all_opened: the environments.
@@ -109,7 +109,7 @@ def close_environments(all_opened: list[Opened], in_threads: bool = True) -> Non
 
 
 def _started(opened: Opened, in_threads: bool) -> Future[Any]:
-    """Call `close`, within `step_timeout` seconds, and return its result or error as a future."""
+    """Call `close` with a limit of `step_timeout` seconds, and return a future of its result."""
     close: Callable[[], Any] = opened.environment.close  # it may be async
     seconds = opened.rules.step_timeout
     pool = opened.rules.thread_pool

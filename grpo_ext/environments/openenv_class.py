@@ -35,7 +35,7 @@ class OpenEnvEnvironment(SteppedEnvironment):
         invalid_action_reward: see `SteppedEnvironment`.
 
     Raises:
-        ValueError: if there is no such class, it lacks a method or calls tools by MCP, or
+        ValueError: if there is no such class, it lacks `reset` or `step`, it calls tools by MCP, or
             `action` is not a class of pydantic.
     """
 
@@ -91,7 +91,7 @@ class OpenEnvEnvironment(SteppedEnvironment):
 
 
 def annotated_action(cls: type) -> type[BaseModel] | None:
-    """Return the class of actions in the annotation of `step`; `None` if it is not of pydantic."""
+    """Return the first class of pydantic in the annotations of `step`'s parameters, else `None`."""
     step: Any = cls.step  # type: ignore[attr-defined]
     try:
         hints = list(typing.get_type_hints(step).items())
@@ -104,7 +104,7 @@ def annotated_action(cls: type) -> type[BaseModel] | None:
 
 
 def text_field(action_class: type[BaseModel]) -> str | None:
-    """Return the only field without a default if it is a text; otherwise `None`."""
+    """Return the name of the only field without a default if its type is `str`, else `None`."""
     required = [
         (name, field) for name, field in action_class.model_fields.items() if field.is_required()
     ]

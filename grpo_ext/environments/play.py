@@ -30,7 +30,7 @@ class PlayedEpisode:
 
 
 class NoTokens(TurnTokens):
-    """Stands in for a chat template where nobody counts tokens."""
+    """Converts answers to no tokens, for episodes without a tokenizer."""
 
     def __init__(self) -> None:
         self.ends = frozenset()
@@ -57,7 +57,7 @@ def play(
         row: the row of the data set that `reset` gets; by default, an empty one.
 
     Raises:
-        ValueError: if `environment` is not one, or a turn is neither a text nor a call.
+        ValueError: if `rules_of` refuses the environment, or a turn is neither a text nor a call.
     """
     rules = rules_of(environment)
     is_named = isinstance(environment, str | Mapping)

@@ -1,8 +1,8 @@
 """Play episodes again in new environments, after the old ones have failed.
 
-An environment begins with the same seed and gets the same turns of the model, so that the tokens of
-its episode stay as they were sampled. Several episodes are played again together, a turn of each at
-a time, so that answers in the background overlap.
+A new environment begins with the same seed and gets the same turns of the model, so that the tokens
+of its episode stay as they were sampled. Several episodes are played again together, one turn of
+each at a time, so that answers in the background overlap.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Exchange:
     """A turn of the model and the environment's answer."""
 
     turn: Message
-    fault: Message | None  #: the answer to a turn with a call that is not made
+    fault: Message | None  #: the error that answers a turn with an invalid call; else `None`
     answer: list[Message] | None = None  #: `None` if the environment failed on the turn
     over: bool = False  #: whether the answer ended the episode
 
@@ -82,12 +82,21 @@ class Replay:
         self.world.begin(self.row)
 
     def open(self, world: GuardedEnvironment) -> None:
-        """Wait for the text of `reset`."""
+        """Wait for the text of `reset`, and give the environment up if it failed or differs.
+
+        Args:
+            world: the new environment.
+        """
         self.opening = world.opening()
         self._check(world, self._expected_opening in (None, self.opening))
 
     def hear(self, world: GuardedEnvironment, exchange: Exchange) -> None:
-        """Wait for the answer to a turn."""
+        """Wait for the answer to a turn, and give the environment up if it failed or differs.
+
+        Args:
+            world: the new environment.
+            exchange: the turn, with the answer that the model has read.
+        """
         self.answer, self.over = world.answer()
         expected = (exchange.answer, exchange.over)
         self._check(world, exchange.answer is None or expected == (self.answer, self.over))
@@ -118,12 +127,12 @@ class Retries:
     def begin(
         self, world: GuardedEnvironment, opening: str | None, exchanges: Sequence[Exchange]
     ) -> Replay | None:
-        """Return a replay for `play_again`; `None` if the episode is not to be played again.
+        """Return a replay for `play_again`, or `None` if the episode need not be played again.
 
         Args:
             world: the environment that may have failed.
-            opening: as for `Replay`.
-            exchanges: as for `Replay`.
+            opening: the text that `reset` returned; `None` if `reset` was the last call.
+            exchanges: the turns so far, including the one that was answered last.
         """
         self._replay = None
         if self.rules.on_failure == "retry" and world.broken:
@@ -148,7 +157,7 @@ class Retries:
 def play_again(replays: Sequence[Replay]) -> None:
     """Play episodes again together, each in up to `ATTEMPTS` new environments.
 
-    An environment is given up if it fails, or gives other texts than those that the model has read.
+    An environment is given up if it fails, or if a text differs from the one that the model read.
     """
     for _ in range(ATTEMPTS):
         without_world = [replay for replay in replays if replay.world is None]

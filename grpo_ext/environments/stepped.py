@@ -14,7 +14,7 @@ from grpo_ext.rewards.scores import clipped
 
 
 class InvalidAction(ValueError):
-    """A turn is not an action; the message says what to write instead, and the model reads it."""
+    """A turn states no valid action; the model reads the message, which says what to write."""
 
 
 class SteppedEnvironment(Environment):
@@ -72,6 +72,8 @@ class SteppedEnvironment(Environment):
 
 def outcome(returned: object) -> tuple[object, float, bool]:
     """Return the observation, the reward and whether the episode is over, from what `step` returns.
+
+    A reward of `None` counts as 0.
 
     Raises:
         TypeError: if it is neither a tuple in the format of Gymnasium or Gym, nor an object with

@@ -21,8 +21,8 @@ class ToolEnvironment(Environment):
     Args:
         functions: tools that are functions, with type hints and a docstring.
         instance: a TRL environment; `None`: only functions are tools. `reset(**row)` begins an
-            episode, `get_reward` gives the score, and a `close` without parameters ends the use of
-            the instance. The model may call all other public methods.
+            episode, `get_reward`, if there is one, returns the score, and a `close` without
+            parameters releases the instance. The model may call all other public methods.
     """
 
     joint = ""
@@ -89,9 +89,9 @@ async def text_of_async(opening: Coroutine[Any, Any, Any]) -> Any:
 
 
 def public_methods(instance: object) -> list[Tool]:
-    """Return the methods of an instance that the model may call; none if it is `None`.
+    """Return the methods of an instance that the model may call; empty if `instance` is `None`.
 
-    They are looked up on the class, so that no property is evaluated.
+    The methods are looked up on the class, so that no property is evaluated.
     """
     if instance is None:
         return []
@@ -113,7 +113,11 @@ def closes(instance: object) -> bool:
 
 
 def checked_tools(returned: object) -> list[Tool]:
-    """Return the result of `tools` as a list; raise `TypeError` if it is not one of functions."""
+    """Check the result of `tools`, and return it as a list.
+
+    Raises:
+        TypeError: if it is not a list or tuple of functions, or `tools` is async.
+    """
     if inspect.iscoroutine(returned):
         returned.close()  # it would warn that nothing has awaited it
         raise TypeError("tools must not be async: write `def tools(self)`, which returns a list")

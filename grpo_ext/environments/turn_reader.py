@@ -32,7 +32,8 @@ class TurnReader:
         tools: the functions that a turn may call.
         opening: the text that begins a call; `None` if unknown.
         end: the token that ends a turn without calls.
-        bare: how the template writes a turn with calls, if it writes them alone; else `None`.
+        bare: how the template writes a turn with calls if it allows no text beside them; otherwise
+            `None`.
         answers_texts: whether the environment answers turns without calls.
     """
 
@@ -45,15 +46,16 @@ class TurnReader:
     answers_texts: bool
 
     def read(self, text: str, ids: list[int], prefix: list[int]) -> tuple[Message, Message | None]:
-        """Return a turn as a chat message, and the answer to it if it has a call that is not made.
+        """Return a turn as a chat message, and the error that answers it if its call is invalid.
 
-        A turn that the parser fails on, or whose calls are not made, is a message with the text
-        alone.
+        A call is invalid if it cannot be parsed, or if the template would not write the turn as it
+        was sampled. The message of such a turn contains only its text. The second value is `None`
+        for a turn with valid calls or without calls; see `_faulty` for an exception.
 
         Args:
             text: the turn without special tokens.
             ids: the tokens of the turn.
-            prefix: the tokens before it.
+            prefix: the tokens before the turn.
         """
         # Only the template's header of the turn matters; some parsers are slow on longer prefixes.
         header = len(prefix)
@@ -75,7 +77,7 @@ class TurnReader:
         return message, None
 
     def _parsed(self, text: str, ids: list[int], prefix: list[int]) -> Message:
-        """Return a turn as the parser reads it; a message with the text alone if it fails."""
+        """Return a turn as parsed; if the parser fails or is too slow, a message with the text."""
         try:
             with deadline(PARSE_SECONDS):
                 return plain_json(parse(self.tokenizer, ids, prefix, list(self.tools)))
@@ -83,9 +85,10 @@ class TurnReader:
             return {"role": "assistant", "content": text}
 
     def _with_end_of_call(self, ids: list[int]) -> list[int]:
-        """Return a turn with the end token of a call if it was cut off.
+        """Return a turn, with the end token of a call added if the turn was cut off.
 
-        Without it, the parser would complete a call that was cut off before its last brace.
+        Without that token, the parser would complete a call that was cut off before its last brace.
+        Nothing is added if the template has no bare calls.
         """
         if self.bare is None or (ids and ids[-1] in self.ends):
             return ids
@@ -98,11 +101,18 @@ class TurnReader:
         ids: list[int],
         error: str,
     ) -> tuple[Message, Message | None]:
-        """Return a turn whose calls are not made as a message, and the answer to it.
+        """Return a turn with an invalid call as a message, and the message that answers it.
 
-        The answer is the result of a tool. A template with a separate end token for calls writes
-        such a result only after that token. After another end token, the answer is a user's message
-        or, if the environment does not answer turns without calls, `None`, which ends the episode.
+        The answer has the role `tool`. A template with a separate end token for calls writes such a
+        message only after that token. If the turn has the other end token, the answer has the role
+        `user`; if the environment does not answer turns without calls, it is `None`, and the
+        episode ends.
+
+        Args:
+            text: the turn without special tokens.
+            message: the turn as parsed.
+            ids: the tokens of the turn.
+            error: the error that the model reads.
         """
         if message.get("tool_calls"):
             message = {"role": "assistant", "content": text}
@@ -118,7 +128,7 @@ class TurnReader:
         return self.bare is not None and self.bare.end != self.end
 
     def _begins_a_call(self, ids: list[int]) -> bool:
-        """Return whether a turn without a readable call begins one, or ends as if it had one."""
+        """Return whether a turn that was parsed without a call begins one, or ends like a call."""
         if self.bare is not None and self._marks_calls:
             ends_as_call = ids[-1:] == [self.bare.end]
             return ends_as_call or self.bare.opening in str(self.tokenizer.decode(ids))
@@ -134,10 +144,11 @@ class TurnReader:
     def _writes_back(
         self, bare: BareCalls, message: Message, ids: list[int], prefix: list[int]
     ) -> bool:
-        """Return whether the template writes a turn with calls back as it was sampled.
+        """Return whether the template writes a turn with calls as it was sampled.
 
-        Arguments may differ in spaces and order. Everything else shows in the added tokens, and in
-        the text before the calls. The template may have opened a thought before the turn.
+        Only the added tokens are compared, so arguments may differ in spaces and order. A turn with
+        text before its calls is not written as sampled. The template may have opened a thought
+        before the turn.
         """
         if message["content"].strip():
             return False
@@ -157,7 +168,7 @@ class TurnReader:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _added(self, ids: list[int]) -> list[int]:
-        """Return those of the tokens that are not ordinary text."""
+        """Return the tokens that were added to the vocabulary, such as special tokens."""
         added = self.tokenizer.added_tokens_decoder
         return [token for token in ids if token in added]
 

@@ -63,7 +63,7 @@ class TurnTokens:
         template_options: the `chat_template_kwargs`.
         tools: functions that the prompt describes and the model may call.
         answers_texts: whether the environment answers turns without calls.
-        stop_strings: texts that end a turn, too.
+        stop_strings: texts that also end a turn.
 
     Raises:
         ValueError: if there is no template, or if it fails, changes earlier turns or answers, ends
@@ -222,7 +222,7 @@ class TurnTokens:
     def tokens_of(self, text: str) -> list[int]:
         """Return the tokens of a text that the template or the model wrote.
 
-        Special tokens are included.
+        Special tokens that are spelled in the text are recognized; none are added.
         """
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -272,12 +272,14 @@ class TurnTokens:
         ids: list[int],
         prefix: list[int],
     ) -> tuple[Message, Message | None]:
-        """Return a turn as a chat message, and the answer to it if it has a call that is not made.
+        """Return a turn as a chat message, and the error that answers it if its call is invalid.
+
+        The second value is `None` for a turn with valid calls or without calls.
 
         Args:
             text: the turn without special tokens.
             ids: the tokens of the turn.
-            prefix: the tokens before it.
+            prefix: the tokens before the turn.
         """
         if self._reader is None:
             return {"role": "assistant", "content": text}, None
@@ -298,7 +300,7 @@ class TurnTokens:
         """Find a variant of the chat template, and a form of calls, that keeps turns as sampled.
 
         Raises:
-            ValueError: if there is none.
+            ValueError: if there is none; the message says what the template changes.
         """
         shapes: list[Shape] = [USER] * self._answers_texts
         shapes += [(("tool", tool.__name__),) for tool in self.tools]
@@ -396,11 +398,11 @@ class TurnTokens:
     def _after_a_turn(self, shape: Shape) -> str:
         """Return what the template writes after a turn's end token for an answer of this shape.
 
-        The text includes the answer's messages, `ANSWER` with a number, and the header of the next
-        turn.
+        The text includes the answer's messages, each `ANSWER` with a number, and the header of the
+        next turn.
 
         Raises:
-            ValueError: if the template changes the turn.
+            ValueError: if the template fails, or changes the turn.
         """
         answer: list[Message] = []
         calls: list[Message] = []

@@ -36,17 +36,17 @@ MODEL = "none"  # the name of the model in the states of rollouts; no client eve
 class VerifiersEnvironment(Environment):
     """An environment of a package for `verifiers`, unchanged.
 
-    Its score is the rubric's reward, the weighted sum of its functions, and its state has the value
-    of each function by name. All episodes share the package's environment, as in `verifiers`; each
-    has a state of its own.
+    Its score is the rubric's reward, which is the weighted sum of the rubric's functions, and its
+    state contains the value of each function by name. Before the first turn, all of them are
+    `None`. All episodes share the package's environment, as in `verifiers`; each has its own state.
 
     Args:
         package: the package, or the id of the environment, such as `wordle` or `owner/wordle`.
         args: arguments of the package's `load_environment`.
 
     Raises:
-        ValueError: if `verifiers` or the package is not installed, or the environment drives the
-            model by itself, asks another model, or compares the completions of a group.
+        ValueError: if `verifiers` is not installed in a supported version, or for the reasons of
+            `check`. Errors of the package's `load_environment` are raised unchanged.
     """
 
     joint = ""
@@ -142,7 +142,7 @@ class VerifiersEnvironment(Environment):
         return list(normalize(messages, field_name="env_response"))
 
     def _recorded(self, tool: Callable[..., Any]) -> Tool:
-        """Return a tool that is called by the environment, so that its rubric sees the calls."""
+        """Return a tool that lets the environment make the call, so that its rubric sees it."""
         name = getattr(tool, "__name__", type(tool).__name__)
 
         @functools.wraps(tool)
@@ -217,15 +217,16 @@ def load(package: str, args: str) -> Any:
 
 
 def check(package: str, env: Any, verifiers: Any) -> None:
-    """Refuse an environment that cannot be played without a client of its own.
+    """Check that an environment can be played with turns that our samplers write.
 
     Args:
-        package: its name in messages.
+        package: the environment's name in messages.
         env: the environment.
         verifiers: the module.
 
     Raises:
-        ValueError: with the reason.
+        ValueError: if the environment runs the model by itself, asks another model, compares the
+            completions of a group, or has tools with arguments that the model does not write.
     """
     base = verifiers.MultiTurnEnv
     if not isinstance(env, base):
@@ -288,7 +289,7 @@ def signal_handlers_kept() -> Iterator[None]:
 
 
 class RaisedErrors(logging.Handler):
-    """Collects the errors that are logged by the code of its own block of `errors_raised`."""
+    """Collects the errors that are logged by code in the block of its `errors_raised`."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -303,8 +304,8 @@ class RaisedErrors(logging.Handler):
 def errors_raised() -> Iterator[None]:
     """Raise `RuntimeError` if `verifiers` logs an error in the block.
 
-    A function of a rubric that raises an error is logged by `verifiers`, and counts as 0 there.
-    All threads log to the same logger, so errors that other code logs meanwhile are left out.
+    If a rubric's function raises an error, `verifiers` only logs it and uses 0 as its value. All
+    threads log to the same logger, so errors that other code logs at the same time are ignored.
     """
     handler = RaisedErrors()
     logger = logging.getLogger("verifiers")
@@ -335,7 +336,9 @@ def contents(messages: Sequence[Any]) -> list[str]:
 
 
 def answer_text(messages: Any) -> str:
-    """Return the text of messages of an environment.
+    """Return the texts of an environment's messages, joined by line breaks.
+
+    A string is returned unchanged.
 
     Raises:
         TypeError: if a message is not text, such as an image.
