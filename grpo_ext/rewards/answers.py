@@ -146,7 +146,7 @@ def boxed_span(text: str, end: int, limit: int = 10_000) -> tuple[int, int] | No
     Args:
         text: the whole text.
         end: the position before which the box must begin.
-        limit: the number of characters within which the box must close.
+        limit: the number of characters after `\boxed{` that are searched for the closing brace.
     """
     start = text.rfind(_BOX, 0, end)
     if start < 0:

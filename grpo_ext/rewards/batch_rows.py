@@ -42,7 +42,7 @@ def rows_to_score(
 
     Args:
         arguments: the arguments for all rows.
-        tasks: the tasks whose rows the reward scores; `None`: all rows.
+        tasks: the tasks of the rows that the reward scores; `None`: all tasks.
         left_out: positions of rows that no reward scores.
     """
     count = len(arguments["completions"])

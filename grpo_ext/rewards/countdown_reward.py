@@ -37,7 +37,7 @@ def fault_of(
 ) -> str | None:
     """Return the reason why an expression is wrong, or `None` if it is correct.
 
-    The other arguments are those of `fault`.
+    The other arguments are the same as for `fault`.
     """
     goal = exact(target, "target")
     try:
@@ -102,7 +102,7 @@ def explain_countdown(
 ) -> Explanation:
     """Explain the score of a completion in a few lines, and mark the answer that was read.
 
-    The parameters are those of `fault`.
+    The parameters are the same as for `fault`.
     """
     lines = []
     answer = first_answer(completion)

@@ -25,7 +25,7 @@ _YEAR_DIGITS = re.compile(r"[0-9]{4}")
 
 
 class Date(NamedTuple):
-    """A date, in which the year or the day may be missing."""
+    """A date; the year or the day may be missing."""
 
     year: int | None
     month: int

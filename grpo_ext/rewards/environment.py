@@ -1,4 +1,4 @@
-"""The reward `environment`: the score that an environment gives to its episodes."""
+"""The reward `environment`: an environment's own score of its episodes."""
 
 from typing import Any
 

@@ -143,8 +143,8 @@ def is_marked(completion: str) -> bool:
 def chosen_letter(text: str) -> str | None:
     """Return the letter in the last statement such as "the answer is C", or else in the last line.
 
-    The last line may name it in other ways, as in `Choice D) 10.` A statement that is reconsidered
-    afterwards does not count. Return `None` if there is no letter.
+    The last line may name it in other ways, as in `Choice D) 10.` If the statement is reconsidered
+    afterwards, only the last line counts. Return `None` if there is no letter.
     """
     statements = list(_STATED_CHOICE.finditer(text))
     if statements and not _RECONSIDERED.search(text, statements[-1].end()):

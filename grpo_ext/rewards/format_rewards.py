@@ -148,12 +148,12 @@ def language_consistency(
 ) -> list[float]:
     """The share of words in the script of the wanted language; 1 if there are no words.
 
-    Digits, punctuation, tags and LaTeX commands do not count as words, nor do single Latin letters
-    if the language has another script. Languages that share a script are not distinguished. Only
-    the first 200,000 characters are read.
+    Each Chinese, Japanese or Thai character counts as a word. Digits, punctuation, tags and LaTeX
+    commands do not count as words, nor do single Latin letters if the language has another script.
+    Languages that share a script are not distinguished. Only the first 200,000 characters are read.
 
     Args:
-        language: the two-letter code of the language: "en", "zh", "ja", "ko", "ru", "de", "fr", ...
+        language: the two-letter code of the language, such as "en", "zh", "ja", "ko", "ru" or "de".
         part: the part of a completion that is judged: "all", "thoughts" or "answer". With
             "thoughts" or "answer", a completion without that part gets 0, so that a model cannot
             earn the reward by leaving out its thoughts.
@@ -169,7 +169,7 @@ def language_consistency(
 
 
 def share_in_scripts(text: str, scripts: list[str]) -> float:
-    """Return the share of words whose script is one of `scripts`; 1 if there are no words."""
+    """Return the share of words that are in one of `scripts`; 1 if there are no words."""
     matching = 0
     total = 0
     for word in _WORD.finditer(text, 0, MAX_LENGTH):

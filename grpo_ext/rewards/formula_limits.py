@@ -117,8 +117,8 @@ def numbers_in(text: str) -> list[int]:
 def power_cost(formula: str) -> int:
     """Return an upper bound on the digits or terms of the powers in a formula.
 
-    Terms and factors add to the cost; only a power of a power multiplies it: `x^5 - x^4 + x^3`
-    costs 12, and `((2^9)^9)^9` costs 729. If a bracket with letters costs more than `MAX_EXPANDED`
+    Factors, terms and operators add to the cost; only a power of a power multiplies it: `x^5 - x^4`
+    costs 10, and `((2^9)^9)^9` costs 729. If a bracket with letters costs more than `MAX_EXPANDED`
     to expand, return a cost above `MAX_POWER`.
     """
     total = 0

@@ -149,9 +149,9 @@ def instructions(
 ) -> list[float]:
     """The share of a row's verifiable instructions that the text follows.
 
-    The columns are those of IFEval (arXiv 2311.07911). A row without instructions earns 1. A text
-    of more than 100,000 characters follows no instruction. The topic and the options set further
-    conditions; a text that does not meet all of them earns 0.
+    The columns are the same as in IFEval (arXiv 2311.07911). A row without instructions earns 1. A
+    text of more than 100,000 characters follows no instruction. The topic and the options set
+    further conditions; a text that does not meet all of them earns 0.
 
     Args:
         instruction_id_list: the names of the instructions, such as

@@ -63,7 +63,7 @@ def judge(
         url: the base URL, to which `/chat/completions` is appended, such as
             `http://127.0.0.1:8000/v1` for a vLLM server; without user name or password.
         model: the model's name on that server.
-        rubric: what to grade and how, or the path of a .md or .txt file that says so.
+        rubric: instructions on what to grade and how, or the path of a .md or .txt file with them.
         scale: the best grade.
         concurrency: the number of simultaneous requests per rank.
         seconds: the time limit for grading one completion, including retries while the server is
@@ -84,7 +84,7 @@ def judge(
     rules = Path(rubric).read_text(encoding="utf-8") if rubric.endswith((".md", ".txt")) else rubric
     references = solution or [None] * len(completions)
     digests: list[str] = []  # one per completion, of its request; "" for an empty completion
-    # By digest: a function that makes the request's body from a marker.
+    # By digest: a function that returns the request's body for a marker.
     questions: dict[str, Callable[[str], dict[str, Any]]] = {}
     for completion, prompt, reference in zip(completions, prompts, references, strict=True):
         text = part_of(completion, part)

@@ -80,7 +80,7 @@ _UNIT_AFTER = re.compile(rf"\s?({_UNITS})")
 _UNIT_OF_VALUE = re.compile(rf"(?<=[0-9)}}\]])\s?{_UNITS}[ .,]*")
 _TIMES_TEN = re.compile(r"(?<=[0-9]) x (?=10\^)")  # 3.0 x 10^8
 _SHARE_OF = re.compile(rf"(?:{DECIMAL}\\?%|[0-9]+/[0-9]+) of \$?{DECIMAL}(?= ?=)")
-# `2 cartons of 1L milk`: the size of what is counted is no answer
+# `2 cartons of 1L milk`: the size of the counted items is not an answer
 _SIZE_OF_COUNTED = re.compile(
     rf"(?<![0-9A-Za-z.,/])({DECIMAL} [a-z]{{3,}}) of {DECIMAL}[ -]?(?:{UNIT_NAMES})"
     r"(?= (?!(?:and|are|as|at|but|by|deep|each|every|for|from|high|in|is|long|of|on|or|per|so|tall"

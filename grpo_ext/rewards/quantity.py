@@ -33,7 +33,7 @@ def alternation(names: set[str]) -> str:
 
 
 UNIT_NAMES = alternation({*_SIZES} - {"in", "K"})  # `20K` is a number of thousands
-# Names by which a question asks for a unit: `in hours`, but not `in hour three` or `in s`.
+# Names of units that a question may ask for: `in hours`, but not `in hour three` or `in s`.
 ASKED_NAMES = alternation(
     {name for name in _SIZES if name.endswith("s") and len(name) > 2}
     | {"feet", "inches", "hertz", "mm", "cm", "km", "kg", "mg", "mL", "ml", "kJ", "mph"}

@@ -72,7 +72,7 @@ _ATOM = re.compile(r"-?(?:[A-Za-z]|\\[A-Za-z]+|[0-9]+)")  # an atom is not a res
 
 
 class Question(NamedTuple):
-    """What is known about a question; the defaults mean that nothing is known."""
+    """The parsed features of a question; the defaults mean that nothing is known."""
 
     choices: tuple[tuple[str, str], ...] = ()  # (letter, content)
     unit: str | None = None  # the unit of measure that it asks for

@@ -26,7 +26,7 @@ EXAMPLES = (
 
 
 def reasoning_gym(completions: list[str], entry: list[str]) -> list[float]:
-    """The score, 0 to 1, that the generator of a problem gives to the last <answer>.
+    """The score of the last <answer>, 0 to 1, by the generator of the problem.
 
     An <answer> in the thoughts does not count. The score is 0 if there is no other <answer>, or if
     the scorer cannot read it.

@@ -58,8 +58,8 @@ class RewardInfo(Signature):
     name: str
     summary: str  # the first paragraph of `doc`, on one line
     doc: str = ""
-    function: Callable  # what is called: a function, or an object with `__call__`
-    registered: Callable | None = None  # what was decorated: `function`, or its class
+    function: Callable  # a function, or an object with `__call__`
+    registered: Callable | None = None  # the object that was decorated: `function`, or its class
     needs_cpu: NeedsCpu = False
     asks_server: bool = False
     loads_model: bool = False
@@ -76,7 +76,7 @@ class Reward:
         name: the name of its metric, also `__name__`.
         columns: the data set columns that it needs.
         needs_cpu: whether it is heavy enough for worker processes.
-        tasks: the tasks whose rows it scores (by the column "task"); None: all rows.
+        tasks: the tasks of the rows that it scores (by the column "task"); None: all rows.
         examples: completions with their expected scores.
     """
 

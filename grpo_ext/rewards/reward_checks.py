@@ -86,7 +86,7 @@ def rename_advice(label: str, spec: Any, reward: Any) -> str:
 
 
 def label_for(label: str) -> str:
-    """Return a metric name to suggest in place of one that is taken."""
+    """Return a metric name to suggest instead of `label`, which is taken."""
     return f"{label.strip('<>')}_2"
 
 

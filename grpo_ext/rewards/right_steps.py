@@ -63,7 +63,7 @@ def steps_that_count(
 ) -> list[Step]:
     """Return the steps that the reward counts in one part of a completion.
 
-    The arguments are those of `right_steps`, for one row.
+    The arguments are the same as for `right_steps`, but for one row.
     """
     steps = steps_in(part_of(completion, part))
     return counted(steps, nums if numbers == "nums" else None)

@@ -18,8 +18,8 @@ from grpo_ext.common.user_code import TooLate
 from grpo_ext.rewards.reward import Score
 
 MAX_SHOWN = 500  # characters of a value that a message shows
-# The square of a score times the square of a weight must be finite in float32, the type in which
-# training computes with them.
+# The square of a score times the square of a weight must be finite in float32, because training
+# computes in float32.
 LARGEST = 1e12
 PACKAGE = Path(__file__).parents[1]
 # Files that call a user's code; their frames are not the place of an error.
@@ -179,7 +179,7 @@ class FailureCount:
 
     Args:
         name: the subject of messages, such as "Reward 'format'".
-        unit: the plural noun for what is counted, such as "rows".
+        unit: the name of the counted items in the plural, such as "rows".
         max_failure_rate: the share of failures in the window above which there are too many.
         rate_key: the recipe key that sets this share, for messages.
         window: the number of most recent calls to judge. Nothing is judged until a quarter of the

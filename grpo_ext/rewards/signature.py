@@ -29,7 +29,7 @@ class Signature:
     columns: tuple[str, ...] = ()  # columns of the data set that it needs
     # other parameters with defaults; each may be set as an option or else be a column
     optional: dict[str, Any] = field(default_factory=dict)
-    extras: tuple[str, ...] = ()  # those of `EXTRAS` that it names
+    extras: tuple[str, ...] = ()  # its parameters that are in `EXTRAS`
     # keyword-only parameters with their defaults, or `REQUIRED`
     options: dict[str, Any] = field(default_factory=dict)
     types: dict[str, Any] = field(default_factory=dict)  # annotations of `options` and `optional`

@@ -15,7 +15,7 @@ from multiprocessing.connection import Pipe
 from grpo_ext.common.processes import start_beside
 from grpo_ext.rewards.reward import Score
 
-START_LIMIT = 60.0  # seconds for a worker to start, or to import what a reward needs
+START_LIMIT = 60.0  # seconds for a worker to start, or to import the modules of a reward
 LONGEST_TIMEOUT = 1e6  # seconds; a longer one overflows `poll`
 MAX_EXTRA = 8  # workers beyond the pool's size, to replace overdue ones
 # Added to the niceness of an overdue worker: it gets about a third of the CPU time of the others,
@@ -188,7 +188,7 @@ class Worker(threading.Thread):
             failed = False
         except Exception:
             # The process could not be started, died while it had no row, or took too long to import
-            # what a reward needs.
+            # the modules of a reward.
             pass
         finally:
             self.pool.replace(self, failed)

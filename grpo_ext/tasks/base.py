@@ -49,7 +49,7 @@ class CheckedRow(dict):
 
 @dataclass
 class Task:
-    """Base of all tasks; subclasses are dataclasses whose fields are recipe keys."""
+    """Base class of all tasks; a subclass is a dataclass, and its fields are recipe keys."""
 
     name: ClassVar[str]  # the value of `task:` in a recipe
     # weights by reward, used if the recipe does not set `reward_funcs`

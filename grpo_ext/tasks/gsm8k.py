@@ -103,7 +103,7 @@ class GSM8K(Task):
         yield from islice(self._stories(test), count)
 
     def columns(self, row: Row) -> Row:
-        """Return `solution`: the reference answer, whose `####` line contains the result."""
+        """Return `solution`, the reference answer with the result in its `####` line."""
         return {"solution": row["answer"]}
 
     def held_out_key(self, row: Row) -> str:

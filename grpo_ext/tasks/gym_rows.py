@@ -18,7 +18,7 @@ from grpo_ext.common.hashes import in_share
 
 TEST_FRACTION = 0.15  # share of all questions that are held out
 CHUNK = 500  # problems of one data set; a generator that finds nothing new among them is exhausted
-TEST_SEEDS = 2**31  # seeds of held-out problems start here; those of training problems are below
+TEST_SEEDS = 2**31  # seeds of held-out problems start here; seeds of training problems are below
 
 
 def rows(generators: Sequence[Mapping[str, Any]], seed: int, test: bool) -> Iterator[dict]:

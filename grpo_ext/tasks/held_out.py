@@ -64,7 +64,7 @@ class HeldOutFilter:
         return f"{share} holds out all {count:,} rows{self._reason(count, 'smaller')}"
 
     def _reason(self, count: int, other: str) -> str:
-        """Return the end of the message for `count` rows: why, and what to write instead.
+        """Return the end of the message for `count` rows: the cause and the remedy.
 
         Args:
             count: number of rows.

@@ -98,7 +98,8 @@ def load_split(
     """Load a split, or a slice such as `train[:1000]`, of a hub data set or of a folder of files.
 
     `datasets` streams only whole splits. A slice by row numbers is cut from the stream of its
-    split; any other slice is loaded and then streamed. The arguments are those of `open_dataset`.
+    split; any other slice is loaded and then streamed. The arguments are the same as for
+    `open_dataset`.
 
     Raises:
         ValueError: if there is no such split.

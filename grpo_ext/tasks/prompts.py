@@ -22,7 +22,7 @@ TO_DO = "TO DO: say what"  # begins a line of `user_prompt` that a person has to
 
 @dataclass
 class Prompts(Task):
-    """A data set whose rows have a prompt, or the columns of a template for it.
+    """A data set with a prompt in each row, or with the columns of a prompt template.
 
     Rewards read all columns. Without `system_prompt` and `user_prompt`, the prompt of a row stays
     as it is: chat messages, for the tokenizer's chat template, or a text that the model continues.

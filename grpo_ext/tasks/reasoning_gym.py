@@ -59,8 +59,8 @@ class ReasoningGym(Task):
     def generate(self, split: str) -> Iterator[Row]:
         """Yield rows of `split` with distinct questions, the same in every process.
 
-        Some generators iterate over sets of strings, whose order differs between processes. So a
-        child process with a fixed `PYTHONHASHSEED` makes the rows.
+        Some generators iterate over sets of strings, and the order of a set differs between
+        processes. A child process with a fixed `PYTHONHASHSEED` therefore makes the rows.
 
         Raises:
             ValueError: if a generator fails.
@@ -157,7 +157,7 @@ def read_generator(values: dict[str, Any], configs: Mapping[str, type]) -> Gener
         raise ValueError(f"generators: {name}: weight is {weight!r}. Write a number above 0.")
     try:
         configs[name](**options).validate()
-    except (AssertionError, TypeError, ValueError) as error:  # what the package's configs raise
+    except (AssertionError, TypeError, ValueError) as error:  # raised by the package's configs
         raise ValueError(
             f"generators: {name} refuses its options: {error}. Change them."
         ) from error

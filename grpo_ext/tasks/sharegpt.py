@@ -19,7 +19,7 @@ def chat_messages(prompt: object) -> Any:
     a chat template would skip or refuse the roles `human` and `gpt`.
 
     Raises:
-        ValueError: if a role has no counterpart, such as that of a tool call.
+        ValueError: if a role has no counterpart, such as the role of a tool call.
     """
     if not is_sharegpt(prompt):
         return prompt

@@ -1,1 +1,1 @@
-"""Run a model's programs in isolation and judge them by tests whose answers they cannot read."""
+"""Run a model's programs in isolation and judge them by tests with hidden answers."""

@@ -13,7 +13,7 @@ from grpo_ext.rewards.code.sandbox import START_SHARE, Job, Limits, run
 TRUE = canonical(True)
 # The exceptions of `ast.literal_eval` for source code that is not a literal.
 NO_LITERAL = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
-MAX_REMEMBERED = 1024  # rows whose asserts and right sides are cached for the rest of their group
+MAX_REMEMBERED = 1024  # rows with cached asserts and right sides, for the rest of their group
 _evaluated: dict[tuple[str, tuple[str, ...]], dict[str, str | None]] = {}
 
 
@@ -200,7 +200,7 @@ def with_expected_texts(
     Args:
         asserts: the asserts of a row.
         limits: the limits of the sandbox.
-        start_by: the time by which the sandbox must have started, as for `run`.
+        start_by: the latest time for the sandbox to start, as for `run`.
 
     Raises:
         TimeoutError: if the right sides are not evaluated within the limits.
@@ -232,7 +232,7 @@ def evaluate(
         imports: import statements to run first.
         sources: the expressions.
         limits: the limits of the sandbox.
-        start_by: the time by which the sandbox must have started, as for `run`.
+        start_by: the latest time for the sandbox to start, as for `run`.
 
     Raises:
         TimeoutError: if the expressions are not evaluated within the limits.

@@ -1,4 +1,4 @@
-"""The reward `code`: runs a model's program against tests whose expected values it never sees."""
+"""The reward `code`: runs a model's program against tests and hides the expected values from it."""
 
 import re
 import time

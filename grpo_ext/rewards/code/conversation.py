@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from io import FileIO
 
-GRACE_SECONDS = 0.3  # added to the limit, for the harness to report what ended in time
+GRACE_SECONDS = 0.3  # added to the limit, for the harness to report runs that ended in time
 MAX_ANSWER_BYTES = (4 << 20) + (1 << 20)  # at most 4 MiB of output, and the headers of the frames
 MAX_COMPLAINT_BYTES = 300
 CHUNK_BYTES = 1 << 16

@@ -110,7 +110,7 @@ def join_command(group: Path) -> list[str]:
 
 
 def remove(group: Path) -> None:
-    """Remove a cgroup whose processes have ended or are about to end.
+    """Remove a cgroup after its processes have ended, or while they are ending.
 
     Give up silently after `REMOVAL_SECONDS`.
     """

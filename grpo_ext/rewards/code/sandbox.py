@@ -87,7 +87,7 @@ class Job:
         inputs: the standard input of each run.
         imports: import statements to run after the program, before the expressions.
         expressions: expressions to evaluate in the program's namespace after a run. If there are
-            any, what the program prints is discarded.
+            any, the program's output is discarded.
         expected: whether the values are right sides of comparisons, as in `canonical`.
     """
 
@@ -126,7 +126,7 @@ def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]
     Args:
         job: the program and its inputs.
         limits: the limits of the run.
-        start_by: the time (`time.monotonic`) by which the sandbox must be ready. `None`:
+        start_by: the latest time (`time.monotonic`) for the sandbox to become ready. `None`:
             `limits.start_seconds` from now.
 
     Raises:

@@ -99,7 +99,7 @@ def syllables(character: str) -> tuple[Syllable, ...]:
 
 
 def parse(reading: str) -> Syllable:
-    """Parse a reading such as `shi2`, which ends with its tone, or `le`, whose tone is neutral."""
+    """Parse a reading with a tone number, such as `shi2`, or with a neutral tone, such as `le`."""
     from pypinyin.contrib.tone_convert import to_finals, to_initials
 
     letters = reading.rstrip("1234")
@@ -137,7 +137,7 @@ def tones_of(character: str, tones: Tones = "modern") -> str:
 
 @lru_cache(maxsize=1 << 16)
 def level_groups(character: str, rhyme_book: RhymeBook = "pingshui") -> tuple[str, ...]:
-    """Return the groups in which a character rhymes with a level tone.
+    """Return the rhyme groups of a character's readings with a level tone.
 
     Return `()` if the character has no level tone or is unknown.
 

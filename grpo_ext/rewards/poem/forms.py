@@ -30,7 +30,7 @@ class Form:
 
     @property
     def rhyming(self) -> tuple[int, ...]:
-        """The rhyming lines, counted from 0, in the order in which they decide the rhyme.
+        """The rhyming lines, counted from 0, in order of precedence for the rhyme group.
 
         The first line, if it rhymes, comes last.
         """

@@ -38,8 +38,8 @@ class Verdict:
         rhyme_score: 1 if the last line rhymes in the rhyme group, else 0.
         line_faults: the faults of each line.
         pattern: the tones of each line in `form`.
-        rhyming: the rhyming lines of `form`, counted from 0, in the order in which they decide the
-            rhyme.
+        rhyming: the rhyming lines of `form`, counted from 0, in order of precedence for
+            `rhyme_group`.
     """
 
     form: str
@@ -93,8 +93,8 @@ def judge_lines(
 ) -> Verdict:
     """Judge lines that consist of Chinese characters only.
 
-    The other arguments are those of `judge`. Results are cached, because several rewards judge the
-    same poem.
+    The other arguments are the same as for `judge`. Results are cached, because several rewards
+    judge the same poem.
     """
     length = line_length(lines)
     line_tones = [[tones_of(character, tones) for character in line] for line in lines]
@@ -193,9 +193,9 @@ def fault_at(place: int, line: str, pattern: str, start: int) -> Fault:
 
 
 def rhymes_of(line: str, length: int, rhyme_book: RhymeBook) -> tuple[str, ...]:
-    """Return the groups in which a line can rhyme.
+    """Return the rhyme groups of a line's last character.
 
-    Return `()` if it does not have `length` characters, or its last character has no level tone.
+    Return `()` if the line does not have `length` characters, or the character has no level tone.
     """
     if len(line) != length:
         return ()
@@ -203,7 +203,7 @@ def rhymes_of(line: str, length: int, rhyme_book: RhymeBook) -> tuple[str, ...]:
 
 
 def shared_group(line_groups: Sequence[tuple[str, ...]]) -> str | None:
-    """Return the group that most lines share; a tie goes to the group of the earliest line.
+    """Return the group that most lines share; a tie goes to the group of the first line.
 
     Return `None` if no line has a group.
     """

@@ -143,7 +143,7 @@ def poem_format(
     rhyme_book: RhymeBook = "pingshui",
     strict: bool = False,
 ) -> list[float | None]:
-    """The share of the last line's places whose tone fits the pattern of Chinese regulated verse.
+    """The share of the last line's places that fit the tone pattern of Chinese regulated verse.
 
     The pattern is the form that fits the whole poem best. The last line is the last run of Chinese
     characters in the first `<answer>`, or else after the thoughts. Each missing or extra character
@@ -154,7 +154,8 @@ def poem_format(
             given lines are not scored.
         tones: "modern" (Mandarin, by pypinyin) or "pingshui" (the rhyme book 平水韵). Every reading
             of a character is allowed.
-        rhyme_book: has no effect here; it gives both poem rewards the same options.
+        rhyme_book: has no effect here; it is accepted so that both poem rewards have the same
+            options.
         strict: whether places 1, 3 and 5 must fit, which are free by default.
     """
     verdicts = judge_completions(completions, lines, tones, rhyme_book, strict)
@@ -191,7 +192,7 @@ def judge_completions(
 ) -> list[Verdict | None]:
     """Return a verdict for each completion; None for rows that do not have 3 or 7 given lines.
 
-    The arguments are those of `poem_format`.
+    The arguments are the same as for `poem_format`.
     """
     verdicts: list[Verdict | None] = []
     for completion, row in zip(completions, lines, strict=True):
