@@ -193,9 +193,9 @@ def describe_time(recipe: FirstRecipe) -> str:
         recipe.values["per_device_train_batch_size"] * recipe.values["gradient_accumulation_steps"]
     )
     return (
-        f"By estimate, the run takes about {duration(recipe.seconds)} on this machine: {steps} "
-        f"steps of {completions} completions with up to {recipe.values['max_completion_length']} "
-        f"tokens.{advice}"
+        f"By estimate, the run takes up to {duration(recipe.seconds)} on this machine: {steps} "
+        f"steps of {completions} completions, if each has all the "
+        f"{recipe.values['max_completion_length']} tokens that it may have.{advice}"
     )
 
 
