@@ -130,7 +130,7 @@ def compare_by_task(
     names: list[str],
     outcomes: Sequence[str],
 ) -> dict[str, Any]:
-    """Like `compare`, but also return the differences of each task, under `tasks/NAME/`.
+    """Return the differences of `compare`, and those of each task under `tasks/NAME/`.
 
     Args:
         rows: the evaluated rows.

@@ -45,7 +45,7 @@ def paired_difference(
 
 
 def difference_fields(difference: Estimate, rows: int) -> dict[str, Any]:
-    """Return a difference over `rows` rows as the mapping that `paired_difference` describes."""
+    """Return a difference over `rows` rows in the form that `paired_difference` returns."""
     return {
         "mean": difference.mean,
         "low": difference.low,

@@ -29,7 +29,11 @@ Row = dict[str, Any]  # a row of a data set, by column name
 
 @dataclass(frozen=True)
 class Decoding:
-    """Decoding settings; raises `ValueError` for several samples at temperature 0."""
+    """How to decode completions.
+
+    Raises:
+        ValueError: for several samples at temperature 0.
+    """
 
     max_new_tokens: int  # maximum number of tokens of a completion
     temperature: float = 0.0  # 0 decodes greedily
@@ -115,8 +119,8 @@ class Completion:
     def for_rewards(self, row: Row) -> tuple[Any, Any, Row]:
         """Return the prompt, the completion and the columns of the row, as rewards read them.
 
-        The completion is a text if the prompt is one, otherwise a list of messages. An episode adds
-        its own columns.
+        The completion is a text if the prompt is one, otherwise a list of messages. An episode has
+        its own prompt, which includes the text of `reset`, and adds its own columns.
         """
         if self.episode:
             columns = {**row, **self.episode.columns()}
@@ -129,7 +133,11 @@ class Completion:
 
 
 def episodes_of(completions: Sequence[Sequence[Completion]]) -> list[Episode]:
-    """Return the episodes of the completions of each row; empty if they are single turns."""
+    """Return the episodes of completions in one list; completions without an episode are skipped.
+
+    Args:
+        completions: the completions of each row.
+    """
     episodes = []
     for group in completions:
         episodes += [completion.episode for completion in group if completion.episode]
@@ -242,7 +250,12 @@ def generate_completions(
 def play_batch(
     model: PreTrainedModel, config: GenerationConfig, episodes: Sequence[Episode]
 ) -> list[list[int]]:
-    """Play a batch of episodes to their ends, and return their tokens.
+    """Play a batch of episodes to their ends, and return the tokens of each.
+
+    Args:
+        model: the model.
+        config: the generation config, from `Decoding.generation_config`.
+        episodes: the episodes, which are changed in place.
 
     Raises:
         ValueError: if the model has its own `generate`.

@@ -100,7 +100,8 @@ def best_constant(
     """Return the sample whose text scores best as an answer to every row.
 
     The `candidates` are tried on at most `TRIAL_ROWS` evenly spaced rows. The mean of the outcome
-    reward decides; ties are broken by the weighted sum of all rewards, then by their order.
+    reward decides; ties are broken by the weighted sum of all rewards, then by the order of the
+    candidates.
 
     Args:
         rows: the evaluated rows.
@@ -141,8 +142,8 @@ def constant_figures(samples: list[Sample], names: Sequence[str]) -> dict[str, f
 
     Args:
         samples: the samples of `answer_all`.
-        names: the names of the rewards. Rewards that scored no sample, and unknown standard errors,
-            are omitted.
+        names: the names of the rewards; those that scored no sample are omitted, and so are unknown
+            standard errors.
     """
     figures = {}
     for name in names:

@@ -55,8 +55,8 @@ def evaluate_models(
     Returns:
         `rows`; `outcomes` from `outcomes_of`; `summaries` and `samples` from `evaluate`, by model;
         `comparisons`, the results of `compare_by_task` with the keys `model` and `against`; and
-        `advice`, for each model a line on `num_generations`, empty unless training rows were
-        sampled.
+        `advice`, a line on `num_generations` for each model. If training rows were not sampled,
+        `advice` is empty; otherwise each summary also has `best_num_generations`.
 
     Raises:
         ValueError, FileNotFoundError, ConnectionError: if `check_models` refuses a model, or for
@@ -99,7 +99,7 @@ def evaluate_models(
 
 
 def check_models(model_names: list[str]) -> None:
-    """Check that each model can be loaded, before hours are spent on the first.
+    """Check that each model can be found and is safe to load, before the first one is evaluated.
 
     Args:
         model_names: the folders or hub ids of the models; a folder may hold an adapter.
@@ -126,8 +126,8 @@ def check_models(model_names: list[str]) -> None:
 def rows_and_rewards(recipe: Recipe, num_train_rows: int = 0) -> tuple[list[Row], Rewards]:
     """Return the evaluation rows and the recipe's rewards by name, without reward models.
 
-    The rows are the held-out ones or, if `num_train_rows` is above 0, that many random training
-    rows.
+    The rows are the held-out ones or, if `num_train_rows` is above 0, at most that many random
+    training rows.
     """
     if num_train_rows:
         shuffled = train_rows(recipe).shuffle(seed=recipe.get("seed"))
@@ -143,10 +143,10 @@ def rows_and_rewards(recipe: Recipe, num_train_rows: int = 0) -> tuple[list[Row]
 def save_evaluation(path: Path, results: dict[str, Any]) -> list[Path]:
     """Write the results of `evaluate_models` and return the paths of the two files.
 
-    `path` receives the metrics as JSON: with one model its summary, with several a mapping of
-    `models` and `comparisons`. `<stem>_completions.jsonl` in the same folder receives every
-    completion with its row, its rewards, the messages of an episode, and its `part`, `greedy` or
-    `sampled`.
+    `path` receives the metrics as JSON: the summary of a single model, or a mapping of `models` and
+    `comparisons` for several. `<stem>_completions.jsonl` in the same folder receives every
+    completion with its row, its rewards, the messages of an episode, and its `part`, which is
+    `greedy` or `sampled`; with several models, also its `model`.
     """
     summaries = results["summaries"]
     several_models = len(summaries) > 1
@@ -216,7 +216,9 @@ def evaluate_on(
 
     Raises:
         ValueError: if the prompts are messages and the tokenizer has no chat template, if the
-            engine cannot be used, or if `max_completion_length` is null with transformers.
+            engine cannot be used, if `max_completion_length` is null with transformers, or for the
+            reasons of `evaluate`.
+        EnvironmentFailure: if the environment failed too often.
     """
     training = recipe.training
     environments = environments_of(training)

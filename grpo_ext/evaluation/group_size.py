@@ -93,8 +93,8 @@ def best_group_size(
 ) -> GroupSize | None:
     """Return the best group size from 2 to `k`, or `None` if no group size gives signal.
 
-    No group size does if `k` is below 2, there are no outcome rewards, or no row has `k` scored
-    completions whose outcome rewards differ.
+    There is no signal if `k` is below 2, there are no outcome rewards, or no row has `k` scored
+    completions with different outcome rewards.
 
     Args:
         samples: `k` completions of each row. Rows with fewer scored completions are left out.

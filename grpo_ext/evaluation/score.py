@@ -125,7 +125,7 @@ def with_episode(
 def by_row(samples: list[Sample], name: str | None) -> pd.Series:
     """Return the scores of all samples, indexed by row number; NaN if a sample has no score.
 
-    `name` is the name of the reward; `None` returns the lengths.
+    `name` is the name of the reward. If it is `None`, return the lengths in tokens.
     """
     rows = [sample.row for sample in samples]
     if name is None:
@@ -138,7 +138,7 @@ def by_row(samples: list[Sample], name: str | None) -> pd.Series:
 def row_means(samples: list[Sample], name: str | None) -> pd.Series:
     """Return the mean score of each row's samples; NaN if none was scored.
 
-    `name` is the name of the reward; `None` returns the mean lengths.
+    `name` is the name of the reward. If it is `None`, return the mean lengths in tokens.
     """
     return by_row(samples, name).groupby(level=0).mean()
 
@@ -155,8 +155,11 @@ def problems_of(samples: list[Sample], rows: pd.Index) -> list[str | int]:
 def over_rows(samples: list[Sample], values: pd.Series) -> Estimate | None:
     """Return the mean of values of rows, ignoring NaN; `None` if no value is left.
 
-    `values` has one value per row, by row number. The standard error does not treat rows of the
-    same problem as independent.
+    Rows of the same problem are not treated as independent in the standard error.
+
+    Args:
+        samples: the samples, which name the problem of each row.
+        values: one value for each row, indexed by row number.
     """
     problems = problems_of(samples, values.index)
     return mean_of(values.to_numpy(dtype=float), problems)

@@ -65,7 +65,7 @@ def evaluate_suite(
         written before the next model is loaded.
 
     Raises:
-        ValueError: if the harness is not installed, or if a task or a model cannot be used.
+        ValueError: if the harness is not installed, or a task or a model cannot be used.
         FileNotFoundError, ConnectionError: if `check_models` does not find a model.
     """
     tasks = load_tasks(suite)
@@ -83,7 +83,7 @@ def evaluate_suite(
 
 
 def load_tasks(suite: Suite) -> TaskDict:
-    """Return the tasks and groups of a suite, with their data sets, as the harness takes them.
+    """Load the tasks and groups of a suite, with their data sets, in the form the harness expects.
 
     Raises:
         ValueError: if the harness is not installed, if there is no such task or folder, if a task
@@ -137,7 +137,7 @@ def run_tasks(model: LM, tasks: TaskDict, suite: Suite, chat_template: bool) -> 
     Args:
         model: the model, from `harness_model`.
         tasks: the tasks, from `load_tasks`.
-        suite: the suite, of which only the limit is used.
+        suite: the suite; only its `limit` is used.
         chat_template: whether to write prompts with the chat template, few-shot examples as
             earlier turns.
     """
@@ -163,12 +163,13 @@ def run_tasks(model: LM, tasks: TaskDict, suite: Suite, chat_template: bool) -> 
 def settings_of(
     suite: Suite, results: dict[str, Any], models: list[CheckedModel]
 ) -> dict[str, Any]:
-    """Return what the figures depend on, other than the models.
+    """Return the settings and versions that the figures depend on, for the file of figures.
 
     Args:
         suite: the tasks that were evaluated.
-        results: what the harness returned for one of the models.
-        models: the models, whose engines and chat templates matter.
+        results: the harness's results for one of the models.
+        models: the models; the settings name the engine of each, and whether it has a chat
+            template.
     """
     return {
         "lm_eval": version(HARNESS),

@@ -17,7 +17,7 @@ from grpo_ext.evaluation.output_files import completions_path
 
 NO_FILTER = "none"  # the harness's name for completions that are scored as they are
 COUNT = "n"
-# The value of a document by its task and its number there, and the document's hash.
+# By task and document number: the value of a metric, and the document's hash.
 Values = dict[tuple[str, int], tuple[float, str]]
 
 
@@ -26,7 +26,7 @@ def evaluation_of(results: dict[str, dict[str, Any]], settings: dict[str, Any]) 
 
     Args:
         results: what the harness returned, by model.
-        settings: what the figures depend on, other than the models.
+        settings: the settings that the figures depend on, from `settings_of`.
 
     Returns:
         `settings`, with `shown`, the tasks that are not part of a group with figures; `results`;
@@ -57,9 +57,9 @@ def figures_by_task(results: dict[str, Any]) -> dict[str, Row]:
     Returns:
         For each name, the number of its documents, `n`, and its metrics with their standard errors,
         such as `{"gsm8k": {"n": 1319, "exact_match (strict-match)": 0.62,
-        "exact_match (strict-match)_se": 0.013}}`. A metric that is scored without a filter has its
-        own name, such as `acc`. The errors are those of the harness, which are missing for some
-        metrics.
+        "exact_match (strict-match)_se": 0.013}}`. Without a filter, the name is that of the metric
+        alone, such as `acc`. The standard errors are those of the harness, which does not compute
+        them for some metrics.
     """
     figures = {}
     for name, metrics in results["results"].items():
@@ -86,7 +86,7 @@ def label(metric: str, metric_filter: str) -> str:
 def is_score(value: object) -> bool:
     """Return whether a value of the harness is a score, and not a text, a list or a tuple.
 
-    NumPy numbers are scores, and so are true and false, which IFEval gives.
+    NumPy numbers are scores, and so are true and false, which IFEval uses.
     """
     try:
         float(value)  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ class CheckedModel:
 
 
 def check_model(recipe: Recipe, name: str, engine: str) -> CheckedModel:
-    """Check a model before it is loaded, and return it with its tokenizer and engine.
+    """Check a model before its weights are loaded, and return it with its tokenizer and engine.
 
     Args:
         recipe: the recipe, which sets how the model is loaded.

@@ -172,7 +172,7 @@ def cell(text: str) -> str:
 
 
 def question(row: Row) -> str:
-    """Return the text of the last message of a row's prompt, or the prompt if it is a text."""
+    """Return the text of a row's prompt; of a conversation, only the last message."""
     prompt = row["prompt"]
     if isinstance(prompt, str):
         return prompt
@@ -181,7 +181,10 @@ def question(row: Row) -> str:
 
 @dataclass(frozen=True)
 class Gain:
-    """The first and last value of a metric, as text with standard errors, and a verdict or `""`."""
+    """The first and last value of a metric, formatted with standard errors, and the verdict.
+
+    The verdict is `""` if there are too few values to judge the change.
+    """
 
     name: str
     first: str
@@ -192,9 +195,9 @@ class Gain:
 def gained(history: list[Row], names: list[str]) -> list[Gain]:
     """Return how the metrics of a run changed, according to its log.
 
-    These are the training reward, each single reward if there are several, and the metrics of
-    evaluations. Metrics with fewer than two values are left out. See
-    `grpo_ext.common.curves.curve_change` for how changes are judged.
+    The metrics are the training reward, each single reward if there are several, and the means over
+    rows of evaluations, except those of episodes and tools. Metrics with fewer than two values are
+    left out. `grpo_ext.common.curves.curve_change` describes how changes are judged.
 
     Args:
         history: the logs of the run, oldest first.

@@ -1,4 +1,4 @@
-"""Measure the text quality of completions, which training may destroy if no reward checks it."""
+"""Measure the text quality of completions, which training can harm if no reward checks it."""
 
 from collections.abc import Sequence
 from itertools import chain

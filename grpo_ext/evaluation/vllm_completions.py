@@ -89,7 +89,12 @@ class VllmCompletions:
         """Complete each row's prompt `decoding.num_samples` times, like `generate_completions`.
 
         Uses the engine's `seed` instead of `decoding.seed`, because vLLM does not support a seed
-        per request on a CPU.
+        per request on a CPU. `decoding.options` are ignored.
+
+        Args:
+            rows: the rows, with `prompt`.
+            decoding: the decoding settings.
+            progress: any text shows vLLM's progress bar; `None` shows none.
         """
         from vllm import SamplingParams
 
@@ -137,7 +142,11 @@ def engine_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of `vllm.LLM` except the model; without a GPU, with settings for a CPU.
 
-    The parameters are those of `VllmCompletions`.
+    Args:
+        model_name: a folder or a hub id.
+        dtype: see `VllmCompletions`.
+        tokens: see `VllmCompletions`.
+        options: further arguments for `vllm.LLM`, which are returned, too.
     """
     from grpo_ext.vllm.settings import MAX_SEQUENCES, TextModel, cpu_settings
 
