@@ -54,7 +54,7 @@ def beside_constant(
     """Return the last score of the best constant answer, and whether the model beats it.
 
     The keys are `value`, its standard `error` (`None` if unknown) and `beaten`. Returns `None` if
-    the score was not logged.
+    the score was not logged, or if its last value is not finite.
 
     Args:
         columns: all metrics.

@@ -31,9 +31,9 @@ def repeats_itself(text: str) -> bool:
 class HealthMonitor(TrainerCallback):
     """Writes alarms to the process log and to `metrics.jsonl`, and takes the actions of the rules.
 
-    The action `warn` does no more, `checkpoint` saves a checkpoint at the end of the step, and
-    `stop` saves a checkpoint and ends the run. The main process applies the rules; all processes
-    act together.
+    The action `warn` only writes the alarm, `checkpoint` also saves a checkpoint at the end of the
+    step, and `stop` also saves a checkpoint and ends the run. The main process applies the rules;
+    all processes act together.
     """
 
     def __init__(self, rules: list[Rule], log: RunLog):

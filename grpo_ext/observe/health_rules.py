@@ -1,7 +1,7 @@
 """The health rules: what each computes from the logs of a run, and when it raises an alarm.
 
-A rule computes a number from a `History` of the logs, such that larger is worse, and compares it
-with a threshold. Windows are counted in logs, which are steps if `logging_steps` is 1. Thresholds
+A rule computes a number from a `History` of the logs and compares it with a threshold; larger
+numbers are worse. Windows are counted in logs, which are steps if `logging_steps` is 1. Thresholds
 and messages are in `data/health_rules.yaml`. Recipes read the names of the rules, so this module
 imports nothing heavy.
 """
@@ -70,7 +70,7 @@ class Rule:
     section: str  # the anchor of its section in docs/does-not-learn.md
     measure: Callable[[History], float | None]  # `None` while there are too few logs
     action: str = "warn"
-    # whether it only warns unless a recipe gives it an action of its own
+    # whether its action stays "warn" unless the recipe's `health_rules` set another one
     only_warns: bool = False
 
 
@@ -263,7 +263,7 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
         settings: for each rule to change, `False` (disabled), a threshold, or a mapping with
             `threshold`, `action` or both; `None` changes nothing.
         action: the action of rules that have none in `settings`, except those that only warn;
-            `"none"` disables all rules.
+            `"none"` disables all rules, without a check of `settings`.
 
     Raises:
         ValueError: if a rule or action is unknown, or a setting is of another kind.

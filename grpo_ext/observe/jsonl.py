@@ -102,7 +102,10 @@ class JsonLines:
             )
 
     def cut(self, step: int) -> None:
-        """Remove all lines after `step`, and an incomplete last line."""
+        """Remove all lines after `step`, and what follows an incomplete or invalid line in a part.
+
+        Parts that `end_of` would leave empty are deleted.
+        """
         for part in reversed(parts(self.path)):
             end = end_of(part, step)
             if end:
@@ -201,7 +204,7 @@ def placed(
     faults: list[str] | None = None,
     start: int = 0,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Like `read`, but yield each row with its place: the number of bytes before it in all parts.
+    """Yield the rows of `read`, each with its place: the number of bytes before it in all parts.
 
     Args:
         path: the newest part of the log.
@@ -314,7 +317,8 @@ def row_of(line: bytes | str, fields: Mapping[str, FieldType] | None = None) -> 
 
     Raises:
         ValueError: if the text is not a JSON mapping, a field is missing or of another type, or the
-            nesting is too deep.
+            nesting is deeper than `DEEPEST`.
+        RecursionError: if the nesting is too deep for Python's JSON parser.
     """
     row = json.loads(
         line,

@@ -23,7 +23,8 @@ class Panel:
     def silent(self) -> bool:
         """Whether there is nothing to see: no curve has two different values.
 
-        In panels of rewards, two equal values are worth seeing, too.
+        A panel of rewards is silent only if no curve has two values, since a constant reward is
+        worth seeing.
         """
         shows_rewards = "reward" in self.title.lower()
         for curve in self.series:

@@ -97,7 +97,7 @@ class RunLines(TrainerCallback):
 def show_progress(trainer: Trainer) -> None:
     """Replace the callbacks that print all metrics with `RunProgress`, or `RunLines` without tqdm.
 
-    In a notebook, the table that transformers shows is kept.
+    In a notebook, transformers still shows its table.
     """
     for callback in [*trainer.callback_handler.callbacks]:
         if type(callback) in (PrinterCallback, ProgressCallback):

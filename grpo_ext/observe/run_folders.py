@@ -46,7 +46,11 @@ def run_folder(path: Path) -> Path | None:
 
 
 def find_folder(path: Path) -> Path:
-    """Like `run_folder`, but raise `FileNotFoundError` if there is no run."""
+    """Return the folder of a run's logs, as `run_folder` does.
+
+    Raises:
+        FileNotFoundError: if there is no run.
+    """
     folder = run_folder(path)
     if folder is None:
         raise FileNotFoundError(
@@ -78,8 +82,8 @@ def unique_names(folders: list[Path]) -> dict[Path, str]:
 def is_running(folder: Path) -> bool:
     """Return whether a run is in progress: its process holds the lock of its folder.
 
-    A folder without a lock file, as of a run started from Python, counts as in progress if its
-    metrics were written in the last `QUIET` seconds.
+    A folder without a lock file, such as that of a run started from Python, counts as in progress
+    if its metrics were written in the last `QUIET` seconds.
     """
     try:
         with open_plain(folder / ".lock", folder) as lock:

@@ -46,7 +46,7 @@ class RunLog(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Truncate the logs to the resumed step, or move old logs aside for a new run."""
+        """Truncate the logs to the resumed step, or move old logs aside; then write `run.json`."""
         if not state.is_world_process_zero:
             return
         assert args.output_dir is not None
@@ -86,7 +86,7 @@ class RunLog(TrainerCallback):
         """Append a line to `metrics.jsonl`.
 
         A metric named `step`, `time` or `not_finite` is renamed to `logged/NAME`. Nothing is
-        written before training begins, or by other processes than the main one.
+        written before training begins, or by processes other than the main one.
         """
         row: dict[str, Any] = {"step": step, "time": round(time.time(), 3)}
         for name, figure in figures.items():
@@ -146,7 +146,7 @@ class RunLog(TrainerCallback):
 def set_aside(folder: Path, patterns: tuple[str, ...] = ()) -> None:
     """Move the logs of an earlier run, and its `run.json`, to a new folder `folder/earlier-N`.
 
-    Does nothing if there are neither logs nor files that match `patterns`.
+    Does nothing if the logs are empty or missing, and no files match `patterns`.
 
     Args:
         folder: the `output_dir` of the run.

@@ -18,7 +18,7 @@ MOST_END = 32  # maximum characters of the reason why an episode ended
 # Built-in explanations take time in proportion to the text, so a limit on its length bounds them in
 # every thread. The deadline is for user-defined explanations, and works only in the main thread.
 MOST_EXPLAINED = 100_000  # maximum characters of a completion and the columns that a reward reads
-EXPLAIN_SECONDS = 2.0  # limit for one completion; a reward that exceeds it is not asked again
+EXPLAIN_SECONDS = 2.0  # limit for one completion; a reward that exceeds it explains no others
 MOST_SAID = 10_000  # maximum characters of an explanation
 TOO_LONG = f"Not explained: the text and its columns have more than {MOST_EXPLAINED:,} characters."
 COLUMNS = (
@@ -149,8 +149,8 @@ class Explainer:
     def explain(self, row: Row) -> tuple[dict[str, str], list[Mark]]:
         """Return the explanation of each reward for a line of `samples.jsonl`, and all text marks.
 
-        Rewards whose columns were not logged, or whose explanation fails, are left out. One that
-        takes too long is not asked again.
+        Rewards whose columns were not logged, or whose explanation fails, are left out. A reward
+        whose explanation takes too long explains no further completions.
         """
         text, turns = conversation(row)
         start = 0

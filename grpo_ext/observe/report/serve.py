@@ -80,9 +80,14 @@ class ReportServer(ThreadingHTTPServer):
         self.turn = Lock()
 
     def answer(self, path: str, query: dict[str, int]) -> Any:
-        """Return the data that a request asks for, as a JSON value.
+        """Return the data for a request, as a JSON value.
 
-        Raises `LookupError` if the path or the run does not exist, or if the query lacks a key.
+        Args:
+            path: the path of the URL, such as `/runs` or `/metrics/0`.
+            query: the parameters of the URL.
+
+        Raises:
+            LookupError: if the path or the run does not exist, or if the query lacks a key.
         """
         if path == "/runs":
             return self.states()
@@ -142,6 +147,11 @@ def since(
         completions: whether to read the log of completions rather than that of metrics.
         start: the place in the log, in bytes; 0 is used if no line of `step` begins there.
         step: the step of the line at `start`.
+
+    Returns:
+        `start` and `stop`, the places between which rows were read; `next`, the `start` and `step`
+        of the next request; `faults`; and the rows, as `logged` returns them for metrics, and as
+        `panels` and `index` for completions.
     """
     log = run.folder / METRICS
     fields = None
@@ -201,7 +211,7 @@ def texts(run: RunData, start: int, stop: int) -> list[Any]:
     Args:
         run: the run.
         start: the place of the first completion, in bytes.
-        stop: the place before which the last completion begins.
+        stop: the place to stop at; completions that begin there or later are not returned.
     """
     explainer = Explainer(run.rewards)
     completions = []
