@@ -59,7 +59,7 @@ class Range(Section):
 
 
 class Needs(Section):
-    """What the package must have so that a claim can be tested."""
+    """The reward and the recipe key that the package must have for a claim to be tested."""
 
     reward: str | None = None  # a registered reward
     key: str | None = None  # a key of a recipe

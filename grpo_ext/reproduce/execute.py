@@ -23,9 +23,9 @@ LOG = "log.txt"  # the output of a job, in its folder
 
 
 def predicted_minutes(jobs: list[Job], processes: int) -> float | None:
-    """Return the minutes that unfinished jobs take with one idle core per process.
+    """Return the minutes that the unfinished jobs take together, with one idle core per process.
 
-    Return `None` if the time of an unfinished job is unknown.
+    Returns `None` if the time of an unfinished job is unknown.
     """
     total = 0.0
     for job in jobs:
@@ -52,7 +52,8 @@ def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[
         The jobs that failed, and those that needed them.
 
     Raises:
-        SystemExit: if a signal stopped a job.
+        ValueError: if the folder of a job has files that this command did not write.
+        SystemExit: if SIGTERM stopped this process or, with `by_launcher`, a signal stopped a job.
     """
     waiting = [job for job in jobs if not job.is_done]
     if by_launcher:
@@ -132,9 +133,9 @@ def finish(
 
 @contextmanager
 def running() -> Iterator[dict[Job, tuple[ForkServerProcess, float]]]:
-    """Yield a dictionary in which the caller keeps the running processes and their start times.
+    """Yield a dictionary to which the caller adds running processes with their start times.
 
-    Processes that still run when the block ends, as when SIGTERM stops this process, finish their
+    If the block ends early, for example by SIGTERM, the processes that still run finish their
     current step, write a checkpoint and exit.
     """
     started: dict[Job, tuple[ForkServerProcess, float]] = {}

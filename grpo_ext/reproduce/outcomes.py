@@ -51,9 +51,9 @@ class Logs:
 
 
 def obstacle(matrix: Matrix, claim: Claim) -> str:
-    """Return why a claim cannot be measured, whatever its runs show; an empty string if it can.
+    """Return why a claim cannot be measured at all; an empty string if it can.
 
-    The runs need not exist yet.
+    The claim's runs need not exist yet.
     """
     if not is_met(matrix, claim.needs):
         return claim.why
@@ -139,7 +139,7 @@ def outcome_of(
 
 
 def undecided(expected: Range, estimate: Estimate) -> str:
-    """Return why an estimate gives no verdict: no interval, or one only partly in the range."""
+    """Return why an estimate has no verdict: no interval, or an interval partly in the range."""
     if estimate.low is None:
         return (
             f"one seed gives no interval to compare with the expected range, {expected}: raise "

@@ -185,7 +185,8 @@ def picture_of(outcome: Outcome) -> str:
 def draw_curves(axis: Axes, outcome: Outcome, metric: str) -> None:
     """Plot a metric over the steps.
 
-    For each run, plot the smoothed mean over seeds on top of the curve of each seed.
+    For each run, plot the smoothed mean over seeds on top of the curve of each seed, up to the end
+    of the shortest curve. A run with a seed that logged no value is left out.
 
     Args:
         axis: the axes to draw on.
@@ -235,7 +236,8 @@ def draw_map(axis: Axes, outcome: Outcome) -> None:
 def table_of_map(outcome: Outcome) -> tuple[Array, list[float], list[float]]:
     """Return the cells (rows, columns) of a claim's map, and the values of its two keys.
 
-    Cells without a run are NaN.
+    Each cell is a mean over seeds; cells without a run are NaN. A key that a run's recipe lacks
+    counts as 0.
     """
     keys = outcome.claim.map
     assert keys is not None

@@ -30,7 +30,7 @@ QUIET = {
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A warm start or a training run with one seed, in a folder of its own."""
+    """A warm start or a training run, with one seed and its own folder."""
 
     name: str
     folder: Path
@@ -152,7 +152,7 @@ class Matrix:
         )
 
     def start(self, name: str, seed: int) -> Job:
-        """Return the job that makes a tiny model, the same job for all runs that start from it."""
+        """Return the job that makes a tiny model; all runs that start from the model share it."""
         if (name, seed) in self.starts:
             return self.starts[name, seed]
         start = self.experiment.starts[name]

@@ -18,13 +18,15 @@ Rows: TypeAlias = Dataset | IterableDataset
 def with_environments(recipe: Recipe, rows: Rows) -> Rows:
     """Return rows with the columns `environment` and `task`, if there are several environments.
 
-    The environment of a row is that of its entry in `tasks`, or else the one that its column
-    `environment` names. Rows without a column `task` get the name of their environment as task, or
-    `single_turn`, so that rewards can be chosen and figures are logged by environment.
+    If entries in `tasks` set environments, a row has the environment of its entry, if any;
+    otherwise its column `environment` names it. Rows without a column `task` get the name of their
+    environment as task, or `single_turn`, so that rewards can be chosen and figures are logged by
+    environment.
 
     Raises:
-        ValueError: if the rows have no column `environment`, or a row names an unknown environment.
-            A stream is checked only for the column, and perhaps only once it is read.
+        ValueError: if `tasks` set no environments, and the rows have no column `environment` or a
+            row names an unknown environment. In a stream, the names are not checked here, and a
+            missing column may be found only when the stream is read.
     """
     environments = environments_of(recipe.flat)
     if not environments or "" in environments:

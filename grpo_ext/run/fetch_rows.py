@@ -69,7 +69,7 @@ def find_source(name: str, config: str | None = None) -> Source:
         config: the configuration, which overrides that of the package's recipe.
 
     Raises:
-        ValueError: if it is none of them.
+        ValueError: if `name` is none of these. Whether the hub has `owner/name` is not checked.
     """
     sources = packaged_sources()
     if name in sources:

@@ -81,10 +81,10 @@ def mix(
 ) -> Rows:
     """Return the rows of several tasks as one data set, or as one stream if any is a stream.
 
-    Without `tasks`, return the rows of the only task.
+    Without `tasks`, return the rows of the only task, which have been limited before.
 
     Args:
-        recipe: the recipe, whose seed is used for streams.
+        recipe: the recipe; its seed is used for streams.
         rows_by_task: the rows of each task by its name.
         shares: the shares of the tasks, as for `mixed` and `mixed_streams`.
         limit: how many rows to keep; `None` keeps all.
@@ -150,7 +150,7 @@ def guarded_rewards(recipe: Recipe, columns: Iterable[str] | None) -> tuple[list
 def model_init_kwargs(recipe: Recipe) -> dict[str, Any]:
     """Return the keyword arguments for loading the model; `model_init_kwargs` overrides the others.
 
-    They are those of TRL's script without `trust_remote_code`, which TRL's trainers add.
+    They are the arguments of TRL's script without `trust_remote_code`, which TRL's trainers add.
     """
     model = recipe.model
     overrides: Any = recipe.training.model_init_kwargs or {}  # TRL has parsed text into a mapping

@@ -167,7 +167,8 @@ class Launched:
 
         It is `EXIT_INTERRUPTED` or 2 if a rank exited with that code, and 128 plus the signal's
         number if a signal ended the ranks before they could report. Otherwise it is the launcher's
-        exit code. If a rank was killed from outside, a message on stderr says so.
+        exit code. If a rank ended without reporting, and no signal was passed on, a message on
+        stderr says that it was killed.
         """
         try:
             code = self.process.wait()

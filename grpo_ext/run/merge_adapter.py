@@ -35,8 +35,8 @@ def merge_adapter(
         The largest difference in log-probs between the saved model and the base with its adapter.
 
     Raises:
-        ValueError: if `out` is not empty, or if that difference is too large; `out` is then
-            removed.
+        ValueError: if `out` is not empty, if loading a folder could block or fill the memory, or if
+            that difference is too large; only in the last case, `out` is removed.
         ValueError, OSError: from peft, if there is no adapter or no base model.
     """
     if out.exists() and any(out.iterdir()):

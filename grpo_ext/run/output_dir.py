@@ -36,6 +36,9 @@ def hold(folder: Path, seconds: float = 0.0) -> FileLock | None:
 
     Returns:
         The lock, or `None` if another process still holds it.
+
+    Raises:
+        OSError: if the folder cannot be created, or its lock file cannot be opened.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # one lock for all threads; a soft lock would outlive a killed process
@@ -75,7 +78,8 @@ def hold_folder(recipe: Recipe) -> None:
 def checkpoint_to_resume(recipe: Recipe, trainer: TransformersTrainer) -> str | bool | None:
     """Choose the checkpoint to resume from; without one, move the files of an earlier run aside.
 
-    All ranks must call it; only the main process moves files.
+    All ranks must call it; only the main process moves files. If a run continues with changed
+    values, a warning names them.
 
     Returns:
         The checkpoint's folder; `True` for the newest one, which transformers finds; `None` to

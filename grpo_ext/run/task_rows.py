@@ -140,7 +140,13 @@ def why_empty(name: str, filters: list[RowFilter]) -> str:
 
 
 def row_filters(recipe: Recipe, options: Options, held_out: bool) -> list[RowFilter]:
-    """Return the filters for evaluation rows (`held_out`) or training rows, in order."""
+    """Return the filters of a task's rows, in order.
+
+    Args:
+        recipe: the whole recipe.
+        options: the options of the task.
+        held_out: whether to filter evaluation rows; otherwise training rows.
+    """
     filters: list[RowFilter] = []
     if options.held_out_share is not None:
         filters.append(HeldOutFilter(options.held_out_share, held_out))
@@ -153,8 +159,8 @@ def can_hold_out(options: Options) -> bool:
     """Return whether the data may have held-out rows.
 
     Without `held_out_share` or `eval_dataset_name`, a file has none, and neither does a folder that
-    `datasets` saved without the evaluation split. Returns `True` for a data set on the hub, without
-    a request.
+    `datasets` saved without the evaluation split. Returns `True` for rows that the task generates,
+    and for a data set on the hub, without a request.
     """
     if options.eval_dataset_name or options.held_out_share or not options.dataset_name:
         return True
@@ -208,7 +214,13 @@ def load_tokenizer(
     revision: str | None,
     trust_remote_code: bool,
 ) -> PreTrainedTokenizerBase:
-    """Return a model's tokenizer; the two used most recently are cached."""
+    """Return a model's tokenizer; the two used most recently are cached.
+
+    Args:
+        name: the folder or hub id of the model.
+        revision: the revision of the hub repository; `None`: its default branch.
+        trust_remote_code: whether to run code that comes with the tokenizer.
+    """
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(

@@ -154,8 +154,8 @@ def how_to_continue(recipe: Recipe) -> str:
 def next_commands(recipe: Recipe, folder: str) -> list[str]:
     """Return the commands to suggest at the end of a run.
 
-    They report on the run, compare its model with the original one, and merge the adapter or train
-    longer.
+    They report on the run, compare its model with the original one, and merge the adapter or, if
+    there are checkpoints, train longer.
     """
     from grpo_ext.run.from_recipe import has_eval_rows
 
@@ -180,6 +180,11 @@ def end_early(trainer: TransformersTrainer, reason: object, code: int) -> int:
     """Print why the run ended early; return `code`, or 1 if no checkpoint could be written.
 
     All ranks must call it.
+
+    Args:
+        trainer: the trainer, which has written a checkpoint or has a `save_error`.
+        reason: why the run ended.
+        code: the exit code.
     """
     error = getattr(trainer, "save_error", None)
     saved = "with a checkpoint"

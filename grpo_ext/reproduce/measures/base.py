@@ -36,7 +36,7 @@ class Figure:
     details: str = ""
 
 
-Measure = Callable[..., Figure | None]  # `None`: the logs do not show it
+Measure = Callable[..., Figure | None]  # `None`: the logs lack the values that it needs
 MEASURES: dict[str, Measure] = {}
 
 

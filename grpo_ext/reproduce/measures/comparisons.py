@@ -96,7 +96,7 @@ def at_equal_time(runs: Runs, metric: str) -> Figure | None:
     """Return a metric of the first run minus that of the second, after equal training time.
 
     Each value is a mean over the last fifth of the shorter run's training time. Returns `None` if a
-    run logged no value in it.
+    run logged no value in that time.
     """
     totals = [float(seconds_of(run).sum()) for run in runs[:2]]
     total = min(totals)
@@ -147,10 +147,10 @@ def bend(runs: Runs) -> Figure | None:
 def best_group_size(runs: Runs, metric: str, success: str) -> Figure | None:
     """Return log2 of the product of the best group size and the initial success rate.
 
-    The result is 0 if the best size is the inverse of the success rate. The best size is that of
-    the run in which `metric` ends highest; the success rate is the mean of the first five values,
-    over the runs that logged `success`. Returns `None` if a run has no values of `metric`, or if
-    nothing succeeded at first.
+    The result is 0 if the best size is the inverse of the success rate. The best size is the group
+    size of the run in which `metric` ends highest. The success rate is the mean of the first five
+    values of `success`, averaged over the runs that logged it. Returns `None` if a run has no
+    values of `metric`, or if the success rate is 0 or unknown.
 
     Args:
         runs: runs with different group sizes.

@@ -62,7 +62,8 @@ def share_with(samples: Samples, has_property: Callable[[Sample], bool]) -> Esti
 def kind_of_fault(sample: Sample) -> str:
     """Return `right`, `no form`, `wrong numbers` or `wrong sum` for a completion of Countdown.
 
-    `no form` means that it has no answer that can be evaluated.
+    `no form` means that there is no answer that can be evaluated, or that the problem's numbers or
+    target were not logged.
     """
     answer = first_answer(sample["text"])
     if answer is None:
@@ -83,7 +84,7 @@ def kind_of_fault(sample: Sample) -> str:
 def share_of_faults(runs: Runs, kind: str) -> Figure | None:
     """Return the share of fault `kind` among the wrong completions of the last fifth of the steps.
 
-    Returns `None` if none of them is wrong.
+    Returns `None` if no completion is wrong.
     """
     _, late = first_and_last(training_samples(runs[0]))
     faulty = [sample for sample in late if kind_of_fault(sample) != "right"]

@@ -154,7 +154,9 @@ def noisier(runs: Runs, first: str, second: str) -> Figure | None:
 
 @measure
 def dip(runs: Runs, metric: str) -> Figure | None:
-    """Return the depth of a dip, the smaller of its fall and rise, minus what chance would show.
+    """Return the depth of a curve's dip, corrected for the dip that pure noise would show.
+
+    The depth is the smaller of the fall to the lowest part and the rise after it.
 
     The lowest of m means of noise is below their mean by about sqrt(2 ln m) standard errors, which
     is subtracted. The result is negative if the curve only falls or only rises. Returns `None` if
@@ -178,10 +180,10 @@ def dip(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def fall(runs: Runs, metrics: list[str]) -> Figure | None:
-    """Return how far metrics end below their best part, corrected for what chance would show.
+    """Return how far metrics end below their best part, corrected for the fall of pure noise.
 
-    A fall is a negative number. With several metrics, the smallest fall is returned; `None` if one
-    has too few values.
+    A fall is a negative number. With several metrics, the smallest fall is returned. Returns `None`
+    if a metric has too few values.
     """
     falls = []
     details = []
@@ -204,8 +206,8 @@ def fall(runs: Runs, metrics: list[str]) -> Figure | None:
 def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None:
     """Return the share of runs in which an alarm was correct.
 
-    It is correct if it was raised and the metric ended more than a fifth below its best, or if
-    neither is the case. Returns `None` if a run has too few values.
+    The alarm is correct if it was raised and the metric ended more than a fifth below its best, or
+    if neither is the case. Returns `None` if a run has too few values.
 
     Args:
         runs: the runs.
@@ -258,7 +260,10 @@ def reaches(run: RunData, metric: str, level: float) -> float | None:
     Args:
         run: the run.
         metric: the name of the metric.
-        level: the level to reach; `None` is returned if the curve never reaches it.
+        level: the level to reach.
+
+    Returns:
+        The step, or `None` if the curve never reaches the level.
     """
     values = values_of(run, metric).tolist()
     curve: Array = np.array(smooth(values, SMOOTHING))
