@@ -63,7 +63,7 @@ class Demo:
     eval_batch_size: int = 256
 
     def prepare(self, task: Any, folder: Path, seed: int) -> None:
-        """Write the model of the first stage to the subfolder `model`.
+        """Write the model of the first stage to the subfolder `model`; a subclass must define it.
 
         Args:
             task: the recipe's task, or its tasks by name.
@@ -86,8 +86,8 @@ class PretrainedDemo(Demo):
     """A demo of SmolLM2-135M-Instruct.
 
     Attributes:
-        demonstrations: a function that yields the demonstrations of the warm start, given a task, a
-            count and a `seed`; `None` for a demo without a warm start.
+        demonstrations: a function that takes a task, a count and a `seed`, and yields the
+            demonstrations of the warm start; `None` for a demo without a warm start.
         count: the number of demonstrations.
     """
 
@@ -98,7 +98,13 @@ class PretrainedDemo(Demo):
         return [self.count]
 
     def prepare(self, task: Any, folder: Path, seed: int) -> None:
-        """Write the model and, for a warm start, `demonstrations.jsonl`."""
+        """Write the model to `model` and, for a warm start, `demonstrations.jsonl`.
+
+        Args:
+            task: the recipe's task, which the demonstrations belong to.
+            folder: the folder of the demo.
+            seed: the seed of the demonstrations.
+        """
         if self.demonstrations is not None:
             save_demonstrations(self.demonstrations(task, self.count, seed=seed), folder)
         save_smollm2(folder / "model")
@@ -109,11 +115,11 @@ class TinyDemo(Demo):
     """A demo of a tiny model with random weights and a warm start on demonstrations.
 
     Attributes:
-        demonstrations: a function that yields demonstrations, given a task (or tasks by name), a
-            count and a `seed`.
+        demonstrations: a function that takes a task (or tasks by name), a count and a `seed`, and
+            yields demonstrations.
         count: the number of demonstrations.
-        tokenizer: a function that returns options of `build_tokenizer`, given a task (or tasks by
-            name).
+        tokenizer: a function that takes a task (or tasks by name), and returns options of
+            `build_tokenizer`.
         shape: options of `build_model`.
         composed: whether embeddings of numbers start as sums over their digits (see
             `compose_numbers`).
@@ -196,8 +202,8 @@ def demonstrations_of_two(
 def check_tokenizer(task: Task) -> dict[str, Any]:
     """Return keyword arguments of `build_tokenizer` for the demo `check`, which calls a tool.
 
-    They are Qwen2.5's chat template, with the tool's description and the markup of a call as single
-    tokens.
+    They set Qwen2.5's chat template, split numbers as in `NUMBERS`, and make the tags, the tool's
+    description and the markup of a call single tokens.
     """
     prompt = build_tokenizer([]).apply_chat_template(
         [{"role": "user", "content": "?"}],
@@ -218,7 +224,7 @@ def check_tokenizer(task: Task) -> dict[str, Any]:
 
 
 def poem_tokenizer(task: Poem) -> dict[str, Any]:
-    """Return options of `build_tokenizer` that make each rhyme group one token.
+    """Return options of `build_tokenizer` that make the name of each rhyme group one token.
 
     Rare characters stay split into several tokens, like characters that are new to the tokenizer.
     """

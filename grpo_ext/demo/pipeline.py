@@ -185,7 +185,7 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
 
 
 def figures_of(folder: Path, name: str) -> dict[str, Any]:
-    """Return the metrics that an evaluation wrote to the folder of a demo."""
+    """Return the metrics in `folder/NAME.json`, which an evaluation of the demo has written."""
     return json.loads(read_text(folder / f"{name}.json", within=folder))
 
 

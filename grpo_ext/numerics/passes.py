@@ -129,7 +129,7 @@ class Passes:
         )
 
     def _scorer(self, layout: Layout) -> Scorer:
-        """Return the trainer's scorer for a layout, or for another if the model cannot use it."""
+        """Return a scorer for a layout, or for another layout if the model cannot use it."""
         return make_scorer(self.trainer, self.scorer.params, layout)
 
     def _without_gradient(self, scorer: Scorer, block: int) -> Scores:

@@ -21,7 +21,7 @@ BARS: dict[str, Bar] = {
 
 
 def print_measurement(found: Measurement) -> None:
-    """Print what was measured, the distances, the kept sets, and the limits."""
+    """Print the setup of the run, the distances, the kept sets and the limits."""
     print(
         f"weights {found.weights}, mixed precision {found.autocast}, on {found.device}; "
         f"{found.completions} completions, {found.tokens} tokens"

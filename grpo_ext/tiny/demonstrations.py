@@ -48,8 +48,8 @@ def countdown_demonstrations(
     Args:
         task: the task that generates the problems.
         count: the number of demonstrations.
-        give_up: the share of demonstrations that stop after one attempt. The others stop at a hit,
-            or after the last value.
+        give_up: the share of demonstrations that stop after one attempt. The others stop when an
+            attempt makes the target, or after the last value.
         operators: the operators of the attempts; `None`: those of the task.
         seed: the seed of all random choices.
     """
@@ -91,6 +91,11 @@ def attempts_downwards(
 
     Only values from 1 to `largest` are returned, or all values if none is in that range. For each
     value, the equation that starts with the largest numbers is chosen.
+
+    Args:
+        nums: the numbers.
+        operators: the operators that may occur.
+        largest: the largest value, also of each step; ignored if no equation keeps to it.
     """
     by_value = chains(nums, operators, largest)
     if not any(by_value):

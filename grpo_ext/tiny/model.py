@@ -68,6 +68,11 @@ def compose_numbers(
 
     Tens and ones have separate vectors. After 38,400 demonstrations, a model with this start adds 9
     of 10 pairs correctly; a model with independent embeddings adds 1 of 4.
+
+    Args:
+        model: the model, whose input embeddings are changed in place.
+        tokenizer: the model's tokenizer.
+        seed: the seed of the digit vectors.
     """
     weight = model.get_input_embeddings().get_parameter("weight")  # (V, H)
     scale = model.config.initializer_range / 2**0.5

@@ -48,7 +48,7 @@ def build_tokenizer(
 
     Args:
         corpus: prompts and completions, without the template.
-        vocab_size: the maximum vocabulary size without the tags; small corpora stay below it.
+        vocab_size: the maximum vocabulary size without the tags; a small corpus fills less of it.
         pattern: a regular expression for the pieces that merges must not cross, such as `WORDS`,
             `NUMBERS`, `DIGITS` or `CHARACTERS`.
         tags: texts that become single tokens. They are not special tokens, so decoding with

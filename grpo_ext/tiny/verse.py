@@ -89,9 +89,9 @@ class Urn:
         self.cumulative = list(accumulate(weights.values()))
 
     def draw(self, rng: random.Random, used: set[str]) -> str:
-        """Draw a character and add it to `used`.
+        """Draw a character, add it to `used`, and return it.
 
-        Draws again, up to 20 times in all, if the character is already in `used`.
+        If it is already in `used`, draw again, up to 20 times in all; then return the last one.
         """
         for _ in range(20):
             (character,) = rng.choices(self.characters, cum_weights=self.cumulative)
@@ -188,7 +188,9 @@ class Poet:
         rhymes: bool,
         rng: random.Random,
     ) -> str:
-        """Return a last line whose characters, except the last, avoid those of the previous lines.
+        """Return a last line with the given tones.
+
+        If possible, its characters, except the last, differ from those of the previous lines.
 
         Args:
             lines: the previous lines.
@@ -212,6 +214,13 @@ def draw_line(
     rng: random.Random,
     used: set[str],
 ) -> str:
-    """Draw a character from the urn of each tone, add them to `used`, and return them as a text."""
+    """Draw a character from the urn of each tone, and return the characters as a text.
+
+    Args:
+        urns: an urn for each tone.
+        tones: the tone of each character.
+        rng: the random number generator.
+        used: the characters to avoid; the drawn ones are added.
+    """
     characters = [urns[tone].draw(rng, used) for tone in tones]
     return "".join(characters)
