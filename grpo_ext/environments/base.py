@@ -45,7 +45,7 @@ def missing_column(column: str, row: Row) -> MissingColumn:
 
 
 class Environment:
-    """What the model plays against in one episode: a game, a simulation or a set of tools.
+    """The environment of one episode: a game, a simulation or a set of tools.
 
     It begins the episode, answers each turn of the model, and ends the episode.
 

@@ -10,7 +10,7 @@ from grpo_ext.rewards.countdown_reward import fault_of
 class Check(Environment):
     """Countdown with a tool that checks an expression before the model answers.
 
-    The environment gives no score: the reward `countdown` judges the answer.
+    The environment has no score: the reward `countdown` judges the answer.
     """
 
     def __init__(self) -> None:

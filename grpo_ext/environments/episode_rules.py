@@ -23,7 +23,7 @@ COLUMNS = ("environment", "turns")
 
 @dataclass(frozen=True)
 class EpisodeRules:
-    """How the episodes of a run are played: their environment and its limits."""
+    """The rules of episodes: how to create their environment, and its limits."""
 
     make: Callable[[], Environment]  #: creates an environment
     turns: PositiveInt = 8  #: maximum number of the model's turns in an episode
@@ -76,7 +76,7 @@ class EpisodeRules:
 
     @cached_property
     def stopwatch(self) -> Stopwatch:
-        """Measures the time in which episodes with these rules only run or await user code."""
+        """Measures the time spent only on running or awaiting user code of these episodes."""
         return Stopwatch()
 
 

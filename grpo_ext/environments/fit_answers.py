@@ -21,8 +21,8 @@ class FittedAnswer:
 def answer_limit(left: int, turn_tokens: int | None) -> int:
     """Return how many tokens an environment's answer may have, so that the next turn has room.
 
-    That turn keeps half of what the episode has left, or `turn_tokens` + 1 tokens if that is less.
-    The additional token keeps a turn of full length from ending the episode.
+    The next turn keeps half of the tokens that the episode has left, or `turn_tokens` + 1 if that
+    is less. The additional token keeps a turn of full length from ending the episode.
 
     Args:
         left: the number of tokens that the episode has left.

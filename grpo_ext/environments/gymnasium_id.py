@@ -24,7 +24,7 @@ class GymnasiumEnvironment(SteppedEnvironment):
         environment_id: the id, such as `FrozenLake-v1`, or `package.module:ID`, which imports the
             module first.
         args: arguments of `gymnasium.make`.
-        actions: a word for each numbered action, in their order, which the model writes in place of
+        actions: one word for each numbered action, in order; the model writes the word instead of
             the number.
         invalid_action_reward: see `SteppedEnvironment`.
 

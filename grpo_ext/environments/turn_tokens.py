@@ -358,7 +358,7 @@ class TurnTokens:
         """Return whether the template writes the result of a tool as JSON.
 
         Raises:
-            ValueError: if it writes it neither as it is nor as JSON.
+            ValueError: if the template writes the result neither unchanged nor as JSON.
         """
         name = self.tools[0].__name__
         result = {"role": "tool", "name": name, "content": RESULT}

@@ -94,7 +94,7 @@ def parts_of_tasks(
         rows: the evaluated rows.
         samples: their completions.
         outcomes: the outcome rewards in the order of `outcome_order`. The outcome of a task is the
-            first of them that scored any of its samples; that of a single part is the first.
+            first reward that scored any of its samples; without tasks, it is the first reward.
     """
     tasks = samples_by_task(rows, samples)
     if not tasks:

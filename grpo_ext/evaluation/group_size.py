@@ -91,7 +91,7 @@ def best_group_size(
     outcomes: Sequence[str],
     k: int,
 ) -> GroupSize | None:
-    """Return the best group size from 2 to `k`, or `None` if no group size gives signal.
+    """Return the best group size from 2 to `k`, or `None` if there is no training signal.
 
     There is no signal if `k` is below 2, there are no outcome rewards, or no row has `k` scored
     completions with different outcome rewards.

@@ -1,4 +1,4 @@
-"""The number types in which a run samples, for commands that sample without a trainer."""
+"""Find the number types in which a run samples, for commands that sample without a trainer."""
 
 from transformers import PreTrainedModel
 

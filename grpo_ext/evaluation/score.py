@@ -197,7 +197,7 @@ def length_key(names: Sequence[str]) -> str:
 def summarize(samples: list[Sample], names: list[str]) -> Figures:
     """Return the mean of each reward with its standard error `NAME_se`, and the mean length.
 
-    The key of the length is that of `length_key`.
+    The mean length is in tokens, under the key `length_key`.
     """
     means = {}
     for name in names:

@@ -25,7 +25,7 @@ def evaluation_of(results: dict[str, dict[str, Any]], settings: dict[str, Any]) 
     """Return the figures of the evaluated models, and the comparison of each with the first.
 
     Args:
-        results: what the harness returned, by model.
+        results: the results of the harness, by model.
         settings: the settings that the figures depend on, from `settings_of`.
 
     Returns:
@@ -52,7 +52,7 @@ def figures_by_task(results: dict[str, Any]) -> dict[str, Row]:
     """Return the figures of each task and group of tasks; those without a score are left out.
 
     Args:
-        results: what the harness returned.
+        results: the results of the harness for one model.
 
     Returns:
         For each name, the number of its documents, `n`, and its metrics with their standard errors,
@@ -196,7 +196,7 @@ def save_suite(path: Path, evaluation: dict[str, Any]) -> list[Path]:
 
 
 def without_document(sample: dict[str, Any]) -> dict[str, Any]:
-    """Return what is saved of a sample: its number, prompt, target, responses and scores."""
+    """Return the saved fields of a sample: its number, prompt, target, responses and scores."""
     fields = {
         "doc_id": sample["doc_id"],
         "filter": sample["filter"],

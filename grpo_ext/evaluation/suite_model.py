@@ -92,7 +92,7 @@ def harness_model(recipe: Recipe, checked: CheckedModel, batch_size: int) -> Ite
 
 
 def check_vllm_metadata() -> None:
-    """Raise `ValueError` if vLLM has a build whose version the harness cannot look up."""
+    """Raise `ValueError` if the harness cannot look up the version of the installed vLLM."""
     try:
         version("vllm")
     except PackageNotFoundError:

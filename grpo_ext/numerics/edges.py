@@ -22,7 +22,7 @@ POSITIONS_AT_ONCE = 64  # positions whose masks over the vocabulary are in memor
 
 @dataclass(frozen=True)
 class Edges:
-    """How the kept sets of sampler and trainer differ."""
+    """The differences between the kept sets of sampler and trainer."""
 
     positions: int  # number of positions that were compared
     # share of positions with different sets, and mean number of tokens that only one side kept;

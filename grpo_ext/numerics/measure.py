@@ -122,7 +122,7 @@ def measure(recipe: Recipe, num_completions: int, begin: Callable[[str], None]) 
     """Measure a recipe on this machine.
 
     There is no float32 copy if the policy computes in float32, if its weights are quantized, or if
-    GPU memory runs out; the comparison then has the reason.
+    GPU memory runs out; its comparison then says why.
 
     Args:
         recipe: the recipe, loaded for a single process.

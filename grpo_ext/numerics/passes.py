@@ -1,4 +1,4 @@
-"""The passes in which a trainer scores the same completions, with its own scorer."""
+"""Score the same completions in the passes of a trainer and in other layouts, with its scorer."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -61,7 +61,7 @@ def find_folder(path: Path) -> Path:
 
 
 def short_name(folder: Path) -> str:
-    """Return the name of a run's folder, or that of its parent if the folder is `grpo`."""
+    """Return the name of a run's folder, or its parent's name if the folder is `grpo`."""
     if folder.name == "grpo" and folder.parent.name:
         return folder.parent.name
     return folder.resolve().name

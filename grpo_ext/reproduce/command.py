@@ -23,7 +23,7 @@ def selected(names: list[str], claims: list[str]) -> dict[str, Experiment]:
         claims: the names of the claims; if empty, all claims.
 
     Raises:
-        ValueError: if a name in `claims` is not that of a claim.
+        ValueError: if the experiments have no claim with a name in `claims`.
     """
     experiments = {name: load_experiment(name) for name in names}
     if not claims:
@@ -64,7 +64,7 @@ def reproduce(
     max_steps: int | None = None,
     only_plan: bool = False,
 ) -> list[Outcome]:
-    """Run what the claims need, print a table, write the page, and return the outcomes.
+    """Run the jobs that the claims need, print a table, write the page, and return the outcomes.
 
     Args:
         experiments: the experiments with their claims, by name.
@@ -125,7 +125,7 @@ def print_plan(jobs: list[Job], processes: int) -> None:
     """Print how many jobs will run and, if it is known, how long they take.
 
     Args:
-        jobs: all jobs, with those that are done.
+        jobs: all jobs, including those that are done.
         processes: the number of jobs that run in parallel.
     """
     unfinished = [job for job in jobs if not job.is_done]

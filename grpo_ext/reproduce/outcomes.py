@@ -72,7 +72,7 @@ def obstacle(matrix: Matrix, claim: Claim) -> str:
 
 
 def is_met(matrix: Matrix, needs: Needs) -> bool:
-    """Return whether the package has what a claim needs."""
+    """Return whether the package has the reward and the recipe key that a claim needs."""
     from grpo_ext.rewards.registry import names
 
     if needs.reward is not None and needs.reward not in names():

@@ -82,7 +82,7 @@ def write_page(outcomes: list[Outcome], folder: Path, about: str) -> Path:
     Args:
         outcomes: the outcomes of all claims.
         folder: the folder for both files.
-        about: a line of text that says what was run.
+        about: a line of text that describes the runs.
     """
     figures = [as_json(outcome) for outcome in outcomes]
     figures_json = json.dumps(figures, indent=1, ensure_ascii=False)

@@ -22,9 +22,9 @@ UNTIDY = 0.5  # share of the demonstrations with a tag omitted, doubled or mispl
 
 
 def untidy_tags(demonstrations: Demonstrations) -> Demonstrations:
-    """Return a generator like `demonstrations`, in which a share `UNTIDY` has faulty tags.
+    """Wrap a function so that a share `UNTIDY` of its demonstrations has a faulty tag.
 
-    This leaves the format for GRPO to teach.
+    A demonstration without all tags is left unchanged. This leaves the format for GRPO to teach.
     """
 
     def with_faults(task: Task, count: int, *, seed: int = 0) -> Iterator[Demonstration]:
@@ -39,9 +39,9 @@ def untidy_tags(demonstrations: Demonstrations) -> Demonstrations:
 
 
 def line_only(demonstrations: Demonstrations) -> Demonstrations:
-    """Return a generator like `demonstrations`, in which completions have no thoughts or tags.
+    """Wrap a function so that each completion contains only the text of its answer, without tags.
 
-    Only the text of the answer is left.
+    A completion without an answer is left unchanged.
     """
 
     def answers(task: Task, count: int, *, seed: int = 0) -> Iterator[Demonstration]:

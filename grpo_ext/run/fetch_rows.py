@@ -86,7 +86,7 @@ def find_source(name: str, config: str | None = None) -> Source:
 def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) -> list[RowsFile]:
     """Write the rows of a data set to one jsonl file for each split, as `file_name` names it.
 
-    An existing file is kept if it has the same rows; it is never overwritten with others.
+    An existing file must have the same content; a file with other content is never overwritten.
 
     Args:
         source: the data set.

@@ -1,4 +1,4 @@
-"""Build what a recipe describes: its rows, its rewards and the arguments of its model."""
+"""Build the rows, the rewards and the model arguments that a recipe describes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Rows: TypeAlias = Dataset | IterableDataset
 
 
 def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool = True) -> Rows:
-    """Return the training examples of a recipe; those of several tasks are mixed by their shares.
+    """Return the training examples of a recipe; several tasks are mixed by their shares.
 
     Args:
         recipe: a recipe with one task or several.
@@ -54,7 +54,7 @@ def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool =
 
 
 def eval_rows(recipe: Recipe, *, streaming: bool = False, prompts: bool = True) -> Rows:
-    """Return the held-out examples of a recipe; those of several tasks are mixed, each used once.
+    """Return the held-out examples of a recipe; several tasks are mixed, with each example once.
 
     Args:
         recipe: a recipe with one task or several.

@@ -1,4 +1,4 @@
-"""What a training process does for the launcher that started it.
+"""The duties of a training process toward the launcher that started it.
 
 It verifies the number of ranks, reports readiness and its exit code, dies with the launcher, and
 shuts down cleanly.
@@ -67,10 +67,10 @@ def report_exit(code: int) -> int:
 def leave_ranks() -> None:
     """Destroy the process group, if there is one, and the groups of a vLLM engine.
 
-    If it were left, a gloo thread could free the tensors of its last collective while Python shuts
-    down, which aborts the process (SIGABRT, "terminate called without an active exception"). No
-    trainer may be in scope any more: it would hold the group, and that thread and the one that
-    frees the trainer could wait for each other.
+    Otherwise a gloo thread could free the tensors of its last collective while Python shuts down,
+    which aborts the process (SIGABRT, "terminate called without an active exception"). No trainer
+    may still be in scope: it holds the group, so the gloo thread and the thread that frees the
+    trainer could wait for each other.
     """
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""The rows of one task that a recipe trains on, and those that it is evaluated on."""
+"""Get the training and the evaluation rows of one task of a recipe, and filter them."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def eval_rows_of(
 
 
 def why_empty(name: str, filters: list[RowFilter]) -> str:
-    """Return the error message for a stream of which no row is left.
+    """Return the error message for a stream that has no rows left after its filters.
 
     Args:
         name: the name of the data set.

@@ -119,10 +119,11 @@ def group_of(row: Row) -> tuple[object, ...]:
 
 
 class Explainer:
-    """Explains the scores of completions with the rewards of a run, whose folder is untrusted.
+    """Explains the scores of completions with the rewards of a run.
 
-    Options must have the types that the reward declares, as in a recipe. Rewards that are unknown
-    here, have no explanation or have invalid options are skipped.
+    The folder of the run is untrusted: options must have the types that the reward declares, as in
+    a recipe. Unknown rewards, and those without an explanation or with invalid options, are
+    skipped.
 
     Args:
         rewards: the rewards of the run, from `run.json`.

@@ -163,7 +163,7 @@ def about(run: RunData) -> dict[str, Any]:
 
 
 def logged(run: RunData) -> dict[str, Any]:
-    """Return what the page shows of a run's metrics: panels, more panels, facts and alarms."""
+    """Return a run's metrics in the form the page shows: panels, more panels, facts and alarms."""
     columns = by_metric(run.metrics)
     facts = []
     for key in ("time", "num_tokens", "train_runtime"):

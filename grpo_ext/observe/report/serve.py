@@ -1,4 +1,4 @@
-"""Serve the live report at 127.0.0.1: the page, and what was logged since the last request.
+"""Serve the live report at 127.0.0.1: the page, and the lines logged since the last request.
 
 The server answers only GET requests for the page and its data, and only if the Host header names
 this server, so that a page of another site cannot read the data through a name that resolves to

@@ -208,7 +208,7 @@ def groups_of(samples: Samples) -> list[Samples]:
 
 @measure
 def groups_with_a_right_one(runs: Runs, success: str, steps: int = 5) -> Figure | None:
-    """Return the chance that a group as large as 1 / success rate has a correct completion.
+    """Return the chance that a group as large as 1 / success rate contains a correct completion.
 
     This is pass@k for groups of that size, drawn without replacement from the groups of the first
     steps; smaller groups are left out. Returns `None` if none of the completions is correct, or if
