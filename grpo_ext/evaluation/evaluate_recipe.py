@@ -295,7 +295,7 @@ def load_model(recipe: Recipe, model_name: str) -> Any:
 
 
 def init_kwargs(recipe: Recipe, model_name: str) -> dict[str, Any]:
-    """Return keyword arguments for loading a model; `revision` is set only for the recipe's model."""
+    """Return keyword arguments for loading a model; only the recipe's model gets its revision."""
     init = model_init_kwargs(recipe)
     if model_name != recipe.model.model_name_or_path:
         init.pop("revision")
