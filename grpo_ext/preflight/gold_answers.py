@@ -116,10 +116,10 @@ def report_equal(rows: Sequence[tuple[int, Row]], findings: Findings) -> None:
 
 
 def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Findings) -> None:
-    """Report gold answers of the first `SCORED_ROWS` rows that the reward cannot read or scores 0.
+    """Report gold answers that the reward cannot read or scores 0.
 
     Args:
-        rows: the rows with a gold answer, with their numbers.
+        rows: the rows with a gold answer, with their numbers; the first `SCORED_ROWS` are scored.
         reward: one of `ANSWER_REWARDS`.
         findings: receives the problem or note.
     """

@@ -34,7 +34,7 @@ def stop_strings_that_are_no_texts(v: Values, _: int) -> Iterator[Problem]:
 
 
 def options_that_the_engine_lacks(v: Values, _: int) -> Iterator[Problem]:
-    """Options must exist in the engine: transformers ignores others, and vLLM refuses them late.
+    """Options must exist in the engine: transformers ignores others, vLLM refuses them once loaded.
 
     Nothing is checked for a sampler that was passed to the trainer.
     """
