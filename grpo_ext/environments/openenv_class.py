@@ -36,7 +36,7 @@ class OpenEnvEnvironment(SteppedEnvironment):
 
     Raises:
         ValueError: if there is no such class, it lacks `reset` or `step`, it calls tools by MCP, or
-            `action` is not a class of pydantic.
+            `action` is not a pydantic model.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class OpenEnvEnvironment(SteppedEnvironment):
             self._action_class = load_class("action", action, {})
             if not issubclass(self._action_class, BaseModel):
                 raise ValueError(
-                    f"the class of actions {action} is not one of pydantic, as OpenEnv's are. Name "
-                    "such a class in `action`."
+                    f"the class of actions {action} is not a pydantic model, as OpenEnv's actions "
+                    "are. Name a pydantic model in `action`."
                 )
 
     def action(self, text: str) -> object:
@@ -91,7 +91,7 @@ class OpenEnvEnvironment(SteppedEnvironment):
 
 
 def annotated_action(cls: type) -> type[BaseModel] | None:
-    """Return the first class of pydantic in the annotations of `step`'s parameters, else `None`."""
+    """Return the first pydantic model among the annotated parameters of `step`, else `None`."""
     step: Any = cls.step  # type: ignore[attr-defined]
     try:
         hints = list(typing.get_type_hints(step).items())

@@ -74,15 +74,15 @@ class Replay:
         except BaseException as error:
             self.failures += 1
             logger.warning(
-                f"{self.rules.name}: a new instance for an episode that is played again could not "
-                f"be made: {type(error).__name__}: {error}"
+                f"{self.rules.name}: a new instance could not be created to play an episode again: "
+                f"{type(error).__name__}: {error}"
             )
             return
         self.world = GuardedEnvironment(environment, self.rules, self.row["seed"])
         self.world.begin(self.row)
 
     def open(self, world: GuardedEnvironment) -> None:
-        """Wait for the text of `reset`, and give the environment up if it failed or differs.
+        """Wait for the text of `reset`; give the environment up if it failed or the text differs.
 
         Args:
             world: the new environment.
@@ -91,7 +91,7 @@ class Replay:
         self._check(world, self._expected_opening in (None, self.opening))
 
     def hear(self, world: GuardedEnvironment, exchange: Exchange) -> None:
-        """Wait for the answer to a turn, and give the environment up if it failed or differs.
+        """Wait for the answer to a turn; give the environment up if it failed or the text differs.
 
         Args:
             world: the new environment.

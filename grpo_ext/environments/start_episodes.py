@@ -94,9 +94,9 @@ def check_environment_names(names: Iterable[object], environments: Collection[st
         if name is None or (isinstance(name, str) and name in environments):
             continue
         raise ValueError(
-            "environments: a row has another name in its column `environment`: "
-            f"{unknown('environment', str(name)[:100], environments)} A row without an "
-            "environment has null there."
+            "environments: the column `environment` of a row has no name of an environment: "
+            f"{unknown('environment', str(name)[:100], environments)} For a row without an "
+            "environment, write null there."
         )
 
 

@@ -99,8 +99,8 @@ class VerifiersEnvironment(Environment):
         after = contents(self._messages)
         if after[:-1] != before[:-1] or not after[-1].startswith(before[-1]):
             raise ValueError(
-                "setup_state changes the prompt. Only text at its end can be added, because the "
-                "rows have the prompt."
+                "setup_state changes the prompt. It may only add text at the end, because the "
+                "rows already contain the prompt."
             )
         return after[-1][len(before[-1]) :] or None
 

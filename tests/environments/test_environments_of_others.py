@@ -237,7 +237,7 @@ def test_an_action_of_openenv_is_read_without_thoughts_and_tags(server):
 
 
 def test_a_class_of_actions_that_is_not_of_pydantic_is_refused(server):
-    with pytest.raises(ValueError, match="is not one of pydantic, as OpenEnv's are"):
+    with pytest.raises(ValueError, match="is not a pydantic model, as OpenEnv's actions are"):
         episode_rules({"name": f"openenv:{server}:Echo", "action": f"{server}:Old"})
 
 
