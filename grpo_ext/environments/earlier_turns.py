@@ -98,9 +98,9 @@ def sampled_turn(prompt: str) -> str:
 
 
 def options_of_thoughts(template: str) -> list[tuple[str, bool]]:
-    """Return each template option whose name refers to thoughts, with each value to try.
+    """Return the names in a template that contain `think` or `reason`, with each value to try.
 
-    The option that switches thoughts off comes last.
+    Some of them may not be options. `enable_thinking`, which can switch thoughts off, comes last.
     """
     names = {*NAME_OF_OPTION.findall(template)}
     last_is_off = sorted(names, key=lambda name: (name == NO_THOUGHTS, name))

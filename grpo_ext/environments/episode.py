@@ -340,7 +340,7 @@ class Episode:
 
     @property
     def seconds(self) -> float:
-        """Seconds until the environment answered, including the turns that were played again."""
+        """Seconds until `reset` and the answers returned, also of turns that were played again."""
         return self._retries.seconds + self.world.seconds
 
     def _replayed(self) -> Replay | None:

@@ -44,7 +44,7 @@ class EnvironmentFailure(UserCodeFailure):
 
 
 def advice_on(method: str, error: BaseException) -> str:
-    """Return what to do about an error in a call of an environment's method."""
+    """Return advice on an error in a call of an environment's method."""
     if isinstance(error, MissingColumn):
         return "Add the column to the rows, or read one that they have."
     if is_of_user_code(error):
@@ -153,7 +153,7 @@ class EnvironmentFailures:
             )
 
     def report(self) -> list[FailureReport]:
-        """Return a report on each method and tool: its calls since this was last called."""
+        """Return a report on each method and tool that covers its calls since the last report."""
         reports = []
         for method, count in self.methods.items():
             calls_before, failed_before = self._reported.get(method, (0, 0))

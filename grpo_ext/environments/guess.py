@@ -64,7 +64,8 @@ class Guess(Environment):
 def number_in(text: str) -> int | None:
     """Return the whole number in the answer tags of a turn, or in its text if there are no tags.
 
-    Thoughts are ignored. Returns `None` if there is no number, or more than one.
+    Thoughts and signs are ignored. Returns `None` if there is no number, more than one, or one of
+    more than nine digits.
     """
     answer = last_answer(text) or without_thoughts(text)
     numbers = re.findall(r"\d{1,9}", answer)

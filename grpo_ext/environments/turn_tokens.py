@@ -243,7 +243,7 @@ class TurnTokens:
         return False
 
     def _around_opening(self, messages: list[Message], opening: str) -> tuple[str, str, str]:
-        """Return what the template writes before `opening`, for `opening`, and after it.
+        """Return the template's text before `opening`, in place of `opening`, and after it.
 
         `opening` is the end of the last message.
 
@@ -329,7 +329,7 @@ class TurnTokens:
         self._read_template(shapes)
 
     def _option_that_keeps_turns(self, shapes: list[Shape]) -> str:
-        """Return a template option that keeps earlier turns; empty if there is none."""
+        """Return an option that keeps turns, such as `preserve_thinking: true`, or `""`."""
         options = self._options
         try:
             for name, value in options_of_thoughts(str(self.tokenizer.chat_template)):
@@ -341,7 +341,7 @@ class TurnTokens:
         return ""
 
     def _refusal(self, shapes: list[Shape]) -> ValueError | None:
-        """Return why the template cannot be used with the present options; `None` if it can."""
+        """Return the error of the template with the present options; `None` if it can be used."""
         try:
             self._read_template(shapes)
         except ValueError as error:
@@ -437,7 +437,7 @@ class TurnTokens:
 
 
 def trained_turns(chat_template: str | dict[str, str] | None) -> str:
-    """Describe the tokens of an episode that are trained on, and what writes the others.
+    """Describe which tokens of an episode are trained on, and which template writes the others.
 
     Args:
         chat_template: the template of the tokenizer of a `TurnTokens`.

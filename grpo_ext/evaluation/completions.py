@@ -29,7 +29,7 @@ Row = dict[str, Any]  # a row of a data set, by column name
 
 @dataclass(frozen=True)
 class Decoding:
-    """How to decode completions.
+    """Settings for decoding completions, greedily or by sampling.
 
     Raises:
         ValueError: for several samples at temperature 0.

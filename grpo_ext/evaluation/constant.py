@@ -158,6 +158,8 @@ def constant_figures(samples: list[Sample], names: Sequence[str]) -> dict[str, f
 def beats_constant(figures: Mapping[str, Any], key: str) -> bool | None:
     """Return whether a metric is significantly above the score of the best constant answer.
 
+    Unknown standard errors count as 0.
+
     Args:
         figures: the logged metrics of one evaluation.
         key: the name of the metric, such as `eval_countdown`, or `eval_rewards/countdown/mean` of
@@ -253,9 +255,9 @@ def is_outcome_key(key: str, outcome: str) -> bool:
 
 
 def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list[str]:
-    """Return a sentence for each outcome metric that is not above the best constant answer.
+    """Return a sentence for each outcome metric that is not clearly above the best constant answer.
 
-    Metrics of single tasks are included; those without a constant answer's score are not.
+    Metrics of single tasks are included. Metrics without a constant answer's score are left out.
     """
     doubts = []
     for key in figures:

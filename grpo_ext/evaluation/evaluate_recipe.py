@@ -277,13 +277,13 @@ def evaluate_on(
 
 
 def load_tokenizer(recipe: Recipe, model_name: str) -> Any:
-    """Return the tokenizer of a model, which pads on the left."""
+    """Return a model's tokenizer, with padding on the left."""
     trust = recipe.training.trust_remote_code
     return AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
 
 
 def load_model(recipe: Recipe, model_name: str) -> Any:
-    """Load a model with the settings of the recipe, on the GPU if there is one it may use."""
+    """Load a model with the settings of the recipe, on a GPU if there is one, unless `use_cpu`."""
     training = recipe.training
     model: Any = AutoModelForCausalLM.from_pretrained(
         model_name,

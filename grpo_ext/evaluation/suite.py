@@ -33,7 +33,7 @@ HARNESS = "lm_eval"
 
 @dataclass(frozen=True)
 class Suite:
-    """What to evaluate with the harness.
+    """The tasks to evaluate with the harness, and the settings of the evaluation.
 
     Args:
         names: names of tasks, groups or tags of the harness.
@@ -130,7 +130,7 @@ def check_names(names: list[str], manager: TaskManager) -> None:
 
 
 def run_tasks(model: LM, tasks: TaskDict, suite: Suite, chat_template: bool) -> dict[str, Any]:
-    """Run tasks with the seeds of the harness's command line, and return what the harness returns.
+    """Run tasks with the seeds of the harness's command line, and return the harness's results.
 
     A task that does not set its number of few-shot examples gets none.
 

@@ -100,7 +100,7 @@ class Claim(Section):
 
 
 class Start(Section):
-    """The model that tiny runs start from: a demo's, with changes to its supervised training."""
+    """The model that tiny runs start from: a demo's model with other supervised training."""
 
     demo: str  # a name in `grpo_ext.demo.demos.DEMOS`
     demonstrations: Literal["demo", "untidy_tags", "line_only"] = "demo"

@@ -82,9 +82,10 @@ def launch_command(
 def threads_of(recipe: Recipe) -> int | None:
     """Return the number of threads per process for a recipe's model: 1 if it is tiny, else `None`.
 
-    With a tiny model, threads would wait for each other longer than they compute. Only the model
-    decides: a different number of threads rounds sums differently, and a run would not resume bit
-    for bit. Returns `None` also with a GPU, or if `OMP_NUM_THREADS` is set.
+    With a tiny model, threads would wait for each other longer than they compute. On a machine the
+    number depends only on the model, because a run with another number of threads rounds sums
+    differently, and would not resume bit for bit. Returns `None` also with a GPU, if
+    `OMP_NUM_THREADS` is set, or if the size of the model is unknown.
     """
     if gpu_is_there() or "OMP_NUM_THREADS" in os.environ:
         return None

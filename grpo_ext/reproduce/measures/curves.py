@@ -109,7 +109,7 @@ def later(
     second: str,
     share: float = 0.5,
 ) -> Figure | None:
-    """Return how many steps later `second` reaches `share` of its rise than `first` does.
+    """Return how many steps after `first` the metric `second` reaches a share of its own rise.
 
     Returns `None` if one of the metrics did not rise.
 
@@ -156,11 +156,10 @@ def noisier(runs: Runs, first: str, second: str) -> Figure | None:
 def dip(runs: Runs, metric: str) -> Figure | None:
     """Return the depth of a curve's dip, corrected for the dip that pure noise would show.
 
-    The depth is the smaller of the fall to the lowest part and the rise after it.
-
-    The lowest of m means of noise is below their mean by about sqrt(2 ln m) standard errors, which
-    is subtracted. The result is negative if the curve only falls or only rises. Returns `None` if
-    there are too few values.
+    The depth is the smaller of the fall to the lowest part and the rise after it. The lowest of m
+    means of noise is below their mean by about sqrt(2 ln m) standard errors, which is subtracted,
+    so the result is negative if the curve only falls or only rises. Returns `None` if there are too
+    few values.
     """
     values = values_of(runs[0], metric)
     count = ends(len(values))
