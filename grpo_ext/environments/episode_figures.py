@@ -17,7 +17,7 @@ class EpisodeCounts:
     at_turn_limit: bool  #: ended because it reached the maximum number of turns
     at_length_limit: bool  #: ended because no room was left for tokens
     cut_answers: int  #: answers of the environment that were too long and have been cut off
-    failures: int  #: calls on which the environment failed, also before it was retried
+    failures: int  #: calls on which the environment failed, including those before a retry
     left_out: bool  #: neither scored nor trained on, because the environment failed
     tokens: int  #: tokens that the model wrote
     seconds: float  #: seconds until `reset` and the answers of the environment returned

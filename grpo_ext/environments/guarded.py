@@ -44,7 +44,7 @@ class GuardedEnvironment:
         self.broken = False  # whether a method has failed; a tool that is late does not count
         self.calls = 0  # calls of tools
         self.failed_calls = 0  # calls of tools that failed for any reason
-        self.calls_by_tool: Counter[str] = Counter()  # those that named a tool
+        self.calls_by_tool: Counter[str] = Counter()  # by the name of a tool that exists
         self.seconds = 0.0  # seconds until `reset` and the answers returned
         self._asked_at = 0.0
         self._done_at: list[float] = []  # when each of `_results` was there

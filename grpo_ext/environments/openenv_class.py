@@ -16,7 +16,7 @@ from grpo_ext.common.modules import load_class
 from grpo_ext.environments.stepped import InvalidAction, SteppedEnvironment
 from grpo_ext.rewards.answers import last_answer, without_thoughts
 
-OUTCOME = {"done", "reward", "metadata"}  # fields of OpenEnv's observations beside what is observed
+OUTCOME = {"done", "reward", "metadata"}  # fields of OpenEnv's observations that are not observed
 
 
 class OpenEnvEnvironment(SteppedEnvironment):

@@ -52,7 +52,7 @@ class Replay:
         self.row = row
         self.exchanges = exchanges
         self._expected_opening = opening
-        #: the new environment, which has answered the call; `None` if all of them failed, too
+        #: the new environment that has answered the call; `None` if all new ones failed
         self.world: GuardedEnvironment | None = None
         self.opening = ""  #: the text that its `reset` returned
         self.answer: list[Message] = []  #: its answer to the last turn; empty if there was none

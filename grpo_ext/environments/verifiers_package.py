@@ -55,7 +55,7 @@ class VerifiersEnvironment(Environment):
         self._env = load(package, json.dumps(args or {}, sort_keys=True))
         self._rollout: Any = None  # the state of the episode
         self._messages: list[Any] = []  # the conversation so far
-        self._cut_off: str | None = None  # text of a turn for which there was no room
+        self._cut_off: str | None = None  # text of the last turn if it was cut off
         self._scored_turns = 0  # turns of the episode when it was last scored
         self._is_clean = True
         self._one_call = asyncio.Lock()  # the calls of a turn are recorded one after another

@@ -20,5 +20,5 @@ SAMPLE: dict[str, FieldType] = {
     "finish_reason": str,
     "length": int | float,
 }
-# Further fields by which the report lists completions: the task, and figures of an episode.
+# Further fields that the report shows for completions: the task, and figures of an episode.
 INDEXED = ("task", "turns", "end", "environment_time")

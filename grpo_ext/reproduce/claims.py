@@ -83,7 +83,7 @@ class Claim(Section):
     measure: str  # a name in `grpo_ext.reproduce.measures.MEASURES`
     runs: tuple[str, ...] = ()  # in the order that the measure expects
     arguments: dict[str, Any] = {}  # further arguments of the measure
-    figure: str  # what the measured number is
+    figure: str  # a description of the measured number
     expected: Range
     scale: Scale = "tiny"  # the smallest scale at which `expected` applies
     why: str = ""  # why it does not apply at a smaller scale, or without what the claim needs

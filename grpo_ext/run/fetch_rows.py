@@ -202,7 +202,7 @@ def write_rows(path: Path, rows: Dataset, title: str) -> None:
 def as_json(row: dict[str, Any]) -> str:
     """Return a row as one line of JSON; raise `TypeError` for values that JSON cannot hold."""
     text = json.dumps(row, ensure_ascii=False)
-    if "NaN" in text or "Infinity" in text:  # which may also be words of a text
+    if "NaN" in text or "Infinity" in text:  # perhaps only as words in a text
         text = json.dumps(finite(row, "", {}), ensure_ascii=False)
     return text
 
