@@ -64,15 +64,18 @@ def without_collector() -> Iterator[None]:
 def load_file(path: str | Path) -> ModuleType:
     """Import a Python file and return its module; each process runs the file only once.
 
+    If the file has been imported under another name, such as by `import`, return that module.
+
     Raises `FileNotFoundError` if there is no such file, `ImportError` if it is not a Python file or
     calls `sys.exit`, and any error that the file itself raises.
     """
     path = Path(path).expanduser().resolve()
     if not path.is_file():
         raise FileNotFoundError(f"no file at {path}")
+    imported = module_of_file(path)
+    if imported is not None:
+        return imported
     name = f"{path.stem}_{zlib.crc32(str(path).encode()):08x}"
-    if name in sys.modules:
-        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
@@ -85,6 +88,20 @@ def load_file(path: str | Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def module_of_file(path: Path) -> ModuleType | None:
+    """Return the imported module of a file, if there is one other than `__main__`.
+
+    `path` is absolute, without symbolic links.
+    """
+    for name, module in list(sys.modules.items()):
+        if name == "__main__":  # the program itself, which may not have run to its end
+            continue
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if isinstance(file, str) and file.endswith(path.name) and Path(file).resolve() == path:
+            return module
+    return None
 
 
 @contextmanager
@@ -156,12 +173,18 @@ def optional_package(name: str, requirement: str) -> ModuleType:
 def load_module(name: str, file: str | None = None) -> ModuleType:
     """Import and return the module `name`; if it or one of its imports is missing, load `file`.
 
+    If `load_file` has already imported the file of the module, return that module.
+
     Raises `ModuleNotFoundError` if no `file` is given, `ImportError` if the module calls
     `sys.exit`, and any other error that the module or `load_file` raises.
     """
     try:
         with exits_as_errors(name):
-            return importlib.import_module(name)
+            spec = None if name in sys.modules else importlib.util.find_spec(name)
+            imported = None
+            if spec is not None and spec.origin is not None:
+                imported = module_of_file(Path(spec.origin).resolve())
+            return imported or importlib.import_module(name)
     except ModuleNotFoundError:
         if file is None:
             raise

@@ -20,6 +20,7 @@ THOUGHT_FIELDS = ("reasoning_content", "thinking")
 THOUGHT = "a thought"
 CONTENT_TYPE = "<|constrain|>"  # gpt-oss may write it before the type of the arguments
 BUILT_IN = "<|python_tag|>"  # Llama's mark of calls that its template writes for built-in tools
+INCOMPLETE = "error: the turn ended before the call was complete; write a shorter turn"
 UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"
 NOT_ALONE = (
     "error: the call was not made; write it alone, in the form of the instructions, with no other "

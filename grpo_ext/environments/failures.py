@@ -139,6 +139,7 @@ class EnvironmentFailures:
         """
         count = self._count(tool)
         count.add([False])
+        count.last_error = error
         self.raised[tool] += 1
         if count.is_new_kind(error):
             logger.warning(

@@ -26,7 +26,7 @@ class PlayedEpisode:
     end: End
     state: dict[str, Any]  #: the environment's state, as rewards read it
     counts: EpisodeCounts  #: turns, calls, failures, seconds
-    errors: list[str]  #: the last traceback of each method of the environment that failed
+    errors: list[str]  #: the last traceback of each method that failed and each tool that raised
 
 
 class NoTokens(TurnTokens):
@@ -54,7 +54,8 @@ def play(
         turns: the turns of the model: texts, and calls of tools of the form
             `{"name": "check", "arguments": {"expression": "3 + 4"}}`. Turns after the end of the
             episode are not played.
-        row: the row of the data set that `reset` gets; by default, an empty one.
+        row: the row of the data set that `reset` gets, with a seed of its own if it has no column
+            `seed`; by default, a row without columns.
 
     Raises:
         ValueError: if `rules_of` refuses the environment, or a turn is neither a text nor a call.
@@ -73,7 +74,7 @@ def play(
         state = episode.world.state()
     finally:
         close_played([rules], lasting=True)
-    errors = [count.last_error for count in rules.failures.methods.values() if count.failed]
+    errors = [count.last_error for count in rules.failures.methods.values() if count.last_error]
     return PlayedEpisode(
         prompt=episode.prompt,
         messages=episode.messages,
@@ -109,7 +110,7 @@ def message_of(turn: Turn) -> Message:
     """Return a turn as a chat message; raise `ValueError` if it is neither a text nor a call."""
     if isinstance(turn, str):
         return {"role": "assistant", "content": turn}
-    if isinstance(turn, Mapping) and "name" in turn:
+    if isinstance(turn, Mapping) and "name" in turn and turn.keys() <= {"name", "arguments"}:
         function = {"name": turn["name"], "arguments": turn.get("arguments", {})}
         call = {"type": "function", "function": function}
         return {"role": "assistant", "content": "", "tool_calls": [call]}

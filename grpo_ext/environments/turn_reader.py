@@ -10,6 +10,7 @@ from grpo_ext.common.user_code import TooLate, deadline
 from grpo_ext.environments.bare_calls import (
     BUILT_IN,
     CONTENT_TYPE,
+    INCOMPLETE,
     NOT_ALONE,
     QUESTION,
     UNREADABLE,
@@ -67,13 +68,14 @@ class TurnReader:
         if as_call != ids and not message.get("tool_calls"):
             message = self._parsed(text, ids, prefix)
             if message.get("tool_calls"):
-                return self._faulty(text, message, ids, UNREADABLE)
+                return self._faulty(text, message, ids, INCOMPLETE)
         if message.get("tool_calls"):
             if self.bare is None or self._writes_back(self.bare, message, ids, prefix):
                 return message, None
             return self._faulty(text, message, ids, NOT_ALONE)
         if self._begins_a_call(ids):
-            return self._faulty(text, message, ids, UNREADABLE)
+            is_complete = bool(ids) and ids[-1] in self.ends
+            return self._faulty(text, message, ids, UNREADABLE if is_complete else INCOMPLETE)
         return message, None
 
     def _parsed(self, text: str, ids: list[int], prefix: list[int]) -> Message:

@@ -1,8 +1,11 @@
 """Episodes with given turns, without a model."""
 
+import importlib
+
 import pytest
 
-from grpo_ext import play
+from grpo_ext import Environment, play
+from grpo_ext.common.modules import load_file, load_module
 from grpo_ext.environments.open_environments import _opened
 from tests.support.worlds import Counting, Faulty
 
@@ -55,6 +58,60 @@ def test_failures_are_named_with_file_and_line():
     assert "RuntimeError: no idea" in error and "worlds.py" in error
 
 
+def test_tools_that_raise_are_named_with_file_and_line():
+    class Shop(Environment):
+        """A tool with a mistyped attribute, and one that refuses its argument."""
+
+        def reset(self, row):
+            return ""
+
+        def tools(self):
+            return [self.look]
+
+        def look(self, item: str) -> str:
+            """Look.
+
+            Args:
+                item: The item.
+            """
+            return self.lookd[item]
+
+    played = play(Shop(), [{"name": "look", "arguments": {"item": "tea"}}])
+    [error] = played.errors
+    assert "AttributeError: 'Shop' object has no attribute 'lookd'" in error
+    assert "test_play.py" in error
+    assert (played.counts.failures, played.counts.failed_calls) == (0, 1)
+
+
+def test_a_file_is_imported_once_under_whatever_name(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    text = REWARD_AND_WORLD.format(reward="paid_first")
+    (tmp_path / "named_first.py").write_text(text)
+    (tmp_path / "file_first.py").write_text(REWARD_AND_WORLD.format(reward="paid_second"))
+    module = importlib.import_module("named_first")
+    assert load_file("named_first.py") is module
+    assert play({"name": "named_first.py:World"}, ["a"]).end == "environment"
+    module = load_file("file_first.py")
+    assert load_module("file_first") is module
+    assert play({"name": "file_first:World"}, ["a"]).end == "environment"
+
+
+REWARD_AND_WORLD = """
+import grpo_ext
+
+
+@grpo_ext.register("{reward}")
+def reward(completions):
+    return [0.0 for _ in completions]
+
+
+class World(grpo_ext.Environment):
+    def step(self, text):
+        return "", True
+"""
+
+
 def test_environments_that_play_makes_are_closed(tmp_path):
     file = tmp_path / "closing.py"
     file.write_text(CLOSING)
@@ -69,5 +126,6 @@ def test_environments_that_play_makes_are_closed(tmp_path):
 def test_what_is_no_environment_or_turn_is_refused():
     with pytest.raises(ValueError, match="pass an instance of a class"):
         play(Counting, ["a"])
-    with pytest.raises(ValueError, match="a text or a call"):
-        play(Counting(), [7])
+    for turn in (7, {"name": "check", "args": {}}):
+        with pytest.raises(ValueError, match="a text or a call"):
+            play(Counting(), [turn])
