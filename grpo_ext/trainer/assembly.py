@@ -77,12 +77,12 @@ class Parts:
                 "max_slots_per_prompt does not work with a multimodal processor, or with tools "
                 "that TRL itself calls. Remove max_slots_per_prompt."
             )
-        generated_by_trl = by_trl or (trainer.as_trl and sampler is None)
-        if generated_by_trl and not args.use_vllm and stop_strings_of(args.generation_kwargs):
+        stops = stop_strings_of(args.generation_kwargs)
+        if (by_trl or trainer.as_trl) and stops and not args.use_vllm:
             raise ValueError(
-                "TRL itself generates here, which cannot end completions with stop_strings: with a "
-                "multimodal processor, with tools that TRL calls, or with "
-                "`loss_normalization: micro_batch`. Remove stop_strings from generation_kwargs."
+                "stop_strings do not work where TRL itself generates: with a multimodal processor, "
+                "with tools that TRL calls, or with `loss_normalization: micro_batch`. Remove "
+                "stop_strings from generation_kwargs."
             )
         if sampler is not None and trainer.as_trl:
             raise ValueError(
