@@ -59,7 +59,11 @@ def write_rewards(
         if specs:
             draft.write("reward_weights", weights)
     elif weights is not None:
-        draft.remark(setting, "reward_weights and the rewards differ in number.")
+        draft.remark(
+            setting,
+            "reward_weights was left out, because it does not have one weight for each reward. "
+            "Write it by hand.",
+        )
     if specs:
         draft.write("reward_funcs", specs)
     else:

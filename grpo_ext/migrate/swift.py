@@ -78,8 +78,8 @@ def write_data(draft: Draft) -> None:
         if not Path(match["name"]).suffix:
             draft.remark(
                 setting,
-                "an id of ModelScope, unless --use_hf true was set: write the name that the data "
-                "has on the Hugging Face hub, or a file.",
+                "it is an id of ModelScope, unless --use_hf true was set. Write the name of the "
+                "data set on the Hugging Face hub, or a file.",
             )
     if len(names) > 1:
         draft.remark(setting, "only the first data set was taken over. Put all rows into one.")
@@ -109,7 +109,7 @@ def write_prompt(draft: Draft) -> None:
         return
     if str(system.value).endswith((".txt", ".md")):
         draft.missing["system_prompt"] = f"the text of {system.value}"
-        draft.remark(system, "a file. Write its text as system_prompt.")
+        draft.remark(system, "it names a file. Write the content of the file as system_prompt.")
     else:
         draft.write("system_prompt", system.value, system)
 
@@ -136,7 +136,9 @@ def write_sharding(draft: Draft) -> None:
         return
     ours = DEEPSPEED.get(str(setting.value).removesuffix("_offload"))
     if ours is None:
-        draft.remark(setting, "not taken over. Write accelerate_config: a file of accelerate.")
+        draft.remark(
+            setting, "not taken over. Write the path of an accelerate config in accelerate_config."
+        )
     else:
         draft.write("accelerate_config", ours, setting)
     if str(setting.value).endswith("_offload"):

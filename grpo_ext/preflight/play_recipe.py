@@ -128,7 +128,10 @@ def nth_row(rows: Rows, number: int) -> Row:
         count += 1
         if count == number:
             return row
-    raise ValueError(f"there is no row {number}: the recipe has {count} training rows.")
+    raise ValueError(
+        f"there is no row {number}: the recipe has {count} training rows. Choose one of them with "
+        "--row."
+    )
 
 
 def read_turns(path: Path) -> list[str]:

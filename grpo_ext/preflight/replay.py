@@ -76,8 +76,8 @@ def read_sample(path: Path, number: int) -> Row:
         return row_of(nth_line(path, number), {**SAMPLE, **EPISODE})
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"Line {number} of {path} cannot be played again, because it holds no episode: "
-            f"{error}. Lines of earlier versions lack `ids_checksum`."
+            f"Line {number} of {path} cannot be played again: {error}. Choose a line that contains "
+            "an episode with --line. Lines of earlier versions lack `ids_checksum`."
         ) from error
 
 

@@ -191,9 +191,9 @@ def test_the_model_plays(run, capsys):
         ({"messages": [{"role": "assistant", "raw": 7}]}, "`raw` of a turn must be a text"),
         ({"messages": [{"role": "assistant", "raw": "a", "raw_ids": [10**9]}]}, "not token ids"),
         ({"messages": [{"role": "assistant", "raw": "a", "raw_ids": "x"}]}, "not token ids"),
-        ({"messages": 3}, "holds no episode"),
+        ({"messages": 3}, "cannot be played again"),
         ({"seed": 1}, "No row of the recipe"),
-        ({"ids_checksum": None}, "holds no episode"),
+        ({"ids_checksum": None}, "cannot be played again"),
     ],
 )
 def test_a_damaged_line_is_refused(run, tmp_path, capsys, change, words):
