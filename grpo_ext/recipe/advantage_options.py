@@ -29,7 +29,7 @@ class AdvantageOptions:
         std_estimator (`str`, defaults to `"sample"`): the standard deviation of rewards. `"sample"`
             divides by n - 1, as TRL does; `"population"` divides by n, as the GRPO paper does.
         advantage_normalizer (`str`, defaults to `"all"`): which completions count in the divisor of
-            the policy term: `"all"`, or `"useful"`, those in groups whose rewards differ.
+            the policy term: `"all"`, or with `"useful"` only those in groups whose rewards differ.
     """
 
     std_estimator: Literal["sample", "population"] = "sample"

@@ -55,9 +55,9 @@ def as_yaml(values: Mapping[str, Any]) -> str:
 def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
     """Return the (saved, new) values of changed keys that affect training.
 
-    The recipe is first adapted to this machine, and then compared with the one saved in `folder`; a
-    missing key counts as its default. Return an empty dict if no recipe was saved or it cannot be
-    read.
+    The recipe is first adapted to this machine, and then compared with the recipe saved in
+    `folder`; a missing key counts as its default. Return an empty dict if no recipe was saved or it
+    cannot be read.
     """
     try:
         saved = {key: value for key, (value, _) in read_yaml(folder / SAVED, folder).items()}

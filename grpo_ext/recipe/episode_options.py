@@ -93,7 +93,7 @@ def environments_of_tasks(
 
 
 def all_rules(v: Values) -> Iterator[EpisodeRules | Problem]:
-    """Yield the rules of each environment of a recipe, or a problem if it has none."""
+    """Yield the rules of each environment of a recipe, or a problem if it is invalid."""
     of_tasks = environments_of_tasks(entries_of(v))
     for name, environment in environments_of(v).items():
         key = "environment"
@@ -183,7 +183,7 @@ def environments_that_do_not_fit(v: Values, _: int) -> Iterator[Problem]:
 
 
 def ends_that_turns_cannot_have(v: Any) -> Iterator[Problem]:
-    """Yield what is wrong with the keys of `generation_kwargs` that end completions.
+    """Yield a problem for each key of `generation_kwargs` that cannot end a turn.
 
     Args:
         v: the values of a recipe, or the training arguments.

@@ -29,15 +29,15 @@ class GroupOptions:
             weight. The weighted sum is never used, because in it a format reward hides that all
             answers are wrong. A group that this reward does not score is judged by the next reward
             by weight that scores it.
-        group_filter_max_rounds (`int`, defaults to 4): the most additional generations per step;
-            after them the step trains on the groups that it has.
-        max_staleness (`int`, defaults to 1): for how many optimizer steps a surplus group may be
-            kept. It is trained on with the log-probs of the policy that sampled it. 0: no surplus
-            is generated.
+        group_filter_max_rounds (`int`, defaults to 4): the maximum number of additional generations
+            per step; after them, the step trains on the groups that it has.
+        max_staleness (`int`, defaults to 1): the maximum number of optimizer steps for which a
+            surplus group is kept. It is trained on with the log-probs of the policy that sampled
+            it. 0: no surplus is generated.
         tie_break_reward (`str`, *optional*): the reward, of weight 0, that decides groups in which
             every completion passes and the weighted rewards are equal. Its advantages, computed
             with the same `scale_rewards` and `std_estimator` and multiplied by `tie_break_coef`,
-            become those of the group, which then has signal. `None`: such a group has no signal.
+            become the group's advantages, so the group has signal. `None`: it has no signal.
         tie_break_coef (`float`, defaults to 0.1): the factor of these advantages. At 1, a group
             decided by `tie_break_reward` has as much weight as a group of correct and wrong
             completions.
@@ -50,13 +50,13 @@ class GroupOptions:
             `"easy_to_hard"`: in ascending order of `difficulty_column`, once over the whole run.
         difficulty_column (`str`, *optional*): the column of the training rows that `"easy_to_hard"`
             sorts by.
-        pass_rates_file (`str`, *optional*): completions that give the initial pass rates of
-            prompts: a file written by `grpo-ext eval --train_rows`, or the `samples.jsonl` of a
-            run. `group_filter_metric` and `pass_threshold` judge them.
+        pass_rates_file (`str`, *optional*): a file of completions that the initial pass rates of
+            prompts are computed from: written by `grpo-ext eval --train_rows`, or the
+            `samples.jsonl` of a run. `group_filter_metric` and `pass_threshold` judge them.
         pass_rate_decay (`float`, defaults to 0.5): the weight of a prompt's earlier completions
             relative to those of its newest group.
-        max_slots_per_prompt (`int`, defaults to 1): the most slots, of `num_generations`
-            completions each, that `"adaptive"` gives a prompt in a generation. A prompt takes the
+        max_slots_per_prompt (`int`, defaults to 1): with `"adaptive"`, the maximum number of slots
+            of a prompt in a generation, each of `num_generations` completions. A prompt takes the
             smallest number of slots for which its pass rate predicts one correct completion, and
             all its slots form one group. The number of completions per generation stays the same.
     """

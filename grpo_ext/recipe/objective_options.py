@@ -25,7 +25,7 @@ class ObjectiveOptions:
 
     Args:
         loss_normalization (`str`, defaults to `"step"`): the counts that a loss is divided by.
-            `"step"`: those of the whole optimizer step, over all micro-batches and ranks; the
+            `"step"`: the counts of the whole optimizer step, over all micro-batches and ranks; the
             gradient does not depend on how the step is split. `"micro_batch"`: the same counts as
             in TRL.
         positive_nll_coef (`float`, defaults to 0.0): the weight of a supervised term, the mean

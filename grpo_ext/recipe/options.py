@@ -85,9 +85,9 @@ class RunOptions(RowOptions, LaunchOptions):
         reward_plugins (`list[str]`, *optional*): Python files that register more rewards.
         resume (`str`, defaults to `"auto"`): where the run starts. `"auto"`: at the newest complete
             checkpoint of `output_dir`, or from scratch if there is none; it is an error if
-            `output_dir` holds a run of another recipe. `"never"`: from scratch; existing files move
-            to `earlier-1`, `earlier-2`, and so on. Otherwise a checkpoint folder, which may be from
-            another recipe.
+            `output_dir` contains a run of another recipe. `"never"`: from scratch; existing files
+            move to `earlier-1`, `earlier-2`, and so on. Otherwise a checkpoint folder, which may be
+            from another recipe.
     """
 
     task: str = "countdown"

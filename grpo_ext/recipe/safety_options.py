@@ -16,9 +16,10 @@ class SafetyOptions:
     """Recipe keys for faults and alarms; a base of `GRPOExtConfig`.
 
     Args:
-        max_skipped_steps (`int`, defaults to 5): how many optimizer steps in a row may be skipped
-            because their gradient is not finite; one more ends the run with a checkpoint. A skipped
-            step changes neither the weights nor the optimizer's state. `skipped_steps` counts them.
+        max_skipped_steps (`int`, defaults to 5): the maximum number of consecutive optimizer steps
+            that are skipped because their gradient is not finite; one more ends the run with a
+            checkpoint. A skipped step changes neither the weights nor the optimizer's state.
+            `skipped_steps` counts them.
         health_action (`str`, defaults to `"warn"`): what happens when the health monitor raises an
             alarm. `"warn"`: a warning is logged. `"checkpoint"`: a checkpoint is saved as well.
             `"stop"`: the run ends with a checkpoint. `"none"`: the monitor is off.

@@ -34,10 +34,10 @@ class SamplingOptions:
             which needs an `eval_temperature` above 0, `mean@k`, `pass@k` and `mixed@k` are logged
             in addition to `pass@1`, with standard errors.
         eval_constant (`bool`, defaults to `True`): whether an evaluation also logs the score of the
-            best constant answer: of a few of its own completions, the one that scores best when it
-            is given to every prompt. This costs about one additional call of the rewards per
-            held-out row. It is not computed with environments, reward models, async rewards or
-            `judge`.
+            best constant answer: a few of the completions are each scored as the answer to every
+            prompt, and the best score is logged. This costs about one additional call of the
+            rewards per held-out row. It is not computed with environments, reward models, async
+            rewards or `judge`.
     """
 
     sampler_check_share: PositiveShare = 0.125
