@@ -179,8 +179,8 @@ def beginning_with_tools(
                         f"or null: write one of the names in environment_factory, {factory_names}."
                     )
                 raise ValueError(
-                    f"A row has the environment {name!r}, which is not in environment_factory: "
-                    f"write one of {factory_names}."
+                    f"A row has the environment {name!r}, which is not among the environments of "
+                    f"environment_factory: write one of {factory_names}."
                 )
             environments = pool[name]
             number = num_used[name]

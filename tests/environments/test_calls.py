@@ -406,7 +406,7 @@ def test_each_row_names_its_environment(tokenizer):
     say(other, called("increment", step=2))
     assert other.ended and other.turns == 2
     with pytest.raises(
-        ValueError, match=r"'count', which is not in environment_factory: .* counting, strict"
+        ValueError, match=r"'count', which is not among the environments of .*: .* counting, strict"
     ):
         begin([{**ASKED, "environment": "count"}])
 
