@@ -99,7 +99,7 @@ def even_cuts(costs: np.ndarray, num_pieces: int) -> list[int]:
 
 
 def _fill(costs: np.ndarray, bound: int) -> list[int]:
-    """Return the greedy cuts: one before each item that would raise the sum above the bound."""
+    """Cut greedily: before each item, except the first, that lifts its piece above `bound`."""
     cuts = []
     total = 0
     for position, cost in enumerate(costs.tolist()):

@@ -25,8 +25,8 @@ def stop_strings_of(options: Mapping[str, Any] | None) -> tuple[str, ...]:
         is_list = isinstance(entries, list | tuple)
         if not is_list or not all(isinstance(entry, str) and entry for entry in entries):
             raise ValueError(
-                f"generation_kwargs: {key} must be a text or a list of texts, none of them empty, "
-                f"but is {value!r:.200}."
+                f"generation_kwargs: {key} must be a string or a list of strings, none of them "
+                f"empty, but is {value!r:.200}."
             )
         texts += entries
     return tuple(texts)

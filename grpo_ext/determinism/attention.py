@@ -80,7 +80,7 @@ def attention(
 
 
 class _Attention(torch.autograd.Function):
-    """Exact attention; its backward pass is that of torch's attention."""
+    """Exact attention with the backward pass of torch's attention."""
 
     @staticmethod
     def forward(

@@ -45,7 +45,7 @@ def mm(
     Args:
         x: (N, K), the inputs.
         weight: (K, M).
-        out_dtype: the dtype of the result and of the computation; `None`: that of the inputs.
+        out_dtype: the dtype of the result and of the computation; `None`: as in `x`.
         out: (N, M), receives the result; `None`: a new tensor.
     """
     if out_dtype is not None:

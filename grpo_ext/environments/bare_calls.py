@@ -62,7 +62,7 @@ class BareCalls:
         end: str,
         answers_texts: bool,
     ) -> str:
-        """Return what the template writes after the end token of a turn with calls.
+        """Return the text that the template writes after the end token of a turn with calls.
 
         Args:
             calls: the calls of the turn.

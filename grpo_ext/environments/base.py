@@ -142,7 +142,7 @@ class Environment:
 def plain_attributes(instance: object) -> dict[str, Any]:
     """Return the public attributes of an instance that hold plain data, by name.
 
-    Plain data are texts, numbers, lists, tuples, dicts and `None`. Class attributes are left out.
+    Plain data are strings, numbers, lists, tuples, dicts and `None`. Class attributes are left out.
     """
     attributes = {}
     for name, value in vars(instance).items():

@@ -46,7 +46,7 @@ class EarlierTurnChanged(ValueError):
 def after_turn(
     written: Written, end: str, calls: Sequence[Message], answer: Sequence[Message]
 ) -> str:
-    """Return what a template writes after a turn's end token: an answer, and the next header.
+    """Return a template's text after a turn's end token: an answer and the next turn's header.
 
     Args:
         written: writes messages with the chat template.

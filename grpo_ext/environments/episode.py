@@ -96,7 +96,7 @@ class Episode:
         open_all([self])
 
     def collect_opening(self) -> Replay | None:
-        """Wait for `reset`; return a replay if it failed and is to be retried, else `None`.
+        """Wait for `reset`; return a replay if it failed and will be retried, else `None`.
 
         Afterwards, call `take_opening`.
         """
@@ -279,7 +279,7 @@ class Episode:
         hear_all([self])
 
     def collect_answer(self) -> Replay | None:
-        """Wait for the answer; return a replay if it failed and is to be retried, else `None`.
+        """Wait for the answer; return a replay if it failed and will be retried, else `None`.
 
         Does not wait if the episode has ended. Afterwards, call `take_answer`.
         """
@@ -368,7 +368,7 @@ class Episode:
         return numbers
 
     def gains(self, weights: Mapping[str, float]) -> list[float]:
-        """Return what each turn earned: the weighted sum of the changes in the state's numbers.
+        """Return the gain of each turn: the weighted sum of the changes in the state's numbers.
 
         A number that the state lacks before or after a turn counts as unchanged.
 
@@ -458,7 +458,7 @@ class Episode:
 
 
 def open_all(episodes: Sequence[Episode]) -> None:
-    """Wait for the texts of `reset`; episodes that are to be retried are played again together."""
+    """Wait for the texts of `reset`; episodes to retry are played again together."""
     replays = [episode.collect_opening() for episode in episodes]
     play_again([replay for replay in replays if replay is not None])
     for episode in episodes:
@@ -466,9 +466,9 @@ def open_all(episodes: Sequence[Episode]) -> None:
 
 
 def hear_all(episodes: Sequence[Episode]) -> None:
-    """Wait for the answers to the last turns of episodes, and continue with them or end.
+    """Wait for the answers to the last turns, and continue or end each episode.
 
-    Episodes that are to be retried are played again together.
+    Episodes to retry are played again together.
     """
     replays = [episode.collect_answer() for episode in episodes]
     play_again([replay for replay in replays if replay is not None])

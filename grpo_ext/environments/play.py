@@ -115,6 +115,6 @@ def message_of(turn: Turn) -> Message:
         call = {"type": "function", "function": function}
         return {"role": "assistant", "content": "", "tool_calls": [call]}
     raise ValueError(
-        f"a turn must be a text or a call such as {{'name': 'check', 'arguments': {{}}}}; got "
+        f"a turn must be a string or a call such as {{'name': 'check', 'arguments': {{}}}}; got "
         f"{turn!r:.200}"
     )

@@ -396,7 +396,7 @@ class TurnTokens:
         return self._around[shape]
 
     def _after_a_turn(self, shape: Shape) -> str:
-        """Return what the template writes after a turn's end token for an answer of this shape.
+        """Return the template's text after a turn's end token, for an answer of this shape.
 
         The text includes the answer's messages, each `ANSWER` with a number, and the header of the
         next turn.

@@ -77,8 +77,8 @@ class VerifiersEnvironment(Environment):
                 text = json.dumps(row, ensure_ascii=False)
             except TypeError as error:
                 raise ValueError(
-                    f"a row of the environment's data is not plain data: {error}. Only texts, "
-                    "numbers, lists and mappings can be used."
+                    f"a row of the environment's data is not plain data: {error}. Only "
+                    "strings, numbers, lists and mappings can be used."
                 ) from error
             yield {"prompt": chat_messages(row["prompt"]), ROW: text}
 
@@ -243,7 +243,7 @@ def check(package: str, env: Any, verifiers: Any) -> None:
     if isinstance(env, verifiers.StatefulToolEnv):
         raise ValueError(
             f"{package} is a StatefulToolEnv, whose tools take arguments that the model does not "
-            "write: only tools of ToolEnv are supported."
+            "write. Use a plain ToolEnv."
         )
     for rubric in all_rubrics(env.rubric):
         if isinstance(rubric, verifiers.JudgeRubric):
@@ -352,6 +352,9 @@ def answer_text(messages: Any) -> str:
         if isinstance(content, list) and all(part.get("type") == "text" for part in content):
             content = "".join(part["text"] for part in content)
         if not isinstance(content, str):
-            raise TypeError(f"a message of the environment is not text: {type(content).__name__}")
+            raise TypeError(
+                f"the environment returned a message whose content is a {type(content).__name__}, "
+                "but the model reads only text. Return strings."
+            )
         texts.append(content)
     return "\n".join(texts)

@@ -44,7 +44,7 @@ class Decoding:
     num_samples: int = 1  # number of completions of each prompt
     seed: int = 0  # the same seed and batch size give the same completions
     stop_strings: tuple[str, ...] = ()  # texts that end a single turn; episodes have their own
-    # further options of transformers' GenerationConfig, which may replace those above
+    # additional options of transformers' GenerationConfig, which may replace those above
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -190,16 +190,16 @@ def generate_completions(
     Args:
         model: the model, in train or eval mode; its state is restored afterwards.
         tokenizer: the tokenizer of the model.
-        rows: the rows, whose `prompt` is a text or a list of messages.
+        rows: the rows, whose `prompt` is a string or a list of messages.
         decoding: the decoding settings.
         batch_size: the number of completions to decode at once.
         fast: whether to run each distinct prompt only once and to stop decoding completions that
             have ended.
-        chat_template_kwargs: further arguments for the chat template.
+        chat_template_kwargs: additional arguments for the chat template.
         progress: the title of a progress bar; `None` shows none.
         begin: a function that starts one episode for each of the rows it is given; `None` means
             that each completion is a single turn.
-        precision: the number types to compute in; `None`: those of the model.
+        precision: the number types to compute in; `None`: as in the model.
 
     Raises:
         ValueError: if the chat template takes too long, or if `begin` is given, but the model has

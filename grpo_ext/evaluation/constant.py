@@ -82,7 +82,7 @@ def answer_all(
         rows: the rows, with `prompt` and the columns that the rewards read.
         answer: the sample whose text and token ids every row gets.
         rewards: the rewards from `rewards_for_constants`.
-        extras: further arguments for every reward.
+        extras: additional arguments for every reward.
     """
     completion = Completion(answer.text, answer.ids or [], answer.finish_reason)
     completions = [[completion]] * len(rows)
@@ -110,7 +110,7 @@ def best_constant(
         outcome: the name of the outcome reward; if it is not in `rewards`, the weighted sum
             decides.
         weights: the weights of the rewards by name; `None` means that all are 1.
-        extras: further arguments for every reward.
+        extras: additional arguments for every reward.
 
     Returns:
         The sample, or `None` if a constant answer is meaningless here: there are no rewards or no

@@ -172,8 +172,8 @@ def mean_stds(scores: Array) -> Array:
 def _stds_of_two_scores(scores: Array) -> Array:
     """Return the mean std (rows, k - 1) over all groups, for rows with two different scores.
 
-    The std of a group of n completions, i of which have the higher score, is the difference of the
-    two scores times sqrt(i (n - i)) / n.
+    If i of the n completions of a group have the higher score, the std of the group is the
+    difference of the two scores times sqrt(i (n - i)) / n.
     """
     k = scores.shape[1]
     highest = scores.max(axis=1, keepdims=True)  # (rows, 1)

@@ -39,7 +39,8 @@ def problem_of(row: Row, completion: Completion, rewards: Iterable[Any]) -> str:
 def columns_read(row: Row, rewards: Iterable[Any]) -> set[str]:
     """Return the columns of a row that rewards read.
 
-    An unregistered function is assumed to read all of them, and a reward model only the prompt.
+    An unregistered function is assumed to read all columns. A reward model reads only the prompt,
+    so it adds no columns.
     """
     columns: set[str] = set()
     for reward in rewards:

@@ -57,7 +57,7 @@ def score_completions(
         rows: the rows, with `prompt` and the columns that the rewards read.
         completions: the completions of each row.
         rewards: the rewards by name, which may be async functions.
-        extras: further arguments for every reward, such as TRL's `trainer_state`, `log_extra` and
+        extras: additional arguments for all rewards, such as TRL's `trainer_state`, `log_extra` and
             `log_metric`.
     """
     flat: list[tuple[int, Completion]] = []  # each with the number of its row
@@ -117,7 +117,7 @@ def with_episode(
     Args:
         sample: the sample.
         episode: its episode.
-        turn_weights: see `Episode.gains`; `None` leaves out what turns earned.
+        turn_weights: see `Episode.gains`; `None` leaves out the gains of the turns.
     """
     return replace(sample, episode=episode.logged(turn_weights), counts=EpisodeCounts.of(episode))
 
@@ -229,7 +229,10 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> Estimate | None:
     scores = by_row(samples, name)
     fewest = scores.groupby(level=0).size().min()
     if fewest < k:
-        raise ValueError(f"pass@{k} needs at least {k} samples of each row, but one has {fewest}.")
+        raise ValueError(
+            f"pass@{k} needs at least {k} samples of each row, but one row has {fewest}. Lower k, "
+            "or draw more samples."
+        )
     scored = scores.groupby(level=0).count()
     passed = (scores >= 1).groupby(level=0).sum()
     rates = {}

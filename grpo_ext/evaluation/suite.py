@@ -37,7 +37,7 @@ class Suite:
 
     Args:
         names: names of tasks, groups or tags of the harness.
-        folder: a folder with further tasks as YAML files, which may name code to run.
+        folder: a folder with additional tasks as YAML files, which may name code to run.
         limit: the maximum number of documents of each task; `None`: all.
         batch_size: the number of sequences in a batch of transformers.
         engine: `transformers`, `vllm` or `auto` (see `pick_engine`).

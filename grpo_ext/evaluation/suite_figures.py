@@ -57,9 +57,8 @@ def figures_by_task(results: dict[str, Any]) -> dict[str, Row]:
     Returns:
         For each name, the number of its documents, `n`, and its metrics with their standard errors,
         such as `{"gsm8k": {"n": 1319, "exact_match (strict-match)": 0.62,
-        "exact_match (strict-match)_se": 0.013}}`. Without a filter, the name is that of the metric
-        alone, such as `acc`. The standard errors are those of the harness, which does not compute
-        them for some metrics.
+        "exact_match (strict-match)_se": 0.013}}`. Without a filter, the name is the metric
+        alone, such as `acc`. The harness computes the standard errors, but not for all metrics.
     """
     figures = {}
     for name, metrics in results["results"].items():

@@ -56,7 +56,7 @@ def check_model(recipe: Recipe, name: str, engine: str) -> CheckedModel:
 
 
 def template_options(recipe: Recipe) -> dict[str, Any] | None:
-    """Return the recipe's further arguments for the chat template; `None` if it has none."""
+    """Return the recipe's `chat_template_kwargs`; `None` if it has none."""
     options: Any = recipe.training.chat_template_kwargs  # already parsed as a mapping
     return options
 
@@ -114,7 +114,7 @@ def as_harness_model(
         model: a model of transformers.
         tokenizer: its tokenizer.
         batch_size: the number of sequences in a batch.
-        chat_template_kwargs: further arguments for the chat template.
+        chat_template_kwargs: additional arguments for the chat template.
     """
     from lm_eval.models.huggingface import HFLM
 

@@ -253,7 +253,7 @@ def add_to_card(
         rewards: the name, weight and options of each reward.
         gains: the rows of the table of results, from `gained`.
         recipe: the values that differ from their defaults.
-        sentences: sentences about the run, each of which becomes a paragraph above the table.
+        sentences: sentences about the run; each becomes a paragraph above the table.
     """
     reward_rows = []
     for reward in rewards:

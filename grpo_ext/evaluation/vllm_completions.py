@@ -57,12 +57,12 @@ class VllmCompletions:
     Args:
         model_name: a folder or a hub id.
         tokenizer: the tokenizer of the model.
-        dtype: the type of the weights, such as "bfloat16"; `None` or "auto" uses that of the
-            checkpoint.
+        dtype: the type of the weights, such as "bfloat16"; `None` or "auto": as in
+            the checkpoint.
         tokens: the maximum number of tokens of a prompt with its completion; `None` uses the
             model's maximum.
-        chat_template_kwargs: further arguments for the chat template.
-        options: further arguments for `vllm.LLM`.
+        chat_template_kwargs: additional arguments for the chat template.
+        options: additional arguments for `vllm.LLM`.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ def engine_arguments(
         model_name: a folder or a hub id.
         dtype: see `VllmCompletions`.
         tokens: see `VllmCompletions`.
-        options: further arguments for `vllm.LLM`, which are returned, too.
+        options: additional arguments for `vllm.LLM`, which are also returned.
     """
     from grpo_ext.vllm.settings import MAX_SEQUENCES, TextModel, cpu_settings
 

@@ -92,7 +92,7 @@ class Draft:
     def known(self, *keys: str, default: Any = None) -> Any:
         """Take a setting and return its value; `default` if it is not set.
 
-        If the file does not set the whole value, add a remark, and return `default` as well.
+        If the file sets only a part of the value, add a remark and return `default`.
         """
         setting = self.take(*keys)
         if setting is None:
@@ -106,7 +106,7 @@ class Draft:
         """Take a setting and return it as a whole number from 1 to `MOST_NUMBER`.
 
         Return `default` if there is no setting, or if it is `None`, -1 or 0, which mean that there
-        is no number. For any other value, add a remark, and return `default` as well.
+        is no number. For any other value, add a remark and return `default`.
         """
         setting = self.left.get(next((key for key in keys if key in self.left), ""))
         value = self.known(*keys)

@@ -29,7 +29,11 @@ QUOTES = re.compile(
 
 
 def prepared(text: str) -> str:
-    """Return the text for `shlex`: no here-documents, no comments, and marked dollar signs."""
+    """Prepare the text of a shell script for `shlex`.
+
+    Here-documents and comments are removed, continued lines are joined, and dollar signs, backticks
+    and the parentheses of `$((...))` are replaced by the private characters above. Private
+    characters that the script itself contains become U+FFFD."""
     text = PRIVATE.sub("\ufffd", text)
     text = without_here_documents(text)
     text = ARITHMETIC.sub(_sum, text)

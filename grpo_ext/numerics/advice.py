@@ -43,7 +43,7 @@ def advice(found: Measurement, v: Values) -> Iterator[str]:
 
 
 def sampler_advice(found: Measurement, v: Values) -> str:
-    """Return what to set if the sampler's log-probs are too far from the trainer's."""
+    """Return advice for log-probs of the sampler that are too far from the trainer's."""
     kl = max(kl_of(comparison) for comparison in found.comparisons if comparison.part == "sampler")
     if not found.half or kl > NOT_ROUNDING.limit:
         return OTHER_POLICY
@@ -88,7 +88,7 @@ def is_on(option: bool | None, found: Measurement) -> bool:
 
 
 def edge_advice(found: Measurement) -> str:
-    """Return what to set if the trainer's truncation would have removed drawn tokens."""
+    """Return advice for sampled tokens that the trainer's truncation would have removed."""
     if found.returns_kept_tokens:
         return (
             "nothing to set: the sampler returns its sets, and the trainer scores over them. "

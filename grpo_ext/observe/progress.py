@@ -22,7 +22,7 @@ NOT_MEANS = ("_se", "_problems", "/problems", "_runtime", "_per_second")
 
 
 class RunProgress(ProgressCallback):
-    """A progress bar with the main metrics of the last log."""
+    """A progress bar with the main metrics of the last log, and a line for each evaluation."""
 
     def on_log(
         self,

@@ -97,7 +97,7 @@ class RunLog(TrainerCallback):
             self.metrics.append([row])
 
     def wants(self, step: int, group: int) -> bool:
-        """Return whether the completions of a group are to be written."""
+        """Return whether to write the completions of a group."""
         return in_share(f"{step}:{group}", self.share)
 
     def on_samples(self, rows: list[dict[str, Any]]) -> None:
@@ -150,7 +150,7 @@ def set_aside(folder: Path, patterns: tuple[str, ...] = ()) -> None:
 
     Args:
         folder: the `output_dir` of the run.
-        patterns: glob patterns of further files to move.
+        patterns: glob patterns of additional files to move.
     """
     old_files = []
     for log in (METRICS, SAMPLES):

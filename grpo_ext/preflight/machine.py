@@ -89,7 +89,7 @@ def check_packages(v: Values, findings: Findings) -> None:
         if re.fullmatch(pattern, option) and not any(map(find_spec, packages)):
             findings.problem(
                 f"`{key}: {option}` needs the package {' or '.join(packages)}, which is not "
-                "installed.",
+                "installed. Install it with pip, or change this option.",
                 key,
             )
 
@@ -106,7 +106,7 @@ def check_launcher(v: Values, findings: Findings) -> None:
         if launcher == "DEEPSPEED" and find_spec("deepspeed") is None:
             findings.problem(
                 f"`accelerate_config: {config}` needs the package deepspeed, which is not "
-                "installed.",
+                "installed: run `pip install deepspeed`.",
                 "accelerate_config",
             )
         load_config_from_file(str(accelerate_config(config)))

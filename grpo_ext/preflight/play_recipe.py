@@ -40,7 +40,7 @@ class Game:
     episode: Episode
 
     def play_text(self, text: str) -> int:
-        """Play a turn with a text, and return the number of its tokens that were used.
+        """Play a turn that consists of `text`, and return how many of its tokens were used.
 
         Special tokens in the text are encoded as such. An end token is added if the text has none.
         """
@@ -147,7 +147,7 @@ def read_turns(path: Path) -> list[str]:
     if content.lstrip().startswith("["):
         turns = row_of(f'{{"turns": {content}}}')["turns"]
     if not turns or not all(isinstance(turn, str) for turn in turns):
-        raise ValueError(f"{path} must have a turn on each line, or be a JSON list of texts.")
+        raise ValueError(f"{path} must have a turn on each line, or be a JSON list of strings.")
     return turns
 
 

@@ -73,7 +73,7 @@ class Golds:
 
     @property
     def are_lists(self) -> bool:
-        """Whether some rows have a list of answers, each of which is right."""
+        """Whether some rows have a list of correct answers."""
         return any(isinstance(value, list) for value in self.values)
 
 

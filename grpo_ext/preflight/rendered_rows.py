@@ -310,7 +310,7 @@ def assistant_advice(rows: Sequence[Row]) -> str:
             f"prompts end with the assistant's message {ends.pop()[:80]!r}. The chat template "
             "closes it, so the model begins another message instead of continuing it. If it is the "
             "beginning of every answer, put it into the chat template, after "
-            "add_generation_prompt, or write prompts as texts."
+            "add_generation_prompt, or write prompts as strings."
         )
     return (
         "prompts end with the assistant's message, so the model reads the answer. With `task: "

@@ -15,7 +15,7 @@ from grpo_ext.preflight.first_rows import Row
 from grpo_ext.run.from_recipe import Rows
 
 MOST_CHARACTERS = 2**20  # maximum length of a turn
-# further fields of a line with an episode
+# additional fields of a line with an episode
 EPISODE: dict[str, FieldType] = {"seed": object, "messages": list, "ids_checksum": int}
 
 
@@ -93,7 +93,7 @@ def nth_line(path: Path, number: int) -> bytes:
 
 
 def play_again(episode: Episode, sample: Row) -> None:
-    """Play the turns of a logged episode, token by token, with at most the logged room.
+    """Replay the turns of a logged episode token by token, with no more room than was logged.
 
     The episode is cut off if it has not ended after the last logged turn.
 

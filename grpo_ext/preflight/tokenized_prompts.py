@@ -125,7 +125,8 @@ def note_unused_arguments(
     key = "chat_template_kwargs"
     if not has_template:
         findings.note(
-            f"{key} does nothing, because the prompts are texts without a chat template.", key
+            f"{key} does nothing, because the prompts are strings, not chat messages. Remove it.",
+            key,
         )
         return
     parameters = inspect.signature(tokenizer.apply_chat_template).parameters

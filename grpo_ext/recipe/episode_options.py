@@ -108,7 +108,7 @@ def all_rules(v: Values) -> Iterator[EpisodeRules | Problem]:
 
 
 def environments_named_twice(v: Values, _: int) -> Iterator[Problem]:
-    """One key must say which environment a row has."""
+    """Only one key may set the environment of a row, and `environments` needs valid names."""
     given = [key for key in ("environment", "environments") if v[key] is not None]
     if environments_of_tasks(entries_of(v)):
         given.append("tasks")

@@ -82,7 +82,7 @@ class Claim(Section):
     published: str  # the published number, or "no figure"
     measure: str  # a name in `grpo_ext.reproduce.measures.MEASURES`
     runs: tuple[str, ...] = ()  # in the order that the measure expects
-    arguments: dict[str, Any] = {}  # further arguments of the measure
+    arguments: dict[str, Any] = {}  # additional arguments of the measure
     figure: str  # a description of the measured number
     expected: Range
     scale: Scale = "tiny"  # the smallest scale at which `expected` applies
@@ -115,7 +115,7 @@ class Run(Section):
 
     start: str  # the name of the model that a tiny run starts from
     changes: dict[str, Any] = {}  # recipe keys; {times: F} multiplies the recipe's value
-    tiny: dict[str, Any] = {}  # further recipe keys, for tiny runs only
+    tiny: dict[str, Any] = {}  # additional recipe keys, for tiny runs only
     seconds: float  # of the tiny run, on one idle core
 
 

@@ -115,7 +115,7 @@ class Matrix:
         return recipe_folder() / self.experiment.recipe
 
     def jobs(self, claims: list[Claim]) -> list[Job]:
-        """Return the jobs that claims need, each once, with starts before their runs."""
+        """Return the jobs that claims need, without duplicates; a start job precedes its runs."""
         names: dict[str, None] = {}  # an ordered set
         for claim in claims:
             names |= dict.fromkeys(claim.runs)

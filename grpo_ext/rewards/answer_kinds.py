@@ -42,7 +42,7 @@ def exact(completions: list[str], solution: list[Any], *, ignore_case: bool = Fa
     """1 if the answer is the solution, ignoring differences in white space; else 0.
 
     Args:
-        solution: the text, or a list of texts, any of which is correct.
+        solution: the correct text, or a list of correct texts.
         ignore_case: whether "paris" equals "Paris".
     """
 

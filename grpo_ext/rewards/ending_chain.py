@@ -135,9 +135,12 @@ def is_value(core: str) -> bool:
 
 
 def is_computation(first_sides: list[str], core: str, has_unit: bool) -> bool:
-    """Return whether sides without a name compute `core` and are not an equation to solve.
+    """Return whether a chain of sides computes its last side, and is not an equation to solve.
 
-    `core` is the last side without its unit, and `has_unit` says whether it had one.
+    Args:
+        first_sides: the sides before the last one; none is a name for the value.
+        core: the last side without its unit.
+        has_unit: whether the last side had a unit.
     """
     text = " ".join(first_sides)
     if has_symbol(core):

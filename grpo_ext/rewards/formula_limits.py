@@ -84,9 +84,10 @@ def has_shallow_brackets(formula: str) -> bool:
 
 
 def has_small_factorials(formula: str) -> bool:
-    """Return whether all factorials and binomials in a formula are of small, plain numbers.
+    """Return whether all factorials, binomials, gammas and zetas in a formula are cheap to compute.
 
-    A formula with a power as well is refused.
+    If it has any, it must not have a power, the factorial of a bracket or of another factorial, or
+    a number above `MAX_FACTORIAL`.
     """
     if not _FACTORIAL.search(formula):
         return True

@@ -70,7 +70,7 @@ def check_rewards(
 
 
 def rename_advice(label: str, spec: Any, reward: Any) -> str:
-    """Return how to rename one of two rewards: with `label` or `__name__`, or a model's path."""
+    """Return advice on how to rename a reward whose name, `label`, another reward already has."""
     if isinstance(reward, str) or is_loaded_model(reward):
         return (
             "A reward model is named after the last part of its folder or hub id. Use a folder of "

@@ -174,7 +174,10 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
             ) from error
         raise
     if not callable(loaded):
-        raise ValueError(f"Reward {name!r} is neither a function nor an object with __call__.")
+        raise ValueError(
+            f"Reward {name!r} is neither a function nor an object with __call__, but a "
+            f"{type(loaded).__name__}. Name the function that scores completions."
+        )
     for info in list_rewards():
         if info.registered is loaded:
             return build(info.name, **options)

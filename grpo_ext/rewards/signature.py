@@ -70,7 +70,7 @@ def is_async(function: Callable) -> bool:
 
 
 def routine_of(function: Callable) -> Callable:
-    """Return the function that a reward calls: itself, a partial's, or an object's `__call__`."""
+    """Return the function behind a reward: partials are unwrapped, objects give `__call__`."""
     while isinstance(function, partial):
         function = function.func
     if inspect.isroutine(function) or inspect.isclass(function):
@@ -98,7 +98,7 @@ def read_signature(function: Callable) -> Signature:
     label = name_of(function)
     if "completions" not in parameters:
         raise TypeError(
-            f"{label}: a reward function needs a parameter named `completions`, the list of texts."
+            f"{label}: a reward function needs a parameter named `completions`, a list of strings."
         )
     for name, parameter in parameters.items():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):

@@ -105,7 +105,9 @@ def has_eval_rows(recipe: Recipe) -> bool:
 
 
 def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
-    """Return the rewards of a recipe, or of its tasks, with their weights.
+    """Return the rewards of a recipe and their weights.
+
+    They come from `tasks` or `reward_funcs`, or are the defaults of the recipe's task.
 
     Raises:
         ValueError: if a reward or one of its options is unknown.

@@ -127,7 +127,7 @@ class Sampler:
         return None
 
     def load_state_dict(self, state: Any) -> bool:
-        """Restore what `state_dict` returned; by default, only `None` can be restored.
+        """Restore a state from `state_dict`; by default, only `None` can be restored.
 
         Returns:
             Whether the state was restored. If not, the caller requests the pending generation
@@ -140,7 +140,7 @@ class Sampler:
         self._request = None
 
     def load_weights(self, step: int) -> None:
-        """Load the trainer's weights, which are those of optimizer step `step`.
+        """Load the trainer's weights after optimizer step `step`.
 
         Does nothing if the sampler has no copy of its own.
         """

@@ -47,7 +47,7 @@ class PartialSampler(Sampler):
         tokens: maximum number of tokens that a round adds to a completion.
         rows: number of completions per generation on this rank, a multiple of `size`.
         size: G, the number of completions per prompt.
-        ranks: the ranks, all of which run each round, with the same number of rows.
+        ranks: the ranks; all of them run every round, with the same number of rows.
     """
 
     def __init__(

@@ -175,7 +175,7 @@ class ProcessSampler(Sampler):
         return turns
 
     def _generation(self, request: Request) -> Generation:
-        """Wait for the answer to a job; raise `EngineFailure` as `sample` does."""
+        """Wait for the completions of a request; raise `EngineFailure` if any rank failed."""
         answer = self._answer()
         for failure in gather_object([answer if isinstance(answer, Failure) else None]):
             if failure is not None:

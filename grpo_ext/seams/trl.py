@@ -387,7 +387,7 @@ def state_of(trainer: TRLTrainer) -> dict[str, Any]:
 
 
 def load_state(trainer: TRLTrainer, state: dict[str, Any]) -> None:
-    """Restore what `state_of` returned; call this after transformers has reset its loss sums."""
+    """Restore a state from `state_of`; call this after transformers has reset its loss sums."""
     trainer._step = state["step"]
     trainer._buffered_inputs = send_to_device(state["buffer"], trainer.accelerator.device)
     trainer._metrics["train"].clear()

@@ -130,7 +130,7 @@ class Task:
                 id. `None`: the task's own rows.
             dataset_config: the name of the configuration, for hub data sets that have several.
             streaming: whether to read examples as they are needed, without holding them in memory.
-            filters: further filters that rows must pass, applied in order after `keep`.
+            filters: additional filters that rows must pass, applied in order after `keep`.
             limit: the maximum number of examples, applied after all filters. `None`: no limit.
             draw_seed: the seed for drawing `limit` rows at random, without replacement and keeping
                 their order. `None`: take the first rows, as is always done for a stream.

@@ -132,7 +132,7 @@ def check_types(parts: Mapping[str, Dataset]) -> None:
                 raise ValueError(
                     f"tasks: the prompts of {other!r} and {name!r} have different types: "
                     f"{other_kind} and {kind}. Write both as chat messages with `role` and "
-                    "`content`, or both as texts."
+                    "`content`, or both as strings."
                 )
             raise ValueError(
                 f"tasks: the column {column!r} has different types in the tasks {other!r} and "

@@ -47,7 +47,7 @@ class Prompts(Task):
 
     name: ClassVar[str] = "prompts"
 
-    prompt_column: str = "prompt"  # a text or a list of messages
+    prompt_column: str = "prompt"  # a string or a list of messages
     # if it is set, a prompt that is a text becomes the user's message
     system_prompt: str | None = None
     user_prompt: str | None = None

@@ -50,7 +50,7 @@ def countdown_demonstrations(
         count: the number of demonstrations.
         give_up: the share of demonstrations that stop after one attempt. The others stop when an
             attempt makes the target, or after the last value.
-        operators: the operators of the attempts; `None`: those of the task.
+        operators: the operators of the attempts; `None`: the task's own.
         seed: the seed of all random choices.
     """
     rng = random.Random(seed)

@@ -69,7 +69,7 @@ class Ahead:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, unless the sampler cannot restore its own state."""
+        """Restore a state from `state_dict`, unless the sampler cannot restore its own part."""
         if self.sampler.load_state_dict(state["sampler"]):
             self.due = state["due"]
             self._arrived = state["generation"]

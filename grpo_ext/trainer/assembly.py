@@ -193,9 +193,10 @@ class Parts:
 def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Generations) -> None:
     """Raise `ValueError` if options of a separate sampler conflict with how the run generates.
 
-    The options are `overlap`, `sampler` and `behaviour_policy`. They do not work with a multimodal
-    processor, tools that TRL calls, `loss_normalization: micro_batch` or a `rollout_func`. With
-    environments or tools, only the option `sampler` works, but not beside the argument `sampler`.
+    The options are `overlap`, `sampler` and `behaviour_policy`. None of them works with a
+    multimodal processor, tools that TRL calls, `loss_normalization: micro_batch` or a
+    `rollout_func`. Only `sampler` works with environments and with other tools. The option
+    `sampler` also conflicts with the argument `sampler`.
 
     Args:
         trainer: the trainer, with the options.

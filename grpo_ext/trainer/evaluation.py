@@ -145,7 +145,7 @@ def name_evaluation(trainer: Trainer, logs: dict[str, float]) -> None:
     """Add the data set's name to the metrics when TRL evaluates one of several data sets.
 
     TRL itself logs `eval_reward` for each of them, and returns the metrics of the last one. The
-    names become those that transformers uses: `eval_NAME_reward`, like `eval_NAME_loss`.
+    new names follow transformers: `eval_NAME_reward`, like `eval_NAME_loss`.
 
     Args:
         trainer: the trainer, with the metrics that TRL adds to the log.

@@ -87,7 +87,7 @@ class PromptOrder:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore a state from `state_dict`."""
         self._state = state["order"]  # for the sampler that the next `train()` makes
         if self.further is not None:
             self.further.load_state_dict(state["further"])

@@ -311,7 +311,7 @@ class Rollout:
         return {"ahead": ahead, "carried": self.carried, "order": self.order.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore a state from `state_dict`."""
         self.generations.ahead.stop()
         self.carried = state["carried"]
         if self.carried is not None:

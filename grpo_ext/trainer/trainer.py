@@ -309,10 +309,10 @@ class GRPOExtTrainer(GRPOTrainer):
 
     @property
     def learnt_nothing(self) -> str | None:
-        """Why the run learnt nothing; `None` if it learnt something or has not ended yet."""
+        """Why the run learned nothing; `None` if it learned something or has not ended yet."""
         return self.parts.learning.verdict
 
     @property
     def save_error(self) -> str | None:
-        """Why the last checkpoint could not be written; `None` if it was, or before the first."""
+        """The error of the last checkpoint save; `None` if it succeeded, or before the first."""
         return self.parts.checkpoints.error

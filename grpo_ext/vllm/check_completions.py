@@ -29,7 +29,7 @@ def completions_fault(
     vocabulary: int,
     has_kept: bool = False,
 ) -> str | None:
-    """Return what is wrong with completions, or `None` if nothing is.
+    """Return the first fault of completions as a clause; `None` if there is none.
 
     Args:
         answer: the server's response, which should have the form of `Completions`.
@@ -102,7 +102,7 @@ def are_logps_of(
 def kept_fault(
     rows: list[list[int]], kept_ids: Sequence[list[list[int]] | None], vocabulary: int
 ) -> str | None:
-    """Return what is wrong with the kept tokens of completions, or `None` if nothing is.
+    """Return the first fault of the kept tokens of completions; `None` if there is none.
 
     Args:
         rows: the tokens of each completion.

@@ -293,7 +293,7 @@ def test_completions_of_an_evaluation_in_training_end_with_stop_strings(tiny_fol
         ({"sampler": "process"}, "stop_strings end turns only where transformers samples"),
         ({"use_vllm": True}, "stop_strings end turns only where transformers samples"),
         ({"generation_kwargs": {"stop_strings": ["x", ""]}}, "none of them empty"),
-        ({"generation_kwargs": {"stop_strings": 3}}, "must be a text or a list of texts"),
+        ({"generation_kwargs": {"stop_strings": 3}}, "must be a string or a list of strings"),
         ({"generation_kwargs": {"stop": ["x"]}}, "so stop cannot end it"),
     ],
 )

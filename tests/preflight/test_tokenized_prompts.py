@@ -130,7 +130,8 @@ def test_arguments_that_the_template_does_not_read_are_noted(tokenizer, tiny_fol
     ]
     _, of_texts = seen(tokenizer, ["Hi"], tiny_folder, **arguments)
     assert list(map(str, of_texts.notes)) == [
-        "chat_template_kwargs does nothing, because the prompts are texts without a chat template."
+        "chat_template_kwargs does nothing, because the prompts are strings, not chat messages. "
+        "Remove it."
     ]
     tokenizer.chat_template = "{% if enable_thinking %}{% endif %}" + tokenizer.chat_template
     assert not seen(tokenizer, CHAT, tiny_folder, **arguments)[1].notes

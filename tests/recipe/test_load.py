@@ -304,7 +304,7 @@ def test_all_faults_are_told_at_once(tmp_path):
             "use_vllm: true\ngeneration_kwargs: {stop_strings: ['</answer>']}\n",
             "vLLM has no option stop_strings. Write stop instead",
         ),
-        ("use_vllm: true\ngeneration_kwargs: {stop: [3]}\n", "stop must be a text or a list"),
+        ("use_vllm: true\ngeneration_kwargs: {stop: [3]}\n", "stop must be a string or a list"),
     ],
 )
 def test_faults(tmp_path, text, expected):

@@ -91,7 +91,7 @@ def tests_passed(
         return outputs_right(program, tests, limits)
     if not all(isinstance(test, str) for test in tests):
         raise ValueError(
-            "code: the tests of a row must be all asserts (texts) or all mappings with `input` "
+            "code: the tests of a row must be all asserts (strings) or all mappings with `input` "
             f"and `output`, not {', '.join(sorted({type(test).__name__ for test in tests}))}."
         )
     return values_right(program, parse_asserts(tuple(tests)), limits, refuse_cheatable)

@@ -217,7 +217,7 @@ def filter_bytes(name: str) -> bytes:
 
 
 def message(job: Job, limits: Limits) -> bytes:
-    """Return the job, its limits and the filter `program` as the JSON that the harness reads."""
+    """Return the job, its limits and its seccomp filter (empty if not isolated) as JSON."""
     program_filter = filter_bytes("program") if limits.isolated else b""
     content = {
         **vars(job),
