@@ -118,7 +118,7 @@ def test_environments_that_play_makes_are_closed(tmp_path):
     before = len(_opened)
     played = play(f"{file}:Closing", ["a"])
     assert played.end == "environment" and len(_opened) == before
-    with pytest.raises(ValueError, match="a text or a call"):
+    with pytest.raises(ValueError, match="a string or a call"):
         play(f"{file}:Closing", [7])
     assert len(_opened) == before
 
@@ -127,5 +127,5 @@ def test_what_is_no_environment_or_turn_is_refused():
     with pytest.raises(ValueError, match="pass an instance of a class"):
         play(Counting, ["a"])
     for turn in (7, {"name": "check", "args": {}}):
-        with pytest.raises(ValueError, match="a text or a call"):
+        with pytest.raises(ValueError, match="a string or a call"):
             play(Counting(), [turn])
