@@ -53,7 +53,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def minutes(text: str) -> float:
-    """Parse a positive number of minutes, as an argparse `type`."""
+    """Parse a positive, finite number of minutes for argparse; raise `ValueError` otherwise."""
     number = float(text)
     if not 0 < number < math.inf:
         raise ValueError(text)

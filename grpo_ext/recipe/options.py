@@ -70,7 +70,7 @@ class LaunchOptions:
 
 @dataclass
 class RunOptions(RowOptions, LaunchOptions):
-    """Keys of `grpo-ext train`, besides those of the trainer, the model and the task.
+    """Keys of `grpo-ext train` that do not belong to the trainer, the model or the task.
 
     Args:
         task (`str`): the name of the task; see `grpo_ext.tasks`.

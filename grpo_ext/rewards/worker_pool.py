@@ -208,7 +208,12 @@ class Worker(threading.Thread):
             future.set_result(self.score(message))
 
     def await_ready(self) -> None:
-        """Wait until the worker has started, or has loaded a reward."""
+        """Wait until the worker has started, or has loaded a reward.
+
+        Raises:
+            TimeoutError: if it has sent nothing for `START_LIMIT` seconds.
+            EOFError: if its process has ended.
+        """
         if not self.connection.poll(START_LIMIT):
             raise TimeoutError
         self.connection.recv_bytes()

@@ -46,7 +46,7 @@ def with_environments(recipe: Recipe, rows: Rows) -> Rows:
 def with_column(
     rows: Rows, name: str, source: str, values: Mapping[str, str], other: str | None
 ) -> Rows:
-    """Return rows with a column whose values are looked up by those of another column.
+    """Return rows with a column that is looked up from another column.
 
     Args:
         rows: the rows.
@@ -54,6 +54,9 @@ def with_column(
         source: the column whose values are looked up.
         values: the value for each value of `source`.
         other: the value for all other values of `source`.
+
+    Raises:
+        ValueError: when a stream without the column `source` is read.
     """
 
     def looked_up(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:

@@ -60,7 +60,7 @@ def run_packed(
     tail_mask = mask[:, end:].bool()  # (B, P + T - end)
 
     def row(values: Tensor) -> Tensor:
-        """Return the values (tokens,) of all tokens, from those of the padded batch (B, P + T)."""
+        """Return the values of all tokens, (tokens,), from a padded batch (B, P + T)."""
         shared_values = values[first, :end][head_mask]
         tail_values = values[:, end:][tail_mask]
         return torch.cat([shared_values, tail_values])

@@ -308,7 +308,7 @@ class GroupLog:
             add_sums(sums, stats.take(groups), reward_stds[groups])
 
     def figures(self) -> dict[str, float]:
-        """Return the metrics of the generation by name, under `tasks/NAME/` for those of a task."""
+        """Return the metrics of the generation by name, and of each task under `tasks/NAME/`."""
         figures = figures_of(self._sums)
         for task, sums in self._by_task.items():
             for name, figure in figures_of(sums).items():

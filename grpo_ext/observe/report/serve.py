@@ -225,7 +225,7 @@ def texts(run: RunData, start: int, stop: int) -> list[Any]:
 
 
 def size(log: Path) -> int:
-    """Return the size of a file in bytes; for a log, that of all its parts together."""
+    """Return the size of a file in bytes; for a log, the size of all its parts together."""
     return sum(size_of(part, log.parent) for part in parts(log))
 
 
