@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from grpo_ext import RecipeError, load_recipe
@@ -517,6 +519,23 @@ def test_the_number_of_processes_counts(tmp_path, monkeypatch):
 def test_an_accelerate_config_that_is_no_mapping_is_said_so(tmp_path):
     (tmp_path / "odd.yaml").write_text("- a\n")
     with pytest.raises(ValueError, match=r"odd\.yaml is not a mapping. Write lines of"):
+        accelerate_settings(str(tmp_path / "odd.yaml"))
+    load_recipe(None, {**MODEL, "accelerate_config": str(tmp_path / "odd.yaml")})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("num_processes:\n", "num_processes must be a whole number above 0; got None"),
+        ("num_processes: 0\n", "num_processes must be a whole number above 0; got 0"),
+        ("deepspeed_config: 3\n", "deepspeed_config must be a mapping; got 3"),
+        ("deepspeed_config: {zero_stage: auto}\n", "must be 0, 1, 2 or 3; got 'auto'"),
+        ("deepspeed_config: {zero_stage: 4}\n", "must be 0, 1, 2 or 3; got 4"),
+    ],
+)
+def test_values_of_an_accelerate_config_that_cannot_be_used_are_named(tmp_path, text, words):
+    (tmp_path / "odd.yaml").write_text(text)
+    with pytest.raises(ValueError, match=re.escape(words)):
         accelerate_settings(str(tmp_path / "odd.yaml"))
     load_recipe(None, {**MODEL, "accelerate_config": str(tmp_path / "odd.yaml")})
 
