@@ -31,7 +31,7 @@ def make_trainer(
         recipe: the recipe to train from.
         model: a model to train instead of the recipe's.
         rewards: rewards to use instead of the recipe's, each with a weight of 1.
-        more: further arguments of the trainer.
+        more: additional arguments of the trainer.
     """
     from trl import get_quantization_config
 

@@ -83,7 +83,7 @@ class Search:
             return
 
     def _measure_own(self) -> Measurement | None:
-        """Measure the recipe's own settings, with more completions if there is time for them."""
+        """Like `measure`, for the recipe's own settings; with more completions if time allows."""
         self.bench.budget.check()
         measurement = self.measure(self.own)
         if measurement is not None and self.bench.enlarge(measurement):

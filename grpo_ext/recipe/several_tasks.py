@@ -151,7 +151,7 @@ def reward_specs(tasks: Mapping[str, TaskOfSeveral]) -> list[Spec]:
 
 
 def first_equal(spec: Spec, specs: list[Spec]) -> Spec | None:
-    """Return the first of `specs` that equals `spec` apart from the key `tasks`."""
+    """Return the first of `specs` that equals `spec` apart from the key `tasks`, or `None`."""
     for candidate in specs:
         if {**candidate, "tasks": None} == {**spec, "tasks": None}:
             return candidate

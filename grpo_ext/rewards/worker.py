@@ -68,7 +68,7 @@ def keep(child: int) -> NoReturn:
 
 
 def reap(child: int) -> int | None:
-    """Reap the processes that have ended; return the exit code of `child` if it is among them."""
+    """Reap the processes that have ended; return the exit code of `child`, or `None` if it runs."""
     while True:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == child:

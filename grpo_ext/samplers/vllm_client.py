@@ -96,7 +96,7 @@ class ServerClient(ServerConnection):
 
         Args:
             prompts: strings or lists of tokens.
-            features: image data of each prompt.
+            features: image data of each prompt; `None`: no images.
             n: number of completions of each prompt.
             sampling: other options of TRL's `generate`.
         """
