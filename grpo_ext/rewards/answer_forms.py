@@ -6,9 +6,12 @@ import re
 from grpo_ext.rewards.structure import split
 
 _PLUS = re.compile(r"[-+]")
+# The factors behind a coefficient: `x^2`, `\pi`, `\sqrt{2}`
+_FACTORS = r"(?: ?(?:[A-Za-z]|\\pi)(?:\^ ?(?:[0-9]|\{ ?[0-9]+ ?\}))?| ?\\sqrt ?\{[0-9]+\})*"
+# `15/40`, `4x^2/6` and `\frac{4\sqrt{2}}{6}`, but not the exponent in `x^2/6`
 _FRACTION = re.compile(
-    r"(?<![0-9.])([0-9]{1,9}) ?/ ?([0-9]{1,9})(?![0-9.])"
-    r"|\\frac ?\{ ?([0-9]{1,9}) ?\} ?\{ ?([0-9]{1,9}) ?\}"
+    rf"(?<![0-9.])(?<![A-Za-z)}}]\^)([0-9]{{1,9}}){_FACTORS} ?/ ?([0-9]{{1,9}})(?![0-9.])"
+    rf"|\\frac ?\{{ ?([0-9]{{1,9}}){_FACTORS} ?\}} ?\{{ ?([0-9]{{1,9}}){_FACTORS} ?\}}"
 )
 _ROOT = re.compile(r"\\sqrt ?\{ ?([0-9]{1,9})((?: ?(?:\\cdot|\\times|\*) ?[0-9]+)*) ?\}")
 _SHORT_ROOT = re.compile(r"\\sqrt ?([0-9])")  # \sqrt2
@@ -26,11 +29,12 @@ def is_sum(side: str) -> bool:
 def is_reduced(formula: str) -> bool:
     """Return whether a formula has no reducible fraction or square root.
 
-    15/40 and the roots of 18 and 9 * 8 are reducible. So is a formula with the same root twice, or
-    with the same letter in the numerator and denominator of a fraction.
+    15/40, 4x/6 and the roots of 18 and 9 * 8 are reducible. So is a formula with the same root
+    twice, or with the same letter in the numerator and denominator of a fraction.
     """
+    formula = _SHORT_ROOT.sub(r"\\sqrt{\1}", formula)
     fractions = [[int(digits) for digits in pair if digits] for pair in _FRACTION.findall(formula)]
-    roots = _ROOT.findall(_SHORT_ROOT.sub(r"\\sqrt{\1}", formula))
+    roots = _ROOT.findall(formula)
     return not (
         len({*roots}) < len(roots)
         or _LETTER_ABOVE_AND_BELOW.search(formula)

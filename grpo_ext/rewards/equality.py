@@ -22,6 +22,7 @@ from grpo_ext.rewards.quantity import (
 from grpo_ext.rewards.regions import merged, region, same_region
 from grpo_ext.rewards.structure import (
     MAX_PARTS,
+    RESTATEMENT,
     Collection,
     brackets,
     chain,
@@ -44,7 +45,6 @@ from grpo_ext.rewards.texts import (
 _SYMBOL = re.compile(
     r"(?<![\\A-Za-z])[A-Za-df-hj-z]|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi)(?![a-z])"
 )
-_RESTATEMENT = re.compile(r",? +(?:or|i\.e\.|that is),? +")
 _MODULUS = re.compile(r" ?(?:\\pmod ?\{? ?|\( ?\\?b?mod )([0-9]+) ?[})]* *$")
 _CONSTANT = re.compile(r"\+ ?[CcKk]$")
 _FUNCTION = re.compile(r"([A-Za-z]) ?\( ?([a-z]) ?\) ?=")
@@ -77,7 +77,7 @@ def equal(gold: str, answer: str) -> bool:
         return as_text(gold) == as_text(answer)
     if r"\emptyset" in (gold, answer) and (says_none(gold) or says_none(answer)):
         return True
-    restatements = split(answer, _RESTATEMENT)
+    restatements = split(answer, RESTATEMENT)
     if len(restatements) > 1 and all(equal(gold, statement) for statement in restatements):
         return True
     if _MODULUS.search(answer):
@@ -250,7 +250,7 @@ def same_chains(gold: str, answer: str) -> bool | None:
     if expected_name is None and len(expected_sides) > 1 and _SYMBOL.search(gold):
         return same_equations(expected.sides, actual.sides)
     value = expected_sides[-1]
-    if not _SYMBOL.search(value):
+    if not has_symbol(value):
         actual_sides = computed_sides(actual_sides)
     if same_name(expected_name, actual_name) and all(equal(value, side) for side in actual_sides):
         return True
@@ -270,10 +270,16 @@ def computed_sides(sides: tuple[str, ...]) -> tuple[str, ...]:
     The dropped sides are the formula, and the remaining sides evaluate it. Otherwise all sides are
     returned.
     """
-    computed = tuple(side for side in sides if not _SYMBOL.search(side))
+    computed = tuple(side for side in sides if not has_symbol(side))
     if len(computed) > 1 and computed[-1] == sides[-1]:
         return computed
     return sides
+
+
+def has_symbol(side: str) -> bool:
+    """Return whether a side has a symbol; the letters of its unit are none."""
+    core, _ = split_unit(side)
+    return _SYMBOL.search(core) is not None
 
 
 def same_equations(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:

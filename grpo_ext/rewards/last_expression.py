@@ -20,7 +20,7 @@ _SIGN = r"(?:(?i:negative|minus) )?[-+]?"
 _PLAIN_NUMBER = rf"[{CURRENCY_SIGNS}]?(?:[0-9]+ [0-9]+/[0-9]+|{DECIMAL}(?:[eE][-+]?[0-9]{{1,2}})?)"
 # s, s^2, s^{-2}, second squared, square inch
 _UNIT = (
-    rf"(?:(?:square|cubic) )?(?:{UNIT_NAMES}|mph)(?![A-Za-z])"
+    rf"(?:(?:square|cubic) )?(?:{UNIT_NAMES}|mph|in(?=\^\{{?[23]))(?![A-Za-z])"
     r"(?:\^(?:-?[1-4]|\{-?[1-4]\})| squared| cubed)?"
 )
 # kg/m^3, grams per cubic centimeter, N \cdot m, m s^-2
@@ -72,11 +72,13 @@ _MATH = re.compile(
     r"|(?:,?\s(?:and|or)|,)\s?(?=(?:[A-Za-z]|[-(\[√0-9]|\\[a-z{])))+"
 )
 _MATH_MARK = re.compile(r"[√^(\[{]|\\[A-Za-z]+|[<>]|[0-9][a-z]")
+_SUM = re.compile(r"-?[a-z](?: ?[-+*/] ?[0-9a-z.]+)+")  # `x + 5`, `v / 2`
+_IS_BEFORE = re.compile(r"\b(?:is|equals) ?$")
 _OPERAND = re.compile(
     r"[0-9]|\\(?:pi|infty|emptyset)|√|[a-zA-Z]\s?[-+*/^=<>]|[-+*/^=<>]\s?[a-zA-Z]"
 )
 _ARROW = re.compile(r"\\(?:Rightarrow|implies|iff|Longrightarrow|Leftrightarrow)(?![A-Za-z])|[⇒⟹]")
-_UNIT_AFTER = re.compile(rf"\s?({_UNITS})")
+_UNIT_AFTER = re.compile(rf" ?({_UNITS})")
 _UNIT_OF_VALUE = re.compile(rf"(?<=[0-9)}}\]])\s?{_UNITS}[ .,]*")
 _TIMES_TEN = re.compile(r"(?<=[0-9]) x (?=10\^)")  # 3.0 x 10^8
 _SHARE_OF = re.compile(rf"(?:{DECIMAL}\\?%|[0-9]+/[0-9]+) of \$?{DECIMAL}(?= ?=)")
@@ -91,6 +93,8 @@ _NUMBER_IN_BRACKETS = re.compile(r"\([0-9]+\)")
 _SEPARATOR = re.compile(r",?\s(?:and|or)\s|,\s?")
 _SEPARATOR_AT_END = re.compile(r",?\s(?:and|or)\s?$")
 _SEPARATOR_BEFORE = re.compile(r"\s*(?:[,;]|,?\s(?:and|or))\s*\Z")
+# cm$^2$
+_POWER_OF_UNIT = re.compile(rf"\b({UNIT_NAMES}|in) ?(?:\$|\\\()(\^\{{?[23]\}}?)(?:\$|\\\))")
 _GLUED_UNIT = re.compile(rf"(?<=[0-9])(?=(?:{UNIT_NAMES})$)")
 
 
@@ -100,6 +104,7 @@ def last_expression(text: str) -> str | None:
     If it is an alternative (`12 or 13`), it is returned together with the value before "or".
     """
     text = _TIMES_TEN.sub(r" \\times ", with_short_units(with_ascii_signs(text)))
+    text = _POWER_OF_UNIT.sub(r"\1\2", text)
     text = _SIZE_OF_COUNTED.sub(r"\1", _SHARE_OF.sub("", without_remarks(text)))
     text = without_quantifier(text.rstrip(" \t\r\n."))
     value = ending_chain(text)
@@ -107,15 +112,20 @@ def last_expression(text: str) -> str | None:
         return value
     span = last_formula(text)
     end = -1 if span is None else span[1]
+    unit = None if span is None else _UNIT_AFTER.match(text, end)
+    if unit is not None:
+        end = unit.end()
     formula = undelimited(text, end)
     if formula is not None:
         return formula
     number = last_number(text, end)
     if number is not None or span is None or _DENIED.search(text[: span[0]][-60:]):
         return number
-    if _DENIED_AFTER.match(text, span[1]):
+    if _DENIED_AFTER.match(text, end):
         return None
     formula = without_delimiters(text[slice(*span)])
+    if unit is not None:
+        formula = f"{formula} {unit[1]}"
     alternative = _ALTERNATIVE.search(text[: span[0]])
     if alternative is None:
         return formula
@@ -146,7 +156,8 @@ def undelimited(text: str, start: int) -> str | None:
     parts = split(run, _SEPARATOR)
     if len(parts) > 1 and all(map(is_named, parts)):
         return run
-    has_mark = _MATH_MARK.search(run) is not None or run.count("=") > 1
+    is_sum = _SUM.fullmatch(run) is not None and _IS_BEFORE.search(text[: last.start()]) is not None
+    has_mark = is_sum or _MATH_MARK.search(run) is not None or run.count("=") > 1
     if not has_mark or _NUMBER_IN_BRACKETS.fullmatch(run):
         return None
     unit = ""

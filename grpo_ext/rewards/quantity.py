@@ -62,11 +62,11 @@ _FRACTION_OF_UNITS = re.compile(
 # Names that may be symbols instead of units: `m`, `m g`.
 _SYMBOLS = re.compile(r"[a-z](?:(?: ?\\cdot ?| ?\* ?| )[A-Za-z])+|[A-Za-z](?:\^\{?[1-4]\}?)?")
 # Words that name what is counted: "10 paper clips". The words of `_NO_LABEL` change the value: "10
-# thousand", "2 or 3".
+# thousand", "2 or 3", but not "24 times".
 _LABEL = re.compile(r"(?<=[0-9A-Za-z)}%!]) +(?:(?:per|of|in) )?[A-Za-z]{3,}[A-Za-z' ./-]*$")
 _NO_LABEL = re.compile(
-    r"\b(?:or|not|and|to|mod|times|plus|minus|over|choose|squared|cubed|factorial|hundred|thousand|"
-    r"million|billion|trillion|dozen|score|half|halves|thirds?|quarters?|below|under|short|less|"
+    r"\b(?:or|not|and|to|mod|times(?! *$)|plus|minus|over|choose|squared|cubed|factorial|hundred|"
+    r"thousand|million|billion|trillion|dozen|score|half|halves|thirds?|quarters?|below|under|short|less|"
     r"more|wrong|incorrect|false|never|no|maybe|perhaps|except|if|unless|when|abc|def|pqr|rst|uvw|"
     r"xyz|abcd|[a-z]*teen|[a-z]*ty)\b"
 )

@@ -28,10 +28,10 @@ from grpo_ext.rewards.conversions import (
 )
 from grpo_ext.rewards.dates import date_of
 from grpo_ext.rewards.normal_form import formulas_of, sides_of
-from grpo_ext.rewards.notation import with_ascii_signs, with_repeating_decimals_as_fractions
+from grpo_ext.rewards.notation import plain, with_ascii_signs, with_repeating_decimals_as_fractions
 from grpo_ext.rewards.quantity import ASKED_NAMES, MULTIPLIERS, UNIT_NAMES, number, split_unit
 from grpo_ext.rewards.request import Request, request_of
-from grpo_ext.rewards.structure import alternatives, chain, is_name, only
+from grpo_ext.rewards.structure import RESTATEMENT, alternatives, chain, is_name, only, split
 from grpo_ext.rewards.texts import chosen_letter
 
 MAX_QUESTION = 5_000  # characters read from the end of a prompt
@@ -43,9 +43,10 @@ _SPACE = re.compile(r"\\(?:qquad|quad)(?![A-Za-z])|(?<!\\)\\[ ,;]|~")
 _LABEL = re.compile(r"(?<![A-Za-z0-9\\_^])(?:\(([A-H])\)|([A-H])\)|([A-H])[.:](?=\s|[-$\\0-9]))")
 _ASKED_UNIT = re.compile(
     r"(?i:\bhow many|\bnumber of|\bin)\s+"
-    rf"((?:{UNIT_NAMES}) ?(?:/|per) ?(?:{UNIT_NAMES})|{ASKED_NAMES})"
+    rf"((?:{UNIT_NAMES}) ?(?:/|per) ?(?:{UNIT_NAMES})|(?:square |cubic )?(?:{ASKED_NAMES}))"
     r"(?![A-Za-z])(?!\s*(?:per\b|/|an?\b|each\b|\^|squared|cubed|of\b))"
 )
+_POWERS = ("square ", "cubic ")
 _ASKED_MULTIPLE = re.compile(rf"(?i:\bhow many|\bin)\s+({'|'.join(MULTIPLIERS)})s?\b")
 _ASKED = re.compile(
     r"\b(?:find|what (?:is|are)|compute|determine|evaluate|calculate|value of|simplify)"
@@ -129,13 +130,24 @@ def last_user_content(messages: Sequence[Any]) -> Any:
     return "\n".join(texts)
 
 
+def asked_unit(text: str) -> str | None:
+    """Return the unit that a question asks for, such as `square feet`; `None` if it is unclear.
+
+    Beside units of area or volume, units of length count only if they come last, and then alone.
+    """
+    units = _ASKED_UNIT.findall(text)
+    if "£" in text:
+        units = [unit for unit in units if unit != "pounds"]
+    if not units:
+        return None
+    is_size = units[-1].startswith(_POWERS)
+    return only({unit for unit in units if unit.startswith(_POWERS) == is_size})
+
+
 @lru_cache(maxsize=1024)
 def read_question(text: str) -> Question:
     text = _SPACE.sub(" ", _FONT.sub(r"\1", with_ascii_signs(text)))
     text = with_repeating_decimals_as_fractions(text)
-    units = set(_ASKED_UNIT.findall(text))
-    if "£" in text:
-        units.discard("pounds")
     sizes = {size.lower() for size in _SIZE.findall(text)}
     multiples = set(_ASKED_MULTIPLE.findall(text))
     formulas = {form for form in formulas_of(text) if form and not _ATOM.fullmatch(form)}
@@ -145,7 +157,7 @@ def read_question(text: str) -> Question:
     numbers = stated_numbers(text)
     return Question(
         choices=choices_of(text),
-        unit=only(units),
+        unit=asked_unit(text),
         multiple=only(multiples),
         formulas=frozenset(formulas),
         asked=frozenset(requested_forms),
@@ -352,12 +364,12 @@ def in_asked_unit(question: Question, gold: str, answer: str, solution: str) -> 
     if plain_number is None or plain_number.percent or plain_number.unit:
         return gold
     if question.unit is not None:
-        measured = f"{gold} {question.unit}"
+        measured = plain(f"{gold} {question.unit}")  # `36 square feet` is 36 feet^2
         if number(measured) is None:
             return gold
         return measured
     units = set(re.findall(rf"(?<![0-9.,]){re.escape(gold)} ({UNIT_NAMES})\b", solution))
-    actual = number(answer)
+    actual = number(split(answer, RESTATEMENT)[0])  # `144 months, or 12 years`
     if len(units) != 1 or actual is None or actual.unit is None:
         return gold
     measured = f"{gold} {units.pop()}"

@@ -38,6 +38,7 @@ _REVERSED = {">": "<", r"\ge": r"\le", "<": "<", r"\le": r"\le"}
 _POINT = re.compile(r"([A-Z](?:_(?:[0-9]|\{[0-9]\}))?'*) ?(\([^()=]+,[^()=]+\))")  # A'(3, 7)
 MEMBER = re.compile(r"\\in(?![A-Za-z])")
 _BUILDER = re.compile(r"\\\{\s*([^|{}:]+?)\s*(?:\||\\mid(?![a-z])|:)\s*(.+)\\\}")
+RESTATEMENT = re.compile(r",? +(?:or|i\.e\.|that is),? +")
 _WORD_SEPARATOR = re.compile(r"[;,]? +(?:and|or) +|;\s*")
 _COMMA_SPACE = re.compile(r",\s+")
 COMMA = re.compile(r",\s*")

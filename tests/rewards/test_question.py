@@ -159,6 +159,77 @@ def test_the_question_tells_what_is_right(question, gold, completion, verdict):
     assert score(question, gold, completion) == verdict
 
 
+SQUARE = "A square has sides of 6 cm. What is its area, in square centimeters?"
+CIRCLE = "A circle has a radius of 6 cm. What is its area in terms of $\\pi$?"
+
+
+@pytest.mark.parametrize(
+    ("question", "gold", "completion", "verdict"),
+    [
+        (SQUARE, "36", "The area is $36$ cm².", 1),
+        (SQUARE, "36", "The area is $36$ cm$^2$.", 1),
+        (SQUARE, "36", "The area is \\(36\\) cm\\(^2\\).", 1),
+        (SQUARE, "2", "The area is $36$ cm².", 0),
+        (SQUARE, "36", "The area is $36$ cm.", 0),
+        (SQUARE, "36", "The area is $36$ m².", 0),
+        (SQUARE, "36", "The area is not $36$ cm².", 0),
+        (SQUARE, "36", "$36$ cm² is wrong.", 0),
+        (CIRCLE, "36\\pi", "It is $\\pi r^2 = \\pi \\cdot 6^2 = 36\\pi$ cm².", 1),
+        (CIRCLE, "36\\pi", "It is πr² = π(6)² = 36π cm².", 1),
+        (CIRCLE, "36\\pi", "It is $\\pi r^2 = \\pi \\cdot 6^2 = 12\\pi$ cm².", 0),
+        (CIRCLE, "36\\pi", "It is $2\\pi r = 2\\pi \\cdot 6 = 36\\pi$ cm².", 0),
+        ("What is its volume?", "36\\pi", "It is $36\\pi$ in³.", 1),
+        ("How many weeks?", "4", "It takes $4$ weeks.", 1),
+        ("How many weeks?", "4", "It takes $28$ days.", 1),
+        ("How many weeks?", "4", "It takes $4$ days.", 0),
+    ],
+)
+def test_the_unit_behind_a_formula_belongs_to_it(question, gold, completion, verdict):
+    assert score(question, gold, completion) == verdict
+
+
+@pytest.mark.parametrize(
+    ("question", "completion", "verdict"),
+    [
+        (SQUARE, "\\boxed{36 \\text{ square centimeters}}", 1),
+        (SQUARE, "\\boxed{3600 \\text{ mm}^2}", 1),
+        (SQUARE, "\\boxed{36 \\text{ square meters}}", 0),
+        ("Measured in feet. What is its area, in square feet?", "36 ft²", 1),
+        ("Measured in feet. What is its area, in square feet?", "4 square yards", 1),
+        ("Measured in feet. What is its area, in square feet?", "36 square yards", 0),
+        ("Its area in square feet is 81. How many feet is its perimeter?", "36 ft", 1),
+        ("Its area in square feet is 81. How many feet is its perimeter?", "36 yards", 0),
+    ],
+)
+def test_the_question_tells_the_unit_of_an_area(question, completion, verdict):
+    assert score(question, "36", completion) == verdict
+
+
+@pytest.mark.parametrize(
+    ("gold", "completion", "verdict"),
+    [
+        ("\\frac{x^2}{6}", "x^2/6", 1),
+        ("\\frac{x^2}{6}", "\\frac{1}{6}x^2", 1),
+        ("\\frac{x^2}{6}", "\\frac{2x^2}{12}", 0),
+        ("\\frac{x^2}{6}", "2x^2/12", 0),
+        ("\\frac{(x+1)^2}{4}", "(x+1)^2/4", 1),
+        ("\\frac{2\\sqrt{6}}{3}", "\\frac{4\\sqrt{6}}{6}", 0),
+        ("\\frac{2\\sqrt{6}}{3}", "\\frac{2}{3}\\sqrt{6}", 1),
+        ("\\frac{\\sqrt{2}}{4}", "√2/4", 1),
+    ],
+)
+def test_a_simplified_term_has_a_reduced_coefficient(gold, completion, verdict):
+    assert score("Simplify the term.", gold, f"\\boxed{{{completion}}}") == verdict
+
+
+def test_the_solution_tells_the_unit_of_an_answer_in_two_units():
+    solution = "In total it took 2 + 10 = 12 years.\n#### 12"
+    question = "How much time did it take?"
+    assert score(question, solution, "It took 144 months, or 12 years.") == 1.0
+    assert score(question, solution, "It took 144 months, or 13 years.") == 0.0
+    assert score(question, solution, "It took 12 months, or 1 year.") == 0.0
+
+
 def test_the_solution_tells_the_unit_if_the_question_does_not():
     solution = "It takes 40 + 100 + 20 = 160 minutes.\n#### 160"
     assert score("How long does it take?", solution, r"\boxed{2 hours and 40 minutes}") == 1.0
