@@ -109,13 +109,13 @@ def test_answers_that_nothing_marks():
 
 
 def test_answers_of_all_kinds():
-    """Two sets of 200 pairs, marked and unmarked, of numbers, formulas, units, choices, dates and
+    """Three sets of 200 pairs, marked and unmarked, of numbers, formulas, units, choices, dates and
     names, judged by hand before `accuracy` was run on them.
     """
     rows, paid, refused = judged(MIXED)
-    assert len(rows) == 400
+    assert len(rows) == 600
     assert not paid
-    assert len(refused) <= 1, refused
+    assert len(refused) <= 2, refused
 
 
 def test_rules_hold_in_both_directions():
@@ -123,4 +123,4 @@ def test_rules_hold_in_both_directions():
     rows, paid, refused = judged(MIRRORED)
     assert len(rows) >= 880
     assert not paid
-    assert len(refused) <= 24, refused
+    assert len(refused) <= 23, refused
