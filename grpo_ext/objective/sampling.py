@@ -106,10 +106,11 @@ def resolve_sampling(
                 f"{name} is {field}, but generation_kwargs says {name}: {value}",
                 f"Remove {name} from generation_kwargs.",
             )
-    if overrides.get("do_sample", True) is False:
+    if not overrides.get("do_sample", True):
+        value = "false" if overrides["do_sample"] is False else "null"
         raise SamplingError(
             "do_sample",
-            "`do_sample: false` decodes greedily, and a greedy policy has no gradient",
+            f"`do_sample: {value}` decodes greedily, and a greedy policy has no gradient",
             "Remove it.",
         )
     # a `None` in generation_kwargs overrides the field, so that the model's value applies
@@ -188,10 +189,11 @@ def _refuse(values: Mapping[str, Any], watched: bool) -> None:
         "`logprob_policy: model` to train the policy without it, or `logprob_policy: trl`."
     )
     for name, reason in OPTIONS["not_scorable"].items():
-        if values.get(name) not in NEUTRAL:
+        value = values.get(name)
+        if value is True or value not in NEUTRAL:  # True equals 1, but switches an option on
             raise SamplingError(
                 name,
-                f"`{name}: {values[name]}` cannot be scored exactly, because {reason}",
+                f"`{name}: {value}` cannot be scored exactly, because {reason}",
                 way_out,
             )
     if watched:

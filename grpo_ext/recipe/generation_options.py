@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from grpo_ext.common.files import data_yaml
 from grpo_ext.common.stop_strings import stop_strings_of
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.recipe.episode_options import TURN_ENDS, environments_of
@@ -23,6 +24,8 @@ TRANSFORMERS_NAMES = {
     "stop": "stop_strings",
     "stop_token_ids": "stop_strings",
 }
+# options that are refused, by how completions are sampled, with the reason
+REFUSED: dict[str, dict[str, str]] = data_yaml("grpo_ext.recipe", "generation_options.yaml")
 
 
 def stop_strings_that_are_no_texts(v: Values, _: int) -> Iterator[Problem]:
@@ -70,4 +73,44 @@ def options_that_the_engine_lacks(v: Values, _: int) -> Iterator[Problem]:
         )
 
 
-RULES = (stop_strings_that_are_no_texts, options_that_the_engine_lacks)
+def options_that_the_trainer_cannot_follow(v: Values, _: int) -> Iterator[Problem]:
+    """Options must not change what the engine returns, end completions unseen, or do nothing.
+
+    Nothing is checked for a sampler that was passed to the trainer.
+    """
+    options = v.generation_kwargs or {}
+    if v.get(SEPARATE_SAMPLER):
+        return
+    reasons = dict(REFUSED["vllm" if v.use_vllm else "transformers"])
+    if v.use_vllm and (v.vllm_mode == "colocate" or environments_of(v)):
+        reasons |= REFUSED["vllm_single_requests"]
+    if v.use_transformers_continuous_batching and not v.use_vllm:
+        reasons |= REFUSED["continuous_batching"]
+    taken = TURN_ENDS if environments_of(v) else set()  # which have a rule of their own
+    for key in sorted(options.keys() & reasons.keys() - taken):
+        yield Problem(
+            f"generation_kwargs: {key} cannot be set, because {reasons[key]}. Remove {key} from "
+            "generation_kwargs.",
+            "generation_kwargs",
+        )
+
+
+def lengths_that_are_no_counts(v: Values, _: int) -> Iterator[Problem]:
+    """A limit of tokens must be positive: without one, engines end completions after 20 or 16."""
+    options = v.generation_kwargs or {}
+    for key in ("max_new_tokens", "max_tokens"):
+        length = options.get(key)
+        if key in options and not (type(length) is int and length > 0):
+            yield Problem(
+                f"generation_kwargs: {key} must be a whole number above 0; got {length!r}. Remove "
+                f"{key}, and write max_completion_length.",
+                "generation_kwargs",
+            )
+
+
+RULES = (
+    stop_strings_that_are_no_texts,
+    options_that_the_engine_lacks,
+    options_that_the_trainer_cannot_follow,
+    lengths_that_are_no_counts,
+)

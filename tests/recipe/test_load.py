@@ -307,6 +307,24 @@ def test_all_faults_are_told_at_once(tmp_path):
             "vLLM has no option stop_strings. Write stop instead",
         ),
         ("use_vllm: true\ngeneration_kwargs: {stop: [3]}\n", "stop must be a string or a list"),
+        ("generation_kwargs: {max_time: 5}\n", "max_time cannot be set, because it cuts"),
+        ("generation_kwargs: {max_length: 50}\n", "Remove max_length from generation_kwargs"),
+        ("generation_kwargs: {num_return_sequences: 2}\n", "num_generations says how many"),
+        ("generation_kwargs: {return_dict_in_generate: true}\n", "reads a tensor of tokens"),
+        ("generation_kwargs: {disable_compile: true}\n", "because TRL sets it"),
+        ("generation_kwargs: {max_new_tokens: null}\n", "above 0; got None"),
+        ("generation_kwargs: {max_new_tokens: 0}\n", "above 0; got 0"),
+        ("generation_kwargs: {do_sample: null}\n", "`do_sample: null` decodes greedily"),
+        ("generation_kwargs: {use_mtp: true}\n", "`use_mtp: True` cannot be scored exactly"),
+        ("use_vllm: true\ngeneration_kwargs: {seed: 5}\n", "with the same random numbers"),
+        (
+            "use_transformers_continuous_batching: true\nbf16: false\n"
+            "generation_kwargs: {min_new_tokens: 2}\n",
+            "because continuous batching drops it",
+        ),
+        ("use_vllm: true\ngeneration_kwargs: {ignore_eos: true}\n", "after their end token"),
+        ("use_vllm: true\ngeneration_kwargs: {flat_logprobs: true}\n", "one log-prob per token"),
+        ("use_vllm: true\ngeneration_kwargs: {max_tokens: null}\n", "above 0; got None"),
     ],
 )
 def test_faults(tmp_path, text, expected):
@@ -318,7 +336,8 @@ def test_faults(tmp_path, text, expected):
 @pytest.mark.parametrize(
     "text",
     [
-        "use_vllm: true\ngeneration_kwargs: {stop: ['</answer>'], seed: 5, max_tokens: 9}\n",
+        "use_vllm: true\ngeneration_kwargs: {stop: ['</answer>'], max_tokens: 9}\n",
+        "use_vllm: true\nvllm_mode: server\ngeneration_kwargs: {seed: 5}\n",
         "generation_kwargs: {stop_strings: ['END'], min_new_tokens: 1, suppress_tokens: [5]}\n",
     ],
 )
