@@ -115,7 +115,10 @@ class _LogProb(torch.autograd.Function):
         if finds_kept:  # `KeptSet.cat` needs one part even if there are no positions
             no_positions = torch.zeros(0, vocab_size, dtype=torch.bool)
             kept_parts.append(KeptSet.from_mask(no_positions))
-        log_z = torch.empty(num_positions, device=hidden.device)  # (N,)
+        # The log of the normalizer, in two parts: in float32, their sum would be off by up to 4e-6
+        # where the top score is 100, and the gradient of a token of probability near 1 with it.
+        tops = torch.empty(num_positions, device=hidden.device)  # (N,), the top scores
+        log_totals = torch.empty(num_positions, device=hidden.device)  # (N,), of exp(score - top)
         logps = torch.empty(num_positions, device=hidden.device)  # (N,)
         entropy = torch.empty(num_positions, device=hidden.device)  # (N,)
         # (N, V), p(v) - [v = target], saved for the backward pass; until then it holds the logits
@@ -144,7 +147,8 @@ class _LogProb(torch.autograd.Function):
                 p = torch.softmax(scores, -1)  # (n, V)
                 top = scores.amax(-1, keepdim=True)  # (n, 1)
                 log_total = -p.amax(-1).log()  # (n,); the top score has p = 1 / total
-                log_z[rows] = log_total + top.squeeze(-1)
+                tops[rows] = top.squeeze(-1)
+                log_totals[rows] = log_total
                 z.sub_(top)
                 target_score = z.gather(-1, target).squeeze(-1)  # (n,)
                 logps[rows] = target_score - log_total
@@ -158,7 +162,10 @@ class _LogProb(torch.autograd.Function):
                 del z, scores, p, mask, removed
             del logits, tiles
         used = KeptSet.cat(kept_parts) if finds_kept else kept
-        ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy, prob_minus_onehot)
+        normalizer = (tops, log_totals)
+        ctx.save_for_backward(
+            hidden, weight, bias, targets, *normalizer, entropy, prob_minus_onehot
+        )
         ctx.plan = (params, used, logit_transform, dtype)
         return logps, entropy, used
 
@@ -170,7 +177,8 @@ class _LogProb(torch.autograd.Function):
         grad_entropy: Tensor | None,
         _: None,
     ) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, log_z, entropy, prob_minus_onehot = ctx.saved_tensors
+        hidden, weight, bias, targets, *normalizer, entropy, prob_minus_onehot = ctx.saved_tensors
+        tops, log_totals = normalizer
         params, kept_set, logit_transform, dtype = ctx.plan
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         if prob_minus_onehot is not None and grad_entropy is None:
@@ -193,10 +201,11 @@ class _LogProb(torch.autograd.Function):
             for rows, z in tiles:  # (n, V)
                 target = targets[rows].unsqueeze(-1)  # (n, 1)
                 capped = z.clone() if logit_transform.softcap is not None else z
-                z.div_(params.temperature)
+                if params.temperature != 1.0:
+                    z.div_(params.temperature)
                 mask = _mask(kept_set, rows, z.device)
                 removed = _removed_tokens(target, mask, z, params)
-                log_p = z.sub_(log_z[rows].unsqueeze(-1))
+                log_p = z.sub_(tops[rows].unsqueeze(-1)).sub_(log_totals[rows].unsqueeze(-1))
                 _grad_of_scores(
                     log_p,
                     removed,
@@ -205,7 +214,8 @@ class _LogProb(torch.autograd.Function):
                     h=_column(grad_entropy, rows),
                     entropy=entropy[rows].unsqueeze(-1),
                 )
-                z.div_(params.temperature)  # z is now the gradient of the scores
+                if params.temperature != 1.0:  # z is now the gradient of the scores
+                    z.div_(params.temperature)
                 logit_transform.grad_(z, capped)
             grad = logits.to(dtype)  # (n, V), of the logits; each tile has replaced its part
             if grad_hidden is not None:
