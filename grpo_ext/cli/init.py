@@ -187,7 +187,10 @@ def describe_time(recipe: FirstRecipe) -> str:
     if recipe.seconds > EVENING:
         advice = " Use a smaller model, a GPU, or fewer steps to see it end sooner."
     elif recipe.seconds > LONG:
-        advice = " To try it first, add `--max_steps 5` to the command `train`."
+        advice = (
+            " To try it first, add `--max_steps 5 --save_steps 1` to the command `train`, which "
+            "then writes a checkpoint after each step."
+        )
     steps = recipe.values["max_steps"]
     completions = (
         recipe.values["per_device_train_batch_size"] * recipe.values["gradient_accumulation_steps"]

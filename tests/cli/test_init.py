@@ -9,11 +9,12 @@ import sys
 import pytest
 import yaml
 
-from grpo_ext.cli.init import in_yaml
+from grpo_ext.cli.init import describe_time, in_yaml
 from grpo_ext.cli.main import main
 from grpo_ext.common.matrix_rate import MatrixRate
 from grpo_ext.preflight import estimated_time, first_recipe
 from grpo_ext.preflight.estimated_time import step_seconds
+from grpo_ext.preflight.first_recipe import FirstRecipe
 from grpo_ext.preflight.proposal import Proposal, columns_for, with_reward
 from grpo_ext.preflight.propose import propose
 from grpo_ext.recipe.batch import batch_of
@@ -122,6 +123,18 @@ def test_sizes_are_those_of_an_evening(tiny_folder, monkeypatch):
         assert (recipe.seconds <= first_recipe.EVENING) == (rate > 1e6)
     assert sizes[0] == (64, 1024, 200) and sizes[-1] == (32, 128, 50)
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) >= 4
+
+
+def test_the_advice_to_try_a_long_run_first_keeps_a_checkpoint():
+    values = {
+        "max_steps": 200,
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 8,
+        "max_completion_length": 128,
+    }
+    advice = describe_time(FirstRecipe(values, first_recipe.LONG + 1))
+    assert "add `--max_steps 5 --save_steps 1` to the command `train`" in advice
+    assert "--max_steps" not in describe_time(FirstRecipe(values, first_recipe.LONG - 1))
 
 
 def test_the_time_of_a_step_counts_operations_and_layers():
