@@ -254,11 +254,11 @@ class Bench:
         return training_seconds(self.figures) / max(1.0, trained)
 
     def _choose_size(self, per_completion: float) -> None:
-        """Choose the completions per step of `training_phase`, in whole groups, and its steps.
+        """Choose how many completions a step of `training_phase` has, and how many steps a run has.
 
-        The number is the recipe's completions per step, limited by the number of recorded
-        completions, by `MAX_TOKENS`, and by the time for `CANDIDATES` runs. It is at least one
-        group. A run has `STEPS` steps, or `FEWEST_STEPS` if there is too little time.
+        A step has the recipe's number of completions, in whole groups, limited by the number of
+        recorded completions, by `MAX_TOKENS`, and by the time for `CANDIDATES` runs. It has at
+        least one group. A run has `STEPS` steps, or `FEWEST_STEPS` if there is too little time.
 
         Args:
             per_completion: the expected seconds per completion.

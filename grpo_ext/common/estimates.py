@@ -96,7 +96,9 @@ def mean_of(
     Zeger 1986), and the interval uses Student's t. If all values are from 0 to 1, the interval is
     Wilson's (1927). It is computed for the effective number of rows: the number for which a
     proportion would have this variance (Korn and Graubard 1998). The error is then at least the
-    half-width of Wilson's interval divided by 1.96, so that ten correct of ten do not give "1 ± 0".
+    half-width of this interval divided by 1.96, so that ten correct of ten do not give "1 ± 0". If
+    the values are not all 0 or 1, or a problem has several rows, the returned interval is computed
+    for fewer rows, so that it is wider, as with Student's t.
     With a single problem, the error and the interval are `None`.
 
     Args:

@@ -91,7 +91,7 @@ def load_file(path: str | Path) -> ModuleType:
 
 
 def module_of_file(path: Path) -> ModuleType | None:
-    """Return the imported module of a file; `None` if there is none except `__main__`.
+    """Return the module that was imported from a file, or `None`. Never return `__main__`.
 
     `path` is absolute, without symbolic links.
     """

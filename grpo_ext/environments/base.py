@@ -65,15 +65,15 @@ class Environment:
         return ()
 
     def reset(self, row: Row) -> str | Awaitable[str | None] | None:
-        """Begin an episode with a row of the data set. It may be async.
+        """Begin an episode with a row of the data set. The method may be async.
 
-        `row["seed"]` is the row's column of that name, otherwise an int computed from its columns,
-        so it is the same for all completions of a prompt. Derive all randomness from it, so that
-        the completions of a group face the same world. Reading a column that the row lacks raises
-        a `KeyError` that names the columns it has.
+        `row["seed"]` is the data set's column `seed` or, if there is none, an int computed from
+        the other columns. Either way it is the same for all completions of a prompt: derive all
+        randomness from it, so that the completions of a group face the same world. Reading a column
+        that the row lacks raises a `KeyError` that names the columns it has.
 
         Returns:
-            Text to append to the last message of the prompt; `None`, the default, appends none.
+            Text to append to the last message of the prompt, or `None` (the default) for no text.
         """
 
     def step(self, text: str) -> tuple[str, bool] | Awaitable[tuple[str, bool]]:

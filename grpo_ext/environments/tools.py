@@ -16,13 +16,13 @@ NOT_TOOLS = ("reset", "get_reward")  # public methods that the model cannot call
 class ToolEnvironment(Environment):
     """An environment whose tools are functions, the methods of a TRL environment, or both.
 
-    An episode ends with a turn without a call.
+    An episode ends at the first turn that calls no tool.
 
     Args:
         functions: tools that are functions, with type hints and a docstring.
-        instance: a TRL environment; `None`: only functions are tools. `reset(**row)` begins an
-            episode, `get_reward`, if there is one, returns the score, and a `close` without
-            parameters releases the instance. The model may call all other public methods.
+        instance: a TRL environment; with `None`, the only tools are `functions`. `reset(**row)`
+            begins an episode, `get_reward`, if defined, returns its score, and a `close` without
+            parameters frees its resources. All other public methods are tools.
     """
 
     joint = ""

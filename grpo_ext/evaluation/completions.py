@@ -60,7 +60,10 @@ class Decoding:
         tokenizer: PreTrainedTokenizerBase,
         model: PreTrainedModel,
     ) -> GenerationConfig:
-        """Return these settings as a `GenerationConfig`, with all end-of-sequence ids."""
+        """Return a `GenerationConfig` with all settings but samples, seed and stop strings.
+
+        Completions end with any end-of-sequence id of the tokenizer or of the model's own config.
+        """
         sampling: dict[str, Any] = {"do_sample": False}
         if self.temperature > 0:
             sampling = {

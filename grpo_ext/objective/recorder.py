@@ -145,12 +145,12 @@ class Recorder:
     ) -> tuple[list[KeptSet] | None, list[Tensor] | None]:
         """Return the kept tokens (T positions) and the log-probs (T,) of each completion.
 
-        Without truncation, the first value is `None`. Log-probs that were not recorded are NaN.
-        Both values are `None` if no step was recorded, because something other than `generate` made
-        the completions.
+        The kept tokens are `None` without truncation. The log-probs of rows that `every` skips are
+        NaN. Both values are `None` if no step was recorded, because something other than `generate`
+        made the completions.
 
         Raises:
-            RuntimeError: if a completion has a token that was not recorded.
+            RuntimeError: if a completion has more tokens than were sampled.
         """
         if not self._steps:
             return None, None

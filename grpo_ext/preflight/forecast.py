@@ -122,9 +122,13 @@ def make_forecast(
 
 
 def count(recipe: Recipe, rows_of: Callable[..., Sized]) -> int:
-    """Return how many rows of `train_rows` or `eval_rows` the run will use.
+    """Return how many training or held-out rows the run will use.
 
     The progress bars of `datasets` stay disabled afterwards.
+
+    Args:
+        recipe: the recipe.
+        rows_of: `train_rows` or `eval_rows`.
 
     Raises:
         FileNotFoundError: if there is no such data.

@@ -28,7 +28,10 @@ class LoggedTime:
     save_seconds: float = 0.0
 
     def add(self, row: dict[str, Any]) -> None:
-        """Add a line of a training step or of an evaluation on one data set."""
+        """Add one line of the log: a training step, or an evaluation on one data set.
+
+        Training lines up to `last_step`, which a resumed run writes again, are skipped.
+        """
         step = row["step"]
         for name in row:
             if name.startswith("eval_") and name.endswith("_runtime"):

@@ -91,8 +91,9 @@ def begin_game(recipe: Recipe, number: int = 1, sample: Row | None = None) -> Ga
     environments = environments_of(recipe.flat)
     if not environments:
         raise ValueError(
-            "play needs a recipe with `environment`, but this one has none: a completion is one "
-            "turn. `grpo-ext check --sample 8` shows completions of the model."
+            "play needs a recipe with an environment; in this one, each completion is a single "
+            "turn. Add `environment`, or run `grpo-ext check --sample 8` with this recipe to see "
+            "completions of the model."
         )
     rows = rows_of(recipe, sample)
     row = nth_row(rows, number) if sample is None else row_of_sample(rows, sample)

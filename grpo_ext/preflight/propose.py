@@ -155,5 +155,9 @@ def propose_unknown(rows: list[Row]) -> Proposal:
 
 
 def with_messages(row: Row) -> Row:
-    """Return a row with its ShareGPT conversations converted to chat messages."""
+    """Return a row with its ShareGPT conversations converted to chat messages.
+
+    Raises:
+        ValueError: if a conversation has a role without a counterpart, such as `tool_call`.
+    """
     return {name: chat_messages(value) for name, value in row.items()}

@@ -157,12 +157,14 @@ def prefix_advice(reward: object) -> str:
 
 
 def made_up(text: str, row: Row, begin: Begin | None) -> Completion:
-    """Return a completion with the given text.
+    """Return a completion with the given text, and without token ids.
+
+    With `begin`, an episode of the row is begun, and the text is played as its first turn.
 
     Args:
         text: the text of the completion.
         row: the row with the prompt.
-        begin: the function that starts an episode with the text as its first turn; `None`: no
+        begin: the function that starts an episode for each row; `None`: the completion has no
             episode.
     """
     if begin is None:

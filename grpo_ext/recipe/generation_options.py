@@ -62,8 +62,8 @@ def options_that_the_engine_lacks(v: Values, _: int) -> Iterator[Problem]:
         )
     from transformers import GenerationConfig
 
-    known = vars(GenerationConfig())
-    for key in sorted(options.keys() - known.keys()):
+    known = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
+    for key in sorted(options.keys() - known):
         remedy = did_you_mean(key, known) or f" Remove {key}."
         if key in TRANSFORMERS_NAMES:
             remedy = f" Write {TRANSFORMERS_NAMES[key]} instead."

@@ -153,7 +153,10 @@ class HFSampler(Sampler):
         )
 
     def _as_scored(self, model: torch.nn.Module) -> AbstractContextManager[None]:
-        """Return a context within which the model computes in the scorer's number types."""
+        """Return a context in which the model computes in the scorer's dtypes.
+
+        With continuous batching, which generates in another thread, the context does nothing.
+        """
         if self.trainer.use_transformers_continuous_batching:  # generates in another thread
             return nullcontext()
         return sampling_in(self.precision, model)

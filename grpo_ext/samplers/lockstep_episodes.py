@@ -46,14 +46,14 @@ class PlayedTokens:
             self.kept.append(KeptSet.of_tokens(answer, self.vocab_size))
 
     def write(self, episode: Episode, turn: Turn, max_tokens: int) -> None:
-        """Append a generated turn, with its log-probs and kept tokens, to the episode.
+        """Append a generated turn to the episode, and its log-probs and kept tokens to this record.
 
         Tokens that `write_turn` drops are left out.
 
         Args:
             episode: the episode that the turn belongs to.
-            turn: the turn.
-            max_tokens: the limit that was requested.
+            turn: what the engine generated.
+            max_tokens: the limit that the engine was given.
         """
         count = write_turn(episode, turn.ids, max_tokens)
         self.logps += turn.logps[:count]

@@ -71,7 +71,8 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
             unsupported = ", ".join(sorted(set(kwargs) - ARGUMENTS))
             if args or unsupported:
                 raise NotSupported(
-                    f"`generate` was called with {unsupported or 'positional arguments'}"
+                    "it does not support these arguments of `generate`: "
+                    f"{unsupported or 'positional arguments'}"
                 )
             check_model(inner)
             return original_generate(**kwargs, custom_generate=decode)

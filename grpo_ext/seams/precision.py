@@ -61,7 +61,7 @@ def choose_precision(
 
     Args:
         model: the model, with or without PEFT adapters.
-        mixed: the half type of mixed precision; `None` without it.
+        mixed: the autocast dtype; `None` without mixed precision.
         whole_head: `cast_lm_head_to_fp32`.
         residual_in_fp32: the option; `None`: true on a CPU if the model supports it.
         attention_in_fp32: the option; `None`: true on a CPU if the model supports it.
@@ -105,12 +105,14 @@ def choose_residual(
     whole_head: bool,
     residual_in_fp32: bool | None,
 ) -> Precision:
-    """Choose the number type in which the results of the layers are added up.
+    """Choose the dtype of the residual stream, to which the layers add their outputs.
+
+    For layers in float32, `residual_in_fp32` is ignored.
 
     Args:
         model: the model, with or without PEFT adapters.
         dtype: the dtype of its layers.
-        mixed: the half type of mixed precision; `None` without it.
+        mixed: the autocast dtype; `None` without mixed precision.
         whole_head: `cast_lm_head_to_fp32`.
         residual_in_fp32: the option; `None`: true on a CPU if the model supports it.
 

@@ -64,7 +64,7 @@ def entropy_state(trainer: TRLTrainer) -> tuple[float, float]:
 
 
 def set_entropy_state(trainer: TRLTrainer, coef: float, last_entropy: float) -> None:
-    """Set the values that `entropy_state` returns; TRL's own code and checkpoints read them too."""
+    """Set the values that `entropy_state` returns; TRL reads them in its own loss."""
     trainer.entropy_coef = coef
     trainer._last_world_entropy = last_entropy
 

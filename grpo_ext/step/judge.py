@@ -240,15 +240,16 @@ def outcome_order(names: Sequence[str], weights: Sequence[float], metric: str | 
 
     `outcome_index` comes first, then the other rewards in descending order of weight, skipping
     weight 0. `group_outcomes` chooses among them. If each task has rewards that score only its own
-    rows, every group is thus judged by the reward of its task that has the largest weight.
+    rows, each group is thus judged by the reward of its task with the largest weight or, in the
+    task of the reward `metric`, by that reward.
 
     Args:
-        names: see `outcome_index`.
-        weights: see `outcome_index`.
-        metric: see `outcome_index`.
+        names: the names of the rewards.
+        weights: their weights.
+        metric: the option `group_filter_metric`, the name of a reward; or `None`.
 
     Raises:
-        ValueError: see `outcome_index`.
+        ValueError: if no reward has the name `metric`.
     """
     first = outcome_index(names, weights, metric)
     order = [first]

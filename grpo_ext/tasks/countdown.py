@@ -161,7 +161,7 @@ class Countdown(Task):
 
 
 def apply(operator: str, a: int, b: int) -> int | None:
-    """Return `a operator b`, or `None` if it is negative or not a whole number."""
+    """Return `a operator b`; `None` if it is negative, not whole, or a division by 0."""
     if operator == "+":
         return a + b
     if operator == "-":

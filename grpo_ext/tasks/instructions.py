@@ -48,8 +48,8 @@ class Instructions(Task):
         if not 1 <= self.min_instructions <= self.max_instructions <= 3:
             raise ValueError(
                 f"min_instructions={self.min_instructions}, "
-                f"max_instructions={self.max_instructions}: write "
-                "1 <= min_instructions <= max_instructions <= 3."
+                f"max_instructions={self.max_instructions}: both must be from 1 to 3, and "
+                "min_instructions must not exceed max_instructions."
             )
         for kind in self.instruction_kinds or ():
             if kind not in KINDS:

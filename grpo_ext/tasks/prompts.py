@@ -152,9 +152,8 @@ def value_at(row: Row, path: str) -> Any:
     for key in keys:
         if not isinstance(value, Mapping) or value.get(key) is None:
             raise ValueError(
-                f"{path}: column {column!r} has no entry {key!r} in a row, or it is null: "
-                f"{str(value)[:200]}. In prompt_column and rename_columns, name an entry that "
-                "every row has."
+                f"{path}: in a row, {key!r} is missing or null: {str(value)[:200]}. Name an entry "
+                "that every row has, in prompt_column or rename_columns."
             )
         value = value[key]
     return value

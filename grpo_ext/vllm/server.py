@@ -123,11 +123,12 @@ class Server:
 
         Args:
             seconds: time limit of the first start.
-            restarts: maximum number of restarts if the server ends by itself.
+            restarts: maximum number of restarts of a server that exits within the block.
 
         Raises:
             ValueError: if the server's address is already in use.
-            EngineFailure: if the server exits, or is not ready in time.
+            EngineFailure: if, at its first start, the server exits or is not ready in time. Later
+                exits raise nothing; after `restarts` restarts, the server stays down.
         """
         done = threading.Event()
         self.start()

@@ -208,7 +208,7 @@ def test_a_damaged_line_is_refused(run, tmp_path, capsys, change, words):
 def test_a_recipe_without_an_environment_is_refused(run, capsys):
     _, file, _ = run
     assert main(["play", "--config", str(file), "--environment", "null"]) == 2
-    assert "needs a recipe with `environment`" in capsys.readouterr().err
+    assert "needs a recipe with an environment" in capsys.readouterr().err
 
 
 def test_hostile_files_neither_block_nor_exhaust(run, tmp_path, capsys):

@@ -98,7 +98,7 @@ def test_a_dot_reaches_into_a_mapping():
     task = Prompts(rename_columns={"solution": "reward_model.ground_truth", "c": "a.b"})
     example = task.example(row)
     assert example["solution"] == "72" and example["c"] == 1
-    with pytest.raises(ValueError, match="column 'reward_model' has no entry 'truth'"):
+    with pytest.raises(ValueError, match="in a row, 'truth' is missing or null"):
         Prompts(rename_columns={"solution": "reward_model.truth"}).example(row)
     with pytest.raises(ValueError, match="reads the column 'nothing', which the data lacks"):
         Prompts(rename_columns={"solution": "nothing.at.all"}).example(row)

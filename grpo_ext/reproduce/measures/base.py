@@ -60,8 +60,8 @@ def figure(
     Args:
         value: the number.
         error: the standard error of the number; if `None`, the interval is unknown too.
-        details: details for the reader.
-        freedom: the degrees of freedom of the error.
+        details: text that is shown with the number.
+        freedom: the degrees of freedom of `error`, for Student's t; infinite by default.
     """
     if error is None:
         return Figure(Estimate(value, None, None, None, 1), details)
