@@ -112,8 +112,8 @@ def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) ->
             files.append(RowsFile(split, path, len(rows)))
     except ConnectionError as error:
         raise ConnectionError(
-            f"the rows of {source} cannot be fetched: {str(error).rstrip('.')}. If this machine has "
-            "no network, run the same command on a machine that does, and copy the files here."
+            f"the rows of {source} cannot be fetched: {str(error).rstrip('.')}. If this machine "
+            "has no network, run the same command on a machine that does, and copy the files here."
         ) from None
     return files
 
