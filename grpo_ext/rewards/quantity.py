@@ -45,7 +45,8 @@ _POWER = (
     r"|\s*(?:\\times|\\cdot|\*|x)\s*10\s?\^\s?(?:\{([-+]?[0-9]{1,3})\}|(-?[0-9]{1,3})))"
 )
 _NUMBER = re.compile(
-    rf"([-+]?)\s*[{CURRENCY_SIGNS}]?(-?)(?:(?:([0-9]+)\s+)?([0-9]+)\s?[/:]\s?(-?[0-9]+)|({DECIMAL}){_POWER}?)"
+    rf"([-+]?)\s*[{CURRENCY_SIGNS}]?(-?)"
+    rf"(?:(?:([0-9]+)\s+)?([0-9]+)\s?[/:]\s?(-?[0-9]+)|({DECIMAL}){_POWER}?)"
 )
 _FRAC = re.compile(r"\\frac\s*(?:\{\s*(-?[0-9]+)\s*\}|([0-9]))\s*(?:\{\s*(-?[0-9]+)\s*\}|([0-9]))")
 _PERCENT = re.compile(r"\s*(?:%|per ?cent)$")
@@ -66,9 +67,9 @@ _SYMBOLS = re.compile(r"[a-z](?:(?: ?\\cdot ?| ?\* ?| )[A-Za-z])+|[A-Za-z](?:\^\
 _LABEL = re.compile(r"(?<=[0-9A-Za-z)}%!]) +(?:(?:per|of|in) )?[A-Za-z]{3,}[A-Za-z' ./-]*$")
 _NO_LABEL = re.compile(
     r"\b(?:or|not|and|to|mod|times(?! *$)|plus|minus|over|choose|squared|cubed|factorial|hundred|"
-    r"thousand|million|billion|trillion|dozen|score|half|halves|thirds?|quarters?|below|under|short|less|"
-    r"more|wrong|incorrect|false|never|no|maybe|perhaps|except|if|unless|when|abc|def|pqr|rst|uvw|"
-    r"xyz|abcd|[a-z]*teen|[a-z]*ty)\b"
+    r"thousand|million|billion|trillion|dozen|score|half|halves|thirds?|quarters?|below|under|"
+    r"short|less|more|wrong|incorrect|false|never|no|maybe|perhaps|except|if|unless|when|abc|def|pqr|rst|"
+    r"uvw|xyz|abcd|[a-z]*teen|[a-z]*ty)\b"
 )
 _FORMULA_BEFORE_LABEL = re.compile(r"[0-9\\]")
 _MULTIPLIER = re.compile(
