@@ -68,8 +68,8 @@ _LABEL = re.compile(r"(?<=[0-9A-Za-z)}%!]) +(?:(?:per|of|in) )?[A-Za-z]{3,}[A-Za
 _NO_LABEL = re.compile(
     r"\b(?:or|not|and|to|mod|times(?! *$)|plus|minus|over|choose|squared|cubed|factorial|hundred|"
     r"thousand|million|billion|trillion|dozen|score|half|halves|thirds?|quarters?|below|under|"
-    r"short|less|more|wrong|incorrect|false|never|no|maybe|perhaps|except|if|unless|when|abc|def|pqr|rst|"
-    r"uvw|xyz|abcd|[a-z]*teen|[a-z]*ty)\b"
+    r"short|less|more|wrong|incorrect|false|never|no|maybe|perhaps|except|if|unless|when|"
+    r"abc|def|pqr|rst|uvw|xyz|abcd|[a-z]*teen|[a-z]*ty)\b"
 )
 _FORMULA_BEFORE_LABEL = re.compile(r"[0-9\\]")
 _MULTIPLIER = re.compile(
