@@ -58,10 +58,16 @@ class GroupSize:
 
     def sentence(self, present: int | None) -> str:
         """Return advice in one line; `present` is the recipe's current `num_generations`."""
-        interval = "" if self.low is None else f" (95 % range {self.low} to {self.high})"
-        text = f"Best num_generations for these rows: {self.best}{interval}."
         if self.best == self.largest:
-            text += f" To compare larger groups, write --num_samples {2 * self.largest}."
+            interval = "" if self.low is None else f" (95 % range from {self.low})"
+            text = (
+                f"Best num_generations for these rows: {self.best} or more{interval}. With "
+                f"{self.largest} completions of each row, larger groups cannot be judged. To "
+                f"compare larger groups, write --num_samples {2 * self.largest}."
+            )
+        else:
+            interval = "" if self.low is None else f" (95 % range {self.low} to {self.high})"
+            text = f"Best num_generations for these rows: {self.best}{interval}."
         if present is not None and present != self.best and present in self.efficiency:
             text += (
                 f" With the recipe's {present}, the signal-to-noise ratio is "

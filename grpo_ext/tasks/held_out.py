@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # Makes the choice independent of other choices that hash the same text, such as
 # `Countdown.test_fraction`.
 PURPOSE = "held_out_share"
+# A difference of this share of the expected number of held-out rows is explained in the summary.
+NOTABLE_DIFFERENCE = 0.25
 
 
 @dataclass
@@ -54,7 +56,15 @@ class HeldOutFilter:
         """Say how many rows stayed; `part`, such as "the first ", is put before the total."""
         side = "held out" if self.held_out else "not held out"
         counts = f"{self.kept:,} of {part}{self.read:,}"
-        return f"held_out_share {self.share:g}: {counts} rows are {side}"
+        text = f"held_out_share {self.share:g}: {counts} rows are {side}"
+        held_out = self.kept if self.held_out else self.read - self.kept
+        expected = self.share * self.read
+        if abs(held_out - expected) > NOTABLE_DIFFERENCE * expected:
+            text += (
+                " (a hash of each row's question decides, so the share of few rows may differ: "
+                f"here {held_out / self.read:.0%})"
+            )
+        return text
 
     def nothing_left(self, count: int) -> str:
         """Return the error message to raise if none of `count` rows stays."""

@@ -91,6 +91,7 @@ def test_rows_with_unscored_completions_are_left_out():
     size = best_group_size(samples, ["right"], 4)
     assert size == size_of(np.array([rows[0], rows[2]]), [0, 2])
     assert size.best == 4
+    assert "rows: 4 or more (95 % range from 4). With 4 completions" in size.sentence(present=4)
     assert "To compare larger groups, write --num_samples 8." in size.sentence(present=4)
     line = size.sentence(present=2)
     assert f"With the recipe's 2, the signal-to-noise ratio is {size.efficiency[2]:.0%} of" in line

@@ -403,3 +403,16 @@ def test_eval_and_train_rows_of_data_that_has_only_train(tmp_path):
     assert [row["question"] for row in rows_and_rewards(loaded)[0]] == held_out
     asked = [row["question"] for row in rows_and_rewards(loaded, 50)[0]]
     assert len(asked) == 50 and set(asked) <= set(train)
+
+
+def test_a_share_of_few_rows_that_differs_is_explained():
+    for count, is_explained in ((10, True), (3000, False)):
+        rows = [{"question": str(number)} for number in range(count)]
+        for held_out in (True, False):
+            row_filter = HeldOutFilter(SHARE, held_out)
+            stays = row_filter.keeps(Prompts(user_prompt="{question}"), rows)
+            held_out_share = (sum(stays) if held_out else count - sum(stays)) / count
+            summary = row_filter.summary()
+            assert (abs(held_out_share - SHARE) > SHARE / 4) == is_explained
+            assert ("a hash of each row's question decides" in summary) == is_explained
+            assert (f"here {held_out_share:.0%}" in summary) == is_explained
