@@ -13,7 +13,8 @@ set or model on a hub that cannot be reached is a problem, or a note with --else
 also tries the rewards on N completions that the model writes, one for each of the first rows,
 sampled as in training by transformers.
 
-exit codes: 0 the recipe is sound; 1 it has problems; 2 there is no such recipe
+exit codes: 0 the recipe is sound, also if all sampled completions got equal scores; 1 it has
+problems; 2 there is no such recipe
 """
 
 import argparse
@@ -99,11 +100,27 @@ def print_findings(findings: Findings, name: str) -> None:
         print(printable(f"note     {note}"))
     for problem in findings.problems:
         print(printable(f"PROBLEM  {problem}"))
-    if findings.sound:
-        print(f"{name}: sound")
-    else:
+    print(f"{name}: {verdict(findings)}")
+
+
+def verdict(findings: Findings) -> str:
+    """Return the last line's words: the number of problems, or that the recipe is sound.
+
+    A recipe whose rewards gave equal scores to all sampled completions is sound, but its first
+    steps would probably teach nothing.
+    """
+    if not findings.sound:
         count = len(findings.problems)
-        print(f"{name}: {count} problem{'' if count == 1 else 's'}")
+        return f"{count} problem{'' if count == 1 else 's'}"
+    samples = findings.figures.get("samples")
+    if samples and samples["scores_differ"] is False:
+        return (
+            "sound, but nothing to learn from yet: no reward with a weight gave different scores "
+            f"to the {len(samples['completions'])} sampled completions. If the scores are low, use "
+            "an easier prompt, easier rows, a reward with partial credit, or a warm start. If they "
+            "are high, use harder rows (docs/does-not-learn.md). A larger --sample tells more."
+        )
+    return "sound"
 
 
 def print_prompts(prompts: Mapping[str, Any]) -> None:

@@ -125,7 +125,7 @@ def next_commands(folder: Path) -> str:
     """Return the commands that check the recipe in a folder, train it, and report on its run."""
     config = shlex.quote(str(folder / "recipe.yaml"))
     return (
-        f"grpo-ext check --config {config}\n"
+        f"grpo-ext check --config {config} --sample 8\n"
         f"grpo-ext train --config {config}\n"
         f"grpo-ext report {shlex.quote(f'{folder}/run')}"
     )

@@ -20,6 +20,7 @@ from grpo_ext.evaluation.completions import Decoding, generate_completions
 from grpo_ext.evaluation.run_precision import precision_of
 from grpo_ext.evaluation.score import Sample, score_completions
 from grpo_ext.preflight.first_rows import Row
+from grpo_ext.recipe.group_options import reward_weights_of
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values
@@ -49,9 +50,10 @@ def try_rewards_on_samples(
     """Sample completions of the first rows, and score them with the rewards.
 
     The figure "samples" has the form `{"temperature": 1.0, "completions": [{"row", "text",
-    "length", "finish_reason", "rewards"}], "rewards": {"format": {"mean": 0.25, "std": 0.43}}}`,
-    where `row` is counted from 0, and a reward without any score has no entry. The figure is
-    `None`, with a note, if the model is not on this machine or fails.
+    "length", "finish_reason", "rewards"}], "rewards": {"format": {"mean": 0.25, "std": 0.43}},
+    "scores_differ": true}`, where `row` is counted from 0, a reward without any score has no entry,
+    and `scores_differ` is the result of `scores_differ`. The figure is `None`, with a note, if the
+    model is not on this machine or fails.
 
     Args:
         recipe: the recipe, which sets the model, the sampling, and the time limit of rewards.
@@ -92,6 +94,8 @@ def try_rewards_on_samples(
     with quiet("grpo_ext.rewards.guard"):  # its warnings become findings
         samples = score_completions(sampled_rows, completions, guards, EXTRAS)
     report_failures(guards, findings)
+    reward_spreads = spreads(list(guards), samples, findings)
+    can_compare = len(samples) > 1 and len(guards) == len(rewards)
     findings.figures["samples"] = {
         "temperature": decoding.temperature,
         "completions": [
@@ -104,8 +108,24 @@ def try_rewards_on_samples(
             }
             for sample in samples
         ],
-        "rewards": spreads(list(guards), samples, findings),
+        "rewards": reward_spreads,
+        "scores_differ": scores_differ(v, reward_spreads) if can_compare else None,
     }
+
+
+def scores_differ(v: Values, reward_spreads: dict[str, dict[str, float]]) -> bool:
+    """Return whether a reward with a weight gave different scores to the sampled completions.
+
+    Otherwise no completion is better than another, so they have nothing to teach.
+
+    Args:
+        v: the values of the recipe, which set the weights.
+        reward_spreads: the result of `spreads`.
+    """
+    weights = reward_weights_of(v)
+    return any(
+        spread["std"] > 0 and weights.get(name, 1.0) != 0 for name, spread in reward_spreads.items()
+    )
 
 
 def load_model(recipe: Recipe) -> PreTrainedModel:

@@ -78,7 +78,9 @@ def test_what_it_writes_passes_the_check(name, tiny_folder, tmp_path, monkeypatc
     assert WANTED[name] in (reward, reward["name"] if isinstance(reward, dict) else None)
     printed = capsys.readouterr().out
     assert (
-        "grpo-ext train --config mine/recipe.yaml" in printed
+        "grpo-ext check --config mine/recipe.yaml --sample 8\n"
+        "grpo-ext train --config mine/recipe.yaml"
+        in printed
         and f"reward {WANTED[name]}, since" in printed
     )
     assert main(["init", name, str(tiny_folder), "--yes"]) == 2  # nothing is overwritten

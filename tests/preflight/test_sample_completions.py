@@ -87,6 +87,31 @@ def test_completions_of_the_model_are_scored(path, capsys):
     assert all(0 < c["length"] <= 12 for c in samples["completions"])
 
 
+NOTHING_TO_LEARN = "sound, but nothing to learn from yet: no reward with a weight gave different"
+
+
+def test_the_verdict_says_that_equal_scores_teach_nothing(path, capsys):
+    words = ["check", "--config", path, "--sample", "4", "--reward_funcs"]
+    assert main([*words, "[constant]"]) == 0
+    last_line = capsys.readouterr().out.splitlines()[-1]
+    assert NOTHING_TO_LEARN in last_line and "warm start" in last_line
+
+    assert main([*words, "[{name: words, weight: 0}, constant]"]) == 0  # weight 0: a metric only
+    assert NOTHING_TO_LEARN in capsys.readouterr().out.splitlines()[-1]
+
+    assert main([*words, "[words, constant]"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{path}: sound"
+
+
+@pytest.mark.parametrize(
+    ("rewards", "count", "differ"),
+    [("constant", 4, False), ("constant", 1, None), ("words", 4, True)],
+)
+def test_the_figures_say_whether_scores_differ(path, rewards, count, differ):
+    findings = check_recipe(path, {"reward_funcs": [rewards]}, num_samples=count)
+    assert findings.figures["samples"]["scores_differ"] is differ
+
+
 def test_without_sample_the_verdict_says_less(path, capsys):
     assert main(["check", "--config", path]) == 0
     out = capsys.readouterr().out
