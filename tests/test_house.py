@@ -249,6 +249,7 @@ def test_a_text_that_is_shown_decides_nothing():
 # Functions whose longer texts are no messages: regular expressions, HTML, templates, lists of keys,
 # tables of figures, explanations of a score, and what one program writes for another.
 NO_MESSAGES = {
+    "cli/plan.py: gpu_lines",
     "cli/plan.py: plan_lines",
     "environments/turn_tokens.py: _after_a_turn",
     "environments/turn_tokens.py: _of_shape",

@@ -5,6 +5,7 @@ examples:
   grpo-ext plan --config recipes/countdown/qwen2.5-3b.yaml --num_processes 4 --rows 50000
   grpo-ext plan --config mine.yaml --num_generations 16 --json
   grpo-ext plan --config mine.yaml --gpu h100
+  grpo-ext plan --config mine.yaml --gpu 16
 
 Batch sizes, steps and checkpoints are exactly those of the run. Memory is an estimate with the
 formulas in grpo_ext/recipe/memory.py, and the time is shown once output_dir has a log of this
@@ -29,9 +30,11 @@ from grpo_ext.common.untrusted import printable
 
 if TYPE_CHECKING:
     from grpo_ext.preflight.forecast import Forecast
-    from grpo_ext.recipe.load import Recipe
+    from grpo_ext.preflight.memory_fit import OnGpu, Remedy
+    from grpo_ext.recipe.batch import Batch
 
 GPU_GIGABYTES = {
+    "3090": 24,
     "4090": 24,
     "l40s": 48,
     "a100": 80,
@@ -42,6 +45,9 @@ GPU_GIGABYTES = {
 }
 
 
+MOST_GIGABYTES = 100_000  # more than any GPU has
+
+
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_recipe_command(subparsers, __doc__, run)
     add_processes(parser)
@@ -50,10 +56,33 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument(
         "--gpu",
-        choices=GPU_GIGABYTES,
-        help="also estimate the longest completion that fits into this GPU's memory",
+        type=gigabytes,
+        metavar="GPU",
+        help="say whether the run fits into a GPU's memory, and the longest completion that does: "
+        f"{', '.join(GPU_GIGABYTES)}, or the GB of another",
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+
+
+def gigabytes(gpu: str) -> float:
+    """Return the GB of memory of a GPU, which is a name in `GPU_GIGABYTES` or the number itself.
+
+    Raises:
+        argparse.ArgumentTypeError: if it is neither.
+    """
+    if gpu in GPU_GIGABYTES:
+        return GPU_GIGABYTES[gpu]
+    try:
+        number = float(gpu)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= MOST_GIGABYTES:
+        names = ", ".join(GPU_GIGABYTES)
+        raise argparse.ArgumentTypeError(
+            f"{printable(gpu)} is not the name of a known GPU. Write {names}, or the GB of its "
+            "memory, such as 24."
+        )
+    return number
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,59 +92,69 @@ def run(args: argparse.Namespace) -> int:
     with without_collector():
         from grpo_ext.preflight.forecast import make_forecast
         from grpo_ext.preflight.measured_time import measured_time
+        from grpo_ext.preflight.memory_fit import estimate_on_gpu
 
-    gpu_bytes = GPU_GIGABYTES[args.gpu] * 10**9 if args.gpu else None
+    gpu_bytes = args.gpu and round(args.gpu * 10**9)
     forecast = make_forecast(recipe, args.num_processes, args.rows, gpu_bytes)
     time = measured_time(recipe, forecast.plan)
-    longest = longest_on(args.gpu, recipe, forecast) if args.gpu else None
+    on_gpu = estimate_on_gpu(recipe, forecast, args.gpu) if args.gpu else None
     if args.json:
         figures = {"recipe": args.config, **forecast.as_dict()}
         figures["hours"] = None if time is None else time.seconds / 3600
         if args.gpu:
-            figures["longest_completion"] = longest
+            figures["fits"] = on_gpu and on_gpu.fits
+            figures["longest_completion"] = on_gpu and on_gpu.longest_alone
         print(json.dumps(figures, indent=2, default=str))
         return 0
 
     lines = [
+        *([] if on_gpu is None else gpu_lines(on_gpu, forecast.plan.batch)),
         *plan_lines(forecast),
         *time_lines(time, recipe.get("output_dir")),
         *size_lines(forecast),
     ]
     if recipe.flat["use_vllm"]:
         lines.append(("vLLM", "needs additional memory"))
-    if longest is not None:
-        memory = f"{GPU_GIGABYTES[args.gpu]} GB"
-        conditions = "one per micro-batch with gradient checkpointing (estimate)"
-        lines.append(
-            ("longest completion", f"{longest:,} tokens on a GPU of {memory}, {conditions}")
-        )
     width = max(len(title) for title, _ in lines)
     for title, text in lines:
         print(f"{title:{width}}  {text}")
     return 0
 
 
-def longest_on(gpu: str, recipe: Recipe, forecast: Forecast) -> int | None:
-    """Estimate the longest completion that fits on a GPU, in tokens; `None` for an unknown model.
+def gpu_lines(on_gpu: OnGpu, batch: Batch) -> Iterator[tuple[str, str]]:
+    """Yield (title, text) for the lines about a GPU's memory.
 
     Args:
-        gpu: the type of the GPU, a key of `GPU_GIGABYTES`.
-        recipe: the recipe.
-        forecast: the forecast of the recipe, with the size of the model if it is known.
+        on_gpu: the estimate of what fits.
+        batch: the batch sizes of the recipe.
     """
-    from grpo_ext.recipe.folder import sharding
-    from grpo_ext.recipe.memory import longest_completion
+    title = f"a GPU of {on_gpu.gigabytes:g} GB"
+    figures = f"{in_bytes(on_gpu.needed)} of the {in_bytes(on_gpu.room)} that training may fill"
+    if on_gpu.fits:
+        yield title, f"fits: {figures} (estimate)"
+    else:
+        yield title, f"does not fit: {figures} (estimate)"
+        yield from remedy_lines(on_gpu.remedies)
+    if on_gpu.longest:
+        tokens = (
+            f"{on_gpu.longest:,} tokens in micro-batches of {batch.per_device_train_batch_size}"
+        )
+        yield "longest completion", f"{tokens}, as in the recipe (estimate)"
+    if on_gpu.longest_alone:
+        conditions = "one per micro-batch with gradient checkpointing"
+        title = "" if on_gpu.longest else "longest completion"
+        yield title, f"{on_gpu.longest_alone:,} tokens, {conditions} (estimate)"
 
-    if forecast.size is None:
-        return None
-    return longest_completion(
-        forecast.size,
-        recipe.flat,
-        forecast.plan.batch,
-        GPU_GIGABYTES[gpu] * 10**9,
-        sharding(recipe.flat),
-        round(forecast.prompt_tokens or 0),
-    )
+
+def remedy_lines(remedies: tuple[Remedy, ...]) -> Iterator[tuple[str, str]]:
+    """Yield (title, text) for the changes of the recipe with which a run fits."""
+    from grpo_ext.recipe.difference import as_yaml
+
+    for remedy in remedies:
+        keys = " and ".join(f"`{line}`" for line in as_yaml(remedy.change).splitlines())
+        yield "", f"would fit with {keys}: {in_bytes(remedy.needed)}"
+    if not remedies:
+        yield "", "no smaller micro-batch, adapter or gradient checkpointing makes it fit"
 
 
 def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ import torch
 from grpo_ext.preflight.estimated_time import rate_of_cpu, step_seconds
 from grpo_ext.preflight.first_rows import Row, is_prompt
 from grpo_ext.preflight.forecast import model_size
+from grpo_ext.preflight.memory_fit import MEMORY_SHARE
 from grpo_ext.preflight.proposal import Proposal
 from grpo_ext.preflight.proposed_reward import UNWRITTEN, most
 from grpo_ext.preflight.rendered_rows import system_messages, text_of_prompt
@@ -27,7 +28,6 @@ from grpo_ext.tasks.sharegpt import chat_messages
 TINY = 5_000_000  # models with fewer parameters get the sizes and learning rate of the demos
 # models with fewer parameters, and an adapter, get the learning rate of the first run in docs
 SMALL = 300_000_000
-MEMORY_SHARE = 0.85  # the share of the memory that an estimate may fill
 EVENING = 3 * 3600.0  # seconds that a run may take by estimate
 LONG = 600.0  # seconds of a run that one tries with a few steps first
 # Completions of a step, the part of the maximum length of a completion, and steps of the run; the

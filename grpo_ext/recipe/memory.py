@@ -137,13 +137,34 @@ def eval_batch_size(v: Values, batch: Batch, size: ModelSize | None) -> int:
     return units * unit
 
 
+def longest_that_fits(
+    size: ModelSize, v: Values, batch: Batch, room: int, sharding: int = 0, prompt: int = 0
+) -> int:
+    """Estimate the longest completion, in tokens, that fits into `room` bytes of a GPU.
+
+    The batch sizes and the gradient checkpointing are those of the arguments. Without vLLM, the
+    estimate includes a cache for all completions of a process. Return 0 if the model does not fit.
+
+    Args:
+        size: the dimensions of the model.
+        v: the values of the recipe.
+        batch: its batch sizes.
+        room: the memory of the GPU, in bytes.
+        sharding: how the model is sharded, as returned by `folder.sharding`.
+        prompt: the number of tokens in a prompt.
+    """
+
+    def total(length: int) -> int:
+        values = v.replaced(max_completion_length=length)
+        return memory_estimate(size, values, batch, sharding, prompt)["total"]
+
+    return bisect_right(range(1, 2**24), room, key=total)
+
+
 def longest_completion(
     size: ModelSize, v: Values, batch: Batch, room: int, sharding: int = 0, prompt: int = 0
 ) -> int:
-    """Estimate the longest completion, in tokens, that a GPU with `room` bytes can train on.
-
-    The estimate assumes one completion per micro-batch and gradient checkpointing; without vLLM, it
-    includes a cache for all completions of a process. Return 0 if the model does not fit.
+    """Estimate as `longest_that_fits`, for one completion per micro-batch with checkpointing.
 
     Args:
         size: the dimensions of the model.
@@ -159,12 +180,8 @@ def longest_completion(
         generation_batch_size=batch.completions,
         steps_per_generation=None,
     )
-
-    def total(length: int) -> int:
-        values = v.replaced(gradient_checkpointing=True, max_completion_length=length)
-        return memory_estimate(size, values, alone, sharding, prompt)["total"]
-
-    return bisect_right(range(1, 2**24), room, key=total)
+    values = v.replaced(gradient_checkpointing=True)
+    return longest_that_fits(size, values, alone, room, sharding, prompt)
 
 
 def memory_estimate(

@@ -1,0 +1,151 @@
+"""Say whether a run fits in the memory of a GPU, and which changes of its recipe would make it fit.
+
+The memory is the estimate of `recipe/memory.py`. A change keeps the number of completions of an
+optimizer step and of a generation.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from grpo_ext.preflight.checkpointing import configured
+from grpo_ext.preflight.forecast import Forecast, model_size
+from grpo_ext.recipe.batch import Batch, batch_of
+from grpo_ext.recipe.folder import sharding
+from grpo_ext.recipe.load import Recipe
+from grpo_ext.recipe.memory import ModelSize, longest_completion, longest_that_fits, memory_estimate
+from grpo_ext.recipe.typed_values import Values
+
+# The share of a GPU's memory that an estimate may fill; the estimate leaves out temporary tensors
+# and fragmentation.
+MEMORY_SHARE = 0.85
+
+Change = dict[str, str | int]  # keys of a recipe with other values
+
+CHECKPOINTING: Change = {"gradient_checkpointing": True}
+ADAPTER: Change = {"use_peft": True, "lora_target_modules": "all-linear"}
+BFLOAT16: Change = {"dtype": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change of the recipe with which the run fits."""
+
+    change: Change
+    needed: int  # bytes
+
+
+@dataclass(frozen=True)
+class OnGpu:
+    """What fits into the memory of a GPU, by estimate."""
+
+    gigabytes: float  # the memory of the GPU
+    needed: int  # bytes that the run needs
+    room: int  # bytes that it may need
+    remedies: tuple[Remedy, ...]  # empty if the run fits, or if no change is known
+    longest: int  # tokens of the longest completion with the recipe's micro-batches; 0: none fits
+    longest_alone: int  # the same with one completion per micro-batch and gradient checkpointing
+
+    @property
+    def fits(self) -> bool:
+        """Whether the run fits."""
+        return self.needed <= self.room
+
+
+def room_for_training(v: Values, gpu_bytes: int) -> int:
+    """Return the bytes of a GPU that an estimate may fill, without the share of vLLM's engine.
+
+    An engine that sleeps while the model trains leaves its share to the training.
+    """
+    share = MEMORY_SHARE
+    if v.use_vllm and v.vllm_mode == "colocate" and not v.vllm_enable_sleep_mode:
+        share -= v.vllm_gpu_memory_utilization
+    return max(0, round(share * gpu_bytes))
+
+
+def with_checkpointing(recipe: Recipe, forecast: Forecast) -> Values:
+    """Return the values of a recipe, with the gradient checkpointing that its run would choose."""
+    on = configured(recipe.flat)
+    if forecast.checkpointing is not None:
+        on = forecast.checkpointing.on
+    return recipe.flat.replaced(gradient_checkpointing=on)
+
+
+def estimate_on_gpu(recipe: Recipe, forecast: Forecast, gigabytes: float) -> OnGpu | None:
+    """Return what fits into the memory of a GPU; `None` for a model whose size is not known.
+
+    Args:
+        recipe: the recipe.
+        forecast: the forecast of the recipe.
+        gigabytes: the memory of the GPU, in GB.
+    """
+    size = forecast.size
+    if size is None or forecast.memory is None:
+        return None
+    needed = forecast.memory["total"]
+    room = room_for_training(recipe.flat, round(gigabytes * 10**9))
+    remedies: list[Remedy] = []
+    if needed > room:
+        remedies = find_remedies(recipe, forecast, size, room)
+    v = with_checkpointing(recipe, forecast)
+    batch = forecast.plan.batch
+    prompt = round(forecast.prompt_tokens or 0)
+    longest = longest_that_fits(size, v, batch, room, sharding(v), prompt)
+    longest_alone = longest_completion(size, v, batch, room, sharding(v), prompt)
+    return OnGpu(gigabytes, needed, room, tuple(remedies), longest, longest_alone)
+
+
+def find_remedies(recipe: Recipe, forecast: Forecast, size: ModelSize, room: int) -> list[Remedy]:
+    """Return the single changes with which the run fits, or else the first combination that fits.
+
+    Args:
+        recipe: the recipe.
+        forecast: the forecast of the recipe.
+        size: the dimensions of the model.
+        room: the bytes that the run may need.
+    """
+    v = with_checkpointing(recipe, forecast)
+    adapter = size
+    if not v.use_peft:
+        targets = ["all-linear"]
+        config = replace(recipe.model, use_peft=True, lora_target_modules=targets)
+        adapter = model_size(v, config) or size
+
+    def tried(change: Change) -> Remedy:
+        values = v.replaced(**change)
+        batch = batch_of(values, forecast.plan.batch.num_processes)
+        prompt = round(forecast.prompt_tokens or 0)
+        model = adapter if values.use_peft else size
+        memory = memory_estimate(model, values, batch, sharding(values), prompt)
+        return Remedy(change, memory["total"])
+
+    smaller = list(smaller_micro_batches(v, forecast.plan.batch))
+    recomputed = [] if v.gradient_checkpointing or v.deterministic else [CHECKPOINTING]
+    trained = [] if v.use_peft else [ADAPTER]
+    fitting = []
+    for changes in (recomputed, smaller, trained):
+        remedies = [tried(change) for change in changes]
+        fitting += [remedy for remedy in remedies if remedy.needed <= room][:1]
+    if fitting:
+        return fitting
+    combined: Change = {}
+    for changes in (recomputed, smaller[-1:], trained, [BFLOAT16]):
+        for change in changes:
+            combined = combined | change
+        remedy = tried(combined)
+        if combined and remedy.needed <= room:
+            return [remedy]
+    return []
+
+
+def smaller_micro_batches(v: Values, batch: Batch) -> Iterator[Change]:
+    """Yield changes to smaller micro-batches, the largest first, for the same optimizer steps."""
+    for parts in range(2, batch.per_device_train_batch_size + 1):
+        if batch.per_device_train_batch_size % parts:
+            continue
+        change: Change = {
+            "per_device_train_batch_size": batch.per_device_train_batch_size // parts,
+            "gradient_accumulation_steps": batch.gradient_accumulation_steps * parts,
+        }
+        if batch.steps_per_generation is not None:
+            change["steps_per_generation"] = batch.steps_per_generation * parts
+        yield change
