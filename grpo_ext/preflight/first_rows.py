@@ -14,6 +14,7 @@ from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.run.from_recipe import train_rows
 from grpo_ext.run.task_rows import task_options
+from grpo_ext.tasks.base import MissingColumn
 
 Row = dict[str, Any]
 NO_ROW = (
@@ -62,7 +63,8 @@ def read_rows(
     Args:
         open_rows: the function that opens the data set.
         count: maximum number of rows to return.
-        key: the recipe key that findings refer to.
+        key: the recipe key that findings refer to, unless another key of the recipe names a column
+            that the data lacks.
         findings: receives the faults of the data.
     """
     try:
@@ -74,6 +76,10 @@ def read_rows(
         findings.note(f"the rows could not be read here ({error}), so they are not checked.", key)
     except OSError as error:  # no connection, or no tokenizer
         findings.absent(f"the rows cannot be read here: {error}", key)
+    except MissingColumn as error:
+        if error.key is not None and findings.places.get(error.key):
+            key = error.key
+        findings.problem(f"the rows cannot be used: {error}", key)
     except ValueError as error:
         findings.problem(f"the rows cannot be used: {error}", key)
     except Exception as error:  # from a method of the task that did not expect such a row

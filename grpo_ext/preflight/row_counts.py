@@ -72,9 +72,15 @@ def check_eval_rows(recipe: Recipe, findings: Findings) -> int | None:
     """
     if str(recipe.flat["eval_strategy"]) != "no":
         key = "eval_dataset_name" if recipe.run.eval_dataset_name else "eval_strategy"
-        problems_before = len(findings.problems)
-        read_rows(lambda: eval_rows(recipe, streaming=True), 1, key, findings)
-        if len(findings.problems) > problems_before:
+        read = Findings(elsewhere=findings.elsewhere)  # without places, problems have this key
+        read_rows(lambda: eval_rows(recipe, streaming=True), 1, key, read)
+        for note in read.notes:
+            findings.note(note.message, key)
+        reported = {problem.message for problem in findings.problems}  # of the training rows
+        for problem in read.problems:
+            if problem.message not in reported:
+                findings.problem(problem.message, key)
+        if read.problems:
             return None
     sentences = []
     counts = []

@@ -11,9 +11,11 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.tasks.open_dataset import open_dataset
 from grpo_ext.tasks.row_filters import RowFilter, draw_rows, filter_rows
 
@@ -24,17 +26,42 @@ Row = dict[str, Any]
 Messages = list[dict[str, str]]
 
 
+class MissingColumn(ValueError):
+    """Raised for a column that the task reads and the data lacks."""
+
+    key: str | None = None  # the recipe key that names the column, if one does
+
+
+@contextmanager
+def columns_named_in(key: str) -> Iterator[None]:
+    """Set `MissingColumn.key` to the recipe key that names the columns read in this context."""
+    try:
+        yield
+    except MissingColumn as error:
+        error.key = key
+        raise
+
+
 class CheckedRow(dict):
     """A row that raises `ValueError` when a missing or null column is read.
 
     A template would otherwise write "None" for a null column. `get` does not raise.
+
+    Args:
+        row: the columns of the data.
+        derived: the columns that the task derived from them, which replace those of the same name.
     """
 
+    def __init__(self, row: Row, derived: Row | None = None):
+        super().__init__({**row, **(derived or {})})
+        self.data_columns = sorted(row)
+
     def __missing__(self, column: str) -> Any:
-        raise ValueError(
-            f"the task reads the column {column!r}, which the data lacks. The data has the columns "
-            f"{', '.join(sorted(self))}. Rename one in the data or, with `task: prompts`, name it "
-            "in prompt_column, user_prompt or rename_columns."
+        raise MissingColumn(
+            f"the task reads the column {column!r}, which the data lacks."
+            f"{did_you_mean(column, self)} The data has the columns "
+            f"{', '.join(self.data_columns)}. Rename one in the data or, with `task: prompts`, "
+            "name it in prompt_column, user_prompt or rename_columns."
         )
 
     def __getitem__(self, column: str) -> Any:
@@ -88,8 +115,7 @@ class Task:
         out together. The key should depend only on the data, so that rewording the prompt does not
         change which rows are held out. By default it is the prompt without its system message.
         """
-        row = {**row, **self.columns(CheckedRow(row))}
-        prompt = self.prompt(CheckedRow(row))
+        prompt = self.prompt(CheckedRow(row, self.columns(CheckedRow(row))))
         if isinstance(prompt, str):
             return prompt
         return [message for message in prompt if message["role"] != "system"]
@@ -107,8 +133,8 @@ class Task:
 
     def example(self, row: Row) -> Row:
         """Turn a row into an example: the row, the columns derived from it, and its prompt."""
-        row = {**row, **self.columns(CheckedRow(row))}
-        return {**row, "prompt": self.prompt(CheckedRow(row))}
+        complete = CheckedRow(row, self.columns(CheckedRow(row)))
+        return {**complete, "prompt": self.prompt(complete)}
 
     def dataset(
         self,

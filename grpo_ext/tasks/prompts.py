@@ -11,6 +11,7 @@ from grpo_ext.tasks.base import (
     Row,
     Task,
     chat,
+    columns_named_in,
     template_columns,
     template_fields,
 )
@@ -61,7 +62,8 @@ class Prompts(Task):
     def columns(self, row: Row) -> Row:
         columns = {}
         for name, column in (self.rename_columns or {}).items():
-            columns[name] = value_at(row, column)
+            with columns_named_in("rename_columns"):
+                columns[name] = value_at(row, column)
         if self.answer_column is not None:
             _, columns[self.answer_column] = self._messages_and_answer(row)
         return columns
@@ -73,17 +75,18 @@ class Prompts(Task):
         """
         row = CheckedRow(row)
         if self.user_prompt is not None:
-            row = CheckedRow({**row, **self.columns(row)})
+            row = CheckedRow(row, self.columns(row))
             columns = template_columns(self.user_prompt)
             if not columns:
                 return dict(row)
-            if len(columns) == 1:
-                return row[columns[0]]
-            return [row[column] for column in columns]
+            with columns_named_in("user_prompt"):
+                values = [row[column] for column in columns]
+            return values[0] if len(values) == 1 else values
         if self.answer_column is not None:
             messages, _ = self._messages_and_answer(row)
             return messages
-        return value_at(row, self.prompt_column)
+        with columns_named_in("prompt_column"):
+            return value_at(row, self.prompt_column)
 
     def reference_answer(self, row: Row) -> str:
         """Return the text of the column that contains the answers.
@@ -115,20 +118,23 @@ class Prompts(Task):
     def prompt(self, row: Row) -> Messages | str:
         prompt: Messages | str
         if self.user_prompt is not None:
-            prompt = fill(self.user_prompt, row)
+            with columns_named_in("user_prompt"):
+                prompt = fill(self.user_prompt, row)
             if any(row.get(column) == "" for column in template_columns(self.user_prompt)):
                 prompt = prompt.strip()
         elif self.answer_column is not None:
             prompt, _ = self._messages_and_answer(row)
         else:
-            prompt = chat_messages(value_at(row, self.prompt_column))
+            with columns_named_in("prompt_column"):
+                prompt = chat_messages(value_at(row, self.prompt_column))
         if isinstance(prompt, str) and self.user_prompt is None and not self.system_prompt:
             return prompt  # a text that the model continues
         return chat(self.system_prompt, prompt)
 
     def _messages_and_answer(self, row: Row) -> tuple[Messages, str]:
         """Return the messages before the assistant's last message, and the text of that message."""
-        messages = chat_messages(value_at(row, self.prompt_column))
+        with columns_named_in("prompt_column"):
+            messages = chat_messages(value_at(row, self.prompt_column))
         last = messages[-1] if isinstance(messages, list) and messages else {}
         if last.get("role") != "assistant":
             raise ValueError(

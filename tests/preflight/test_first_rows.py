@@ -77,3 +77,43 @@ def test_rows_that_cannot_be_drawn_here_are_replaced_by_the_first_ones(drawn, tm
     [note] = findings.notes
     assert note.key == "random_train_samples" and not findings.problems
     assert "the first rows of the data were checked" in note.message
+
+
+@pytest.mark.parametrize(
+    ("faulty", "line", "key", "column", "suggested"),
+    [
+        ("user_prompt: '{qestion}'", 3, "user_prompt", "qestion", "question"),
+        ("user_prompt: '{question}{soluton}'", 3, "user_prompt", "soluton", "solution"),
+        ("rename_columns: {solution: anwser}", 4, "rename_columns", "anwser", "answer"),
+        ("prompt_column: qustion", 3, "prompt_column", "qustion", "question"),
+    ],
+)
+def test_a_column_that_the_data_lacks_is_one_problem_at_the_key_that_names_it(
+    faulty, line, key, column, suggested, tmp_path, tiny_folder
+):
+    file = tmp_path / "rows.jsonl"
+    rows = [json.dumps({"question": f"Say {n}.", "answer": str(n)}) for n in range(40)]
+    file.write_text("\n".join(rows))
+    lines = [
+        f"model_name_or_path: {tiny_folder}",
+        "task: prompts",
+        "user_prompt: '{question}'",
+        "rename_columns: {solution: answer}",
+        f"dataset_name: {file}",
+        "held_out_share: 0.2",
+        "eval_strategy: steps",
+        "eval_steps: 5",
+        "reward_funcs: [accuracy]",
+        f"output_dir: {tmp_path / 'run'}",
+        "use_cpu: true",
+        "report_to: none",
+        "per_device_train_batch_size: 8",
+        "max_completion_length: 8",
+    ]
+    lines[line - 1] = faulty
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("\n".join(lines) + "\n")
+    [problem] = check_recipe(recipe).problems
+    assert (problem.key, problem.place) == (key, f"{recipe}:{line}")
+    assert f"column {column!r}, which the data lacks. Did you mean {suggested!r}?" in str(problem)
+    assert "The data has the columns answer, question. " in str(problem)
