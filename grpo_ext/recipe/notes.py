@@ -13,10 +13,18 @@ from grpo_ext.recipe import (
     step_options,
     vllm_options,
 )
+from grpo_ext.recipe.folder import settings_of
 from grpo_ext.recipe.objective_options import low_cap
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.rule_kinds import Rule
 from grpo_ext.recipe.typed_values import Values
+
+# Up to these learning rates, most steps of Adam are less than half the distance of a weight to the
+# next number of its type. Such a step is about the learning rate; weights are normally distributed
+# with a standard deviation of 0.02.
+LOST_RATES = {"bfloat16": 3e-5, "float16": 3e-6}
+# Optimizers that step the weights in their own type, without a copy of what is rounded away.
+PLAIN_ADAM = ("adamw_torch", "adamw_torch_fused")
 
 
 def unread_by_supervised(v: Values, _: int) -> Iterator[Problem]:
@@ -38,6 +46,27 @@ def no_learning_rate(v: Values, _: int) -> Iterator[Problem]:
     """A learning rate of 0 leaves all weights unchanged."""
     if v.learning_rate == 0:
         yield Problem("`learning_rate: 0` leaves all weights unchanged.", "learning_rate")
+
+
+def rounded_steps(v: Values, _: int) -> Iterator[Problem]:
+    """Most small steps of weights in a half type are rounded away, unless a copy is stepped.
+
+    An adapter's weights are in float32; DeepSpeed and FSDP step weights in float32.
+    """
+    dtype = str(v.dtype).removeprefix("torch.")
+    if v.use_peft or v.optim not in PLAIN_ADAM:
+        return
+    if not 0 < v.learning_rate <= LOST_RATES.get(dtype, 0):
+        return
+    if settings_of(v).get("distributed_type") in ("DEEPSPEED", "FSDP"):
+        return
+    yield Problem(
+        f"`dtype: {dtype}` for trained weights at `learning_rate: {v.learning_rate:g}`: most steps "
+        "are smaller than the rounding of the weights, and are rounded away. Write "
+        "`dtype: float32` with `bf16: true`, which needs twice the memory for weights, gradients "
+        "and optimizer, or `use_peft: true`, whose adapter is in float32.",
+        "dtype",
+    )
 
 
 def held_back(v: Values, _: int) -> Iterator[Problem]:
@@ -77,6 +106,7 @@ GRPO_NOTES: tuple[Rule, ...] = (
     *vllm_options.NOTES,
     *overlap_options.NOTES,
     ignored_buffers,
+    rounded_steps,
     *ARGUMENT_NOTES,
 )
 
