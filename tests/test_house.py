@@ -152,7 +152,7 @@ READERS = {
         "runs.py: run",
         "execute.py: work",
     },  # of the package, or written
-    "cli": {"recipes.py: run"},  # of the package
+    "cli": {"main.py: has_no_reader", "recipes.py: run"},  # /dev/null, and of the package
     "common": {
         "files.py: data_lines",
         "files.py: replacing",

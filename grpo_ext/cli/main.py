@@ -10,10 +10,12 @@ examples:
   grpo-ext report runs/countdown-tiny                  curves and completions as one HTML file
 
 exit codes: 0 done; 1 a check or a run failed; 2 the command, the recipe or its data cannot be used;
-75 a signal ended a run, and the same command continues it; 130 interrupted; 143 ended by SIGTERM
+75 a signal ended a run, and the same command continues it; 130 interrupted; 141 the reader of the
+output ended; 143 ended by SIGTERM
 """
 
 import argparse
+import os
 import sys
 import warnings
 from importlib import import_module
@@ -25,6 +27,7 @@ from grpo_ext.common.untrusted import printable
 from grpo_ext.rewards.scores import UserCodeFailure
 from grpo_ext.vllm import EngineFailure
 
+EXIT_NO_READER = 141  # as of a Unix tool that SIGPIPE ends
 SUBCOMMANDS = (
     "init",
     "migrate",
@@ -83,15 +86,34 @@ def main(words: list[str] | None = None) -> int:
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     try:
         with terminable():
-            return args.run(args)
+            code = args.run(args)
+        sys.stdout.flush()
+        return code
     except Terminated:
         return EXIT_TERMINATED
     except KeyboardInterrupt:
         return 130
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and has_no_reader():
+            return EXIT_NO_READER
         if args.debug:
             raise
         return print_error(error)
+
+
+def has_no_reader() -> bool:
+    """Return whether the reader of the standard output has ended, as `head` does.
+
+    What is left of the output is then discarded, so that Python does not report it at its end.
+    """
+    try:
+        print(flush=True)  # a flush alone has nothing to write if Python has dropped the text
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return True
+    return False
 
 
 def print_error(error: Exception) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -71,3 +72,17 @@ def test_a_mistyped_key_is_named_before_a_model_is_loaded(tmp_path):
 def test_a_mistyped_subcommand_is_refused():
     done = subprocess.run([sys.executable, "-m", "grpo_ext", "trian"], cwd=REPO, timeout=LIMIT)
     assert done.returncode == 2
+
+
+def test_a_reader_that_ends_early_ends_the_command_without_a_message():
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "grpo_ext", "rewards", "list"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writer)
+    _, errors = process.communicate(timeout=LIMIT)
+    assert (process.returncode, errors) == (141, "")
