@@ -93,7 +93,7 @@ def try_rewards_on_samples(
             guards[guard.name] = guard
     with quiet("grpo_ext.rewards.guard"):  # its warnings become findings
         samples = score_completions(sampled_rows, completions, guards, EXTRAS)
-    report_failures(guards, findings)
+    report_failures(guards, findings, v.reward_max_failure_rate)
     reward_spreads = spreads(list(guards), samples, findings)
     can_compare = len(samples) > 1 and len(guards) == len(rewards)
     findings.figures["samples"] = {
@@ -182,10 +182,16 @@ def training_decoding(v: Values) -> Decoding:
     )
 
 
-def report_failures(guards: dict[str, Guard], findings: Findings) -> None:
+def report_failures(guards: dict[str, Guard], findings: Findings, max_rate: float) -> None:
     """Report rewards that failed.
 
-    It is a problem if a reward failed on all completions, and a note if it failed on some.
+    It is a problem if a reward failed on all completions, or on more than training allows, and a
+    note if it failed on fewer.
+
+    Args:
+        guards: the rewards by name, which have scored the completions.
+        findings: receives the problems and notes.
+        max_rate: the share of failures above which training ends, `reward_max_failure_rate`.
     """
     for name, guard in guards.items():
         if not guard.failed:
@@ -194,6 +200,14 @@ def report_failures(guards: dict[str, Guard], findings: Findings) -> None:
         if guard.failed == guard.asked:
             findings.problem(
                 f"reward {name!r} fails on every sampled completion: {reason}", REWARDS
+            )
+        elif guard.failed / guard.asked > max_rate:
+            findings.problem(
+                f"reward {name!r} fails more often than training allows: on {guard.failed} of "
+                f"{guard.asked} sampled completions, and training ends with a checkpoint above the "
+                f"share {max_rate:g} (`reward_max_failure_rate`). Correct the reward, or raise the "
+                f"share. The last failure: {reason}",
+                REWARDS,
             )
         else:
             findings.note(

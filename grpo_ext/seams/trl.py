@@ -4,9 +4,10 @@ Scoring is in `scoring.py`. B is the number of completions in a batch, R the num
 """
 
 import copy
+import logging
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby
 from typing import Any
@@ -207,6 +208,28 @@ def calculate_rewards(
     """
     trainer.environments = environments or None  # where TRL's own generation puts them too
     return trainer._calculate_rewards(rows, prompts, completions, completion_ids)
+
+
+@contextmanager
+def without_unscored_warnings(is_reported: Callable[[], bool]) -> Iterator[None]:
+    """Within the context, drop what TRL logs if `is_reported` returns True.
+
+    While it computes rewards, TRL logs only a warning with a row that no reward has scored.
+
+    Args:
+        is_reported: returns whether the user is told elsewhere why a row has no score. It is called
+            when TRL logs, after the rewards have run.
+    """
+
+    def is_news(record: logging.LogRecord) -> bool:
+        return not is_reported()
+
+    trl_logger = logging.getLogger(GRPOTrainer.__module__)
+    trl_logger.addFilter(is_news)
+    try:
+        yield
+    finally:
+        trl_logger.removeFilter(is_news)
 
 
 def tools_of(trainer: TRLTrainer) -> tuple[list[Any], dict[str | None, Any] | None]:

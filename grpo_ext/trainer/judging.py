@@ -4,7 +4,7 @@ import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,6 @@ from datasets import Dataset, IterableDataset
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from grpo_ext.common.quiet import quiet
 from grpo_ext.common.untrusted import without_secrets
 from grpo_ext.recipe.group_options import tie_break_fault
 from grpo_ext.rewards.guard import Guard, RewardFailure, guard_rewards
@@ -254,9 +253,12 @@ class Judge:
         Raises:
             RewardFailure: on all ranks, if a reward failed too often.
         """
-        # TRL warns of completions without any score
-        silence = quiet("trl.trainer.grpo_trainer") if any(left_out) else nullcontext()
-        with self._leaving_out(left_out), silence:
+        guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
+
+        def is_reported() -> bool:  # by the environment, or by a guard
+            return any(left_out) or any(guard.last_failed for guard in guards)
+
+        with self._leaving_out(left_out), seam.without_unscored_warnings(is_reported):
             rounded = seam.calculate_rewards(
                 self.trainer, rows, prompts, completions, ids, list(environments)
             )

@@ -35,6 +35,13 @@ def broken(completions, **columns):
     if completions[0] and not completions[0].startswith(("I have thought", "<think>", "I work")):
         raise ValueError("no such word")
     return [float(len(str(text)) % 3) for text in completions]
+
+
+@register("mostly_nan")
+def mostly_nan(completions, **columns):
+    """Fails on three of four completions."""
+    failing = len(completions) // 4 * 3
+    return [float("nan")] * failing + [1.0] * (len(completions) - failing)
 '''
 VALUES = {
     "use_cpu": True,
@@ -141,6 +148,18 @@ def test_a_reward_that_fails_on_the_models_completions_is_a_problem(path, capsys
         "reward 'broken' fails on every sampled completion: ValueError: no such word"
         in capsys.readouterr().out
     )
+
+
+def test_more_failures_than_training_allows_are_a_problem(path, capsys):
+    words = ["check", "--config", path, "--reward_funcs", "[words, mostly_nan]", "--sample", "4"]
+    assert main(words) == 1
+    out = capsys.readouterr().out
+    assert "reward 'mostly_nan' fails more often than training allows: on 3 of 4 sampled" in out
+    assert "training ends with a checkpoint above the share 0.5" in out
+
+    assert main([*words, "--reward_max_failure_rate", "0.8"]) == 0
+    out = capsys.readouterr().out
+    assert "reward 'mostly_nan' fails on 3 of 4 sampled completions" in out
 
 
 def test_completions_are_sampled_as_the_recipe_says(path):

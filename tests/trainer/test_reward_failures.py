@@ -81,6 +81,25 @@ def test_raising_and_infinite_rewards_leave_the_run_healthy(tiny_folder, tmp_pat
     assert faulty.rows == 2 * 2 * 4
 
 
+TRL_WARNING = "All reward functions returned None"
+
+
+def test_trl_does_not_warn_again_of_rows_on_which_a_reward_failed(tiny_folder, tmp_path, caplog):
+    make(tiny_folder, tmp_path, [Faulty(raises=(1, 3))], max_steps=2).train()
+    assert "Reward 'faulty' failed on a row" in caplog.text
+    assert TRL_WARNING not in caplog.text
+
+
+def test_trl_warns_of_rows_that_all_rewards_decline(tiny_folder, tmp_path, caplog):
+    def declines(completions, number, **kwargs):
+        return [
+            None if n == 1 else score for n, score in zip(number, length(completions), strict=True)
+        ]
+
+    make(tiny_folder, tmp_path, [declines], max_steps=2).train()
+    assert TRL_WARNING in caplog.text
+
+
 def test_a_reward_that_always_fails_stops_the_run_with_a_checkpoint(tiny_folder, tmp_path):
     trainer = make(tiny_folder, tmp_path, [length, Faulty(raises=range(8))])
     with pytest.raises(RewardFailure, match=r"(?s)'faulty' failed on .* no idea"):
