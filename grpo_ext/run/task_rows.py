@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from datasets import Dataset, IterableDataset
 
 from grpo_ext.common.foreign_files import read_text
+from grpo_ext.common.hub import find_repo
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.schema import RunConfig
 from grpo_ext.recipe.several_tasks import TaskOptions
@@ -220,9 +221,15 @@ def load_tokenizer(
         name: the folder or hub id of the model.
         revision: the revision of the hub repository; `None`: its default branch.
         trust_remote_code: whether to run code that comes with the tokenizer.
+
+    Raises:
+        OSError: if the model is neither a folder nor in the cache nor on a hub that answers, or its
+            tokenizer cannot be loaded.
     """
     from transformers import AutoTokenizer
 
+    if not Path(name).expanduser().is_dir():
+        find_repo(name, "model")  # transformers would retry each file for half a minute
     return AutoTokenizer.from_pretrained(
         name, revision=revision, trust_remote_code=trust_remote_code
     )

@@ -20,6 +20,7 @@ from grpo_ext.common.whole_model import folder_faults
 from grpo_ext.preflight.model_folder import check_model
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import Findings
+from grpo_ext.run.task_rows import load_tokenizer
 from grpo_ext.tasks.open_dataset import open_dataset
 from tests.support.hostile_models import growing_normalizer, many_layers, template
 
@@ -88,8 +89,10 @@ class Hub(BaseHTTPRequestHandler):
     """
 
     asked = 0
+    requests = 0  # of any kind
 
     def do_GET(self):
+        type(self).requests += 1
         if self.path.startswith(("/api/models/", "/api/datasets/")):
             type(self).asked += 1
         is_there = self.path == "/api/models/there/is"
@@ -160,6 +163,13 @@ def test_a_hub_that_cannot_be_reached_is_a_note_only_where_the_run_is_elsewhere(
     assert "asking the hub for it failed" in told("there/is")  # the tests are offline
     findings = found("there/is", elsewhere=True)
     assert findings.sound and "asking the hub for it failed" in findings.notes[0].message
+
+
+def test_a_tokenizer_is_asked_for_once_if_the_hub_fails(a_hub):
+    asked = Hub.requests
+    with pytest.raises(ConnectionError, match="asking the hub for it failed"):
+        load_tokenizer("is/broken", None, False)
+    assert Hub.asked == 1 and Hub.requests <= asked + 2
 
 
 @pytest.mark.parametrize(
