@@ -86,6 +86,7 @@ class EnvironmentFailures:
         self.methods: dict[str, FailureCount] = {}
         self.advice: dict[str, str] = {}  # by method, what to do about its last failure
         self.raised: Counter[str] = Counter()  # by tool, calls that raised an error
+        self.last_raised: dict[str, str] = {}  # by tool, the last of these errors
         self._seeds: defaultdict[str, set[str]] = defaultdict(set)
         self._reported: dict[str, tuple[int, int]] = {}  # calls and failures at the last report
 
@@ -139,7 +140,7 @@ class EnvironmentFailures:
         """
         count = self._count(tool)
         count.add([False])
-        count.last_error = error
+        self.last_raised[tool] = error
         self.raised[tool] += 1
         if count.is_new_kind(error):
             logger.warning(

@@ -13,6 +13,7 @@ from grpo_ext.environments.open_environments import close_played
 from grpo_ext.environments.tools import ToolEnvironment
 from grpo_ext.environments.turn_tokens import Message, TurnTokens
 
+CALL_KEYS = {"name", "arguments", "id", "type"}
 Turn = str | Mapping[str, Any]  # a text, or a call: {"name": ..., "arguments": {...}}
 
 
@@ -74,7 +75,9 @@ def play(
         state = episode.world.state()
     finally:
         close_played([rules], lasting=True)
-    errors = [count.last_error for count in rules.failures.methods.values() if count.last_error]
+    failures = rules.failures
+    errors = [count.last_error for count in failures.methods.values() if count.failed]
+    errors += failures.last_raised.values()
     return PlayedEpisode(
         prompt=episode.prompt,
         messages=episode.messages,
@@ -110,7 +113,7 @@ def message_of(turn: Turn) -> Message:
     """Return a turn as a chat message; raise `ValueError` if it is neither a text nor a call."""
     if isinstance(turn, str):
         return {"role": "assistant", "content": turn}
-    if isinstance(turn, Mapping) and "name" in turn and turn.keys() <= {"name", "arguments"}:
+    if isinstance(turn, Mapping) and "name" in turn and turn.keys() <= CALL_KEYS:
         function = {"name": turn["name"], "arguments": turn.get("arguments", {})}
         call = {"type": "function", "function": function}
         return {"role": "assistant", "content": "", "tool_calls": [call]}

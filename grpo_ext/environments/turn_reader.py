@@ -6,6 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from grpo_ext.common.stop_strings import StopStrings
 from grpo_ext.common.user_code import TooLate, deadline
 from grpo_ext.environments.bare_calls import (
     BUILT_IN,
@@ -36,6 +37,7 @@ class TurnReader:
         bare: how the template writes a turn with calls if it allows no text beside them; otherwise
             `None`.
         answers_texts: whether the environment answers turns without calls.
+        stops: finds the stop strings, which end a turn, too; `None` if there are none.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -45,6 +47,7 @@ class TurnReader:
     end: int
     bare: BareCalls | None
     answers_texts: bool
+    stops: StopStrings | None = None
 
     def read(self, text: str, ids: list[int], prefix: list[int]) -> tuple[Message, Message | None]:
         """Return a turn as a chat message, and the error that answers it if its call is invalid.
@@ -68,15 +71,21 @@ class TurnReader:
         if as_call != ids and not message.get("tool_calls"):
             message = self._parsed(text, ids, prefix)
             if message.get("tool_calls"):
-                return self._faulty(text, message, ids, INCOMPLETE)
+                return self._faulty(text, message, ids, self._fault_of(ids))
         if message.get("tool_calls"):
             if self.bare is None or self._writes_back(self.bare, message, ids, prefix):
                 return message, None
             return self._faulty(text, message, ids, NOT_ALONE)
         if self._begins_a_call(ids):
-            is_complete = bool(ids) and ids[-1] in self.ends
-            return self._faulty(text, message, ids, UNREADABLE if is_complete else INCOMPLETE)
+            return self._faulty(text, message, ids, self._fault_of(ids))
         return message, None
+
+    def _fault_of(self, ids: list[int]) -> str:
+        """Return what is wrong with a call that cannot be read: it, or where the turn ended."""
+        stopped = self.stops is not None and self.stops.end_with(ids)
+        if stopped or (ids and ids[-1] in self.ends):
+            return UNREADABLE
+        return INCOMPLETE
 
     def _parsed(self, text: str, ids: list[int], prefix: list[int]) -> Message:
         """Return a turn as parsed; if the parser fails or is too slow, a message with the text."""

@@ -119,6 +119,7 @@ class TurnTokens:
                 self.end,
                 self._bare,
                 answers_texts,
+                self.stops,
             )
         variant = self._options.pop("chat_template", None)
         if variant is not None:

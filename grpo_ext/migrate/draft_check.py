@@ -37,6 +37,6 @@ def processes_by_default(draft: Draft) -> int:
     if config is None:
         return 1
     try:
-        return accelerate_settings(config).get("num_processes", 1)
+        return accelerate_settings(config).get("num_processes") or 1
     except (OSError, ValueError):  # one of the problems
         return 1

@@ -1,5 +1,6 @@
 """Resolve the sampling parameters once, from all the places that set them."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -107,7 +108,7 @@ def resolve_sampling(
                 f"Remove {name} from generation_kwargs.",
             )
     if not overrides.get("do_sample", True):
-        value = "false" if overrides["do_sample"] is False else "null"
+        value = json.dumps(overrides["do_sample"])
         raise SamplingError(
             "do_sample",
             f"`do_sample: {value}` decodes greedily, and a greedy policy has no gradient",

@@ -8,7 +8,7 @@ from trl import GRPOConfig, ModelConfig
 
 from grpo_ext.recipe.fields import field_problems
 from grpo_ext.recipe.notes import ARGUMENT_NOTES, notes_of
-from grpo_ext.recipe.overlap_options import SEPARATE_SAMPLER
+from grpo_ext.recipe.overlap_options import OWN_GENERATION, SEPARATE_SAMPLER
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.rules import GRPO_RULES, check_values, flat_values
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
@@ -24,7 +24,10 @@ def with_our_defaults(args: GRPOConfig) -> GRPOExtConfig:
 
 
 def check_arguments(
-    args: GRPOExtConfig, num_processes: int, separate_sampler: bool = False
+    args: GRPOExtConfig,
+    num_processes: int,
+    separate_sampler: bool = False,
+    own_generation: bool = False,
 ) -> None:
     """Check arguments built in Python by the same rules as recipes.
 
@@ -35,6 +38,7 @@ def check_arguments(
         args: the arguments of the trainer.
         num_processes: the number of training processes.
         separate_sampler: whether the trainer was given a sampler that is a separate engine.
+        own_generation: whether the trainer was given a sampler or a `rollout_func`.
 
     Raises:
         RecipeError: if anything is wrong. It lists all problems, each with what to write instead.
@@ -44,6 +48,8 @@ def check_arguments(
     values = argument_values(args, unsound)
     if separate_sampler:
         values[SEPARATE_SAMPLER] = True
+    if own_generation:
+        values[OWN_GENERATION] = True
     problems += check_values(values, GRPO_RULES, {}, num_processes)
     if problems:
         raise RecipeError(problems)

@@ -83,8 +83,8 @@ def accelerate_settings(name: str) -> dict[str, Any]:
             f"accelerate_config: {path} is not a mapping. Write lines of `key: value`, as "
             "`accelerate config` does."
         )
-    processes = settings.get("num_processes", 1)
-    if type(processes) is not int or processes < 1:
+    processes = settings.get("num_processes")
+    if processes is not None and (type(processes) is not int or processes < 1):
         raise ValueError(
             f"accelerate_config: {path}: num_processes must be a whole number above 0; got "
             f"{processes!r}."
@@ -94,8 +94,8 @@ def accelerate_settings(name: str) -> dict[str, Any]:
         raise ValueError(
             f"accelerate_config: {path}: deepspeed_config must be a mapping; got {sharded!r}."
         )
-    stage = sharded.get("zero_stage", 0)
-    if type(stage) is not int or not 0 <= stage <= 3:
+    stage = sharded.get("zero_stage")
+    if stage is not None and str(stage) not in ("0", "1", "2", "3"):
         raise ValueError(
             f"accelerate_config: {path}: zero_stage must be 0, 1, 2 or 3; got {stage!r}."
         )
@@ -119,5 +119,4 @@ def sharding(v: Values) -> int:
     config = settings_of(v)
     if config.get("distributed_type") == "FSDP":
         return 4
-    stage: int = (config.get("deepspeed_config") or {}).get("zero_stage", 0)
-    return stage
+    return int((config.get("deepspeed_config") or {}).get("zero_stage") or 0)

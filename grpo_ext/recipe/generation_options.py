@@ -1,13 +1,15 @@
 """Rules for `generation_kwargs`, whose options have other names in vLLM than in transformers."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from grpo_ext.common.files import data_yaml
-from grpo_ext.common.stop_strings import stop_strings_of
+from grpo_ext.common.stop_strings import KEY, stop_strings_of
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.recipe.episode_options import TURN_ENDS, environments_of
-from grpo_ext.recipe.overlap_options import SEPARATE_SAMPLER
+from grpo_ext.recipe.overlap_options import OWN_GENERATION
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.rule_kinds import Rule, refuses
 from grpo_ext.recipe.typed_values import Values
 
 # options of transformers, with those of vLLM that do the same
@@ -24,8 +26,8 @@ TRANSFORMERS_NAMES = {
     "stop": "stop_strings",
     "stop_token_ids": "stop_strings",
 }
-# options that are refused, by how completions are sampled, with the reason
-REFUSED: dict[str, dict[str, str]] = data_yaml("grpo_ext.recipe", "generation_options.yaml")
+# options that are refused, by how completions are sampled, with the reason; and neutral values
+OPTIONS: dict[str, dict[str, Any]] = data_yaml("grpo_ext.recipe", "generation_options.yaml")
 
 
 def stop_strings_that_are_no_texts(v: Values, _: int) -> Iterator[Problem]:
@@ -39,10 +41,10 @@ def stop_strings_that_are_no_texts(v: Values, _: int) -> Iterator[Problem]:
 def options_that_the_engine_lacks(v: Values, _: int) -> Iterator[Problem]:
     """Options must exist in the engine: transformers ignores others, vLLM refuses them once loaded.
 
-    Nothing is checked for a sampler that was passed to the trainer.
+    Nothing is checked if the trainer was given a sampler or a `rollout_func`.
     """
     options = dict(v.generation_kwargs or {})
-    if not options or v.get(SEPARATE_SAMPLER):
+    if not options or v.get(OWN_GENERATION):
         return
     if environments_of(v):  # which have a rule of their own for what ends a turn
         options = {key: options[key] for key in options.keys() - {*TURN_ENDS, "stop_strings"}}
@@ -76,21 +78,60 @@ def options_that_the_engine_lacks(v: Values, _: int) -> Iterator[Problem]:
 def options_that_the_trainer_cannot_follow(v: Values, _: int) -> Iterator[Problem]:
     """Options must not change what the engine returns, end completions unseen, or do nothing.
 
-    Nothing is checked for a sampler that was passed to the trainer.
+    Nothing is checked if the trainer was given a sampler or a `rollout_func`.
     """
     options = v.generation_kwargs or {}
-    if v.get(SEPARATE_SAMPLER):
+    if v.get(OWN_GENERATION):
         return
-    reasons = dict(REFUSED["vllm" if v.use_vllm else "transformers"])
+    reasons = dict(OPTIONS["vllm" if v.use_vllm else "transformers"])
     if v.use_vllm and (v.vllm_mode == "colocate" or environments_of(v)):
-        reasons |= REFUSED["vllm_single_requests"]
+        reasons |= OPTIONS["vllm_single_requests"]
     if v.use_transformers_continuous_batching and not v.use_vllm:
-        reasons |= REFUSED["continuous_batching"]
+        reasons |= OPTIONS["continuous_batching"]
     taken = TURN_ENDS if environments_of(v) else set()  # which have a rule of their own
     for key in sorted(options.keys() & reasons.keys() - taken):
+        if is_neutral(key, options[key]):
+            continue
         yield Problem(
             f"generation_kwargs: {key} cannot be set, because {reasons[key]}. Remove {key} from "
             "generation_kwargs.",
+            "generation_kwargs",
+        )
+
+
+def is_neutral(key: str, value: object) -> bool:
+    """Return True if an option with this value changes nothing."""
+    if key == "disable_compile":
+        return False
+    return value is None or value is False or value == OPTIONS["neutral"].get(key)
+
+
+@refuses(
+    "repetition_penalty",
+    "continuous batching drops `repetition_penalty: {repetition_penalty}`. Remove it, or "
+    "use_transformers_continuous_batching.",
+)
+def penalty_that_continuous_batching_drops(v: Values) -> bool:
+    by_transformers = v.use_transformers_continuous_batching and not v.use_vllm
+    return by_transformers and v.repetition_penalty not in (None, 1.0)
+
+
+@refuses(
+    "generation_kwargs",
+    "generation_kwargs: stop_strings do not work with `loss_normalization: micro_batch`, with "
+    "which TRL itself generates. Remove stop_strings, or write `loss_normalization: step`.",
+)
+def stop_strings_where_trl_generates(v: Values) -> bool:
+    by_trl = v.loss_normalization == "micro_batch" and not v.use_vllm
+    return by_trl and bool((v.generation_kwargs or {}).get(KEY)) and not v.get(OWN_GENERATION)
+
+
+def stop_tokens_that_are_no_ids(v: Values, _: int) -> Iterator[Problem]:
+    """Stop tokens must be a list of whole numbers."""
+    ids = (v.generation_kwargs or {}).get("stop_token_ids") or []
+    if not isinstance(ids, list) or not all(type(token) is int for token in ids):
+        yield Problem(
+            f"generation_kwargs: stop_token_ids must be a list of token ids; got {ids!r:.200}.",
             "generation_kwargs",
         )
 
@@ -108,9 +149,12 @@ def lengths_that_are_no_counts(v: Values, _: int) -> Iterator[Problem]:
             )
 
 
-RULES = (
+RULES: tuple[Rule, ...] = (
     stop_strings_that_are_no_texts,
     options_that_the_engine_lacks,
     options_that_the_trainer_cannot_follow,
+    stop_tokens_that_are_no_ids,
+    stop_strings_where_trl_generates,
+    penalty_that_continuous_batching_drops,
     lengths_that_are_no_counts,
 )

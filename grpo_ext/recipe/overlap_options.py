@@ -15,6 +15,9 @@ from grpo_ext.recipe.values import CountOrZero
 
 # an extra key, set if the trainer was given a sampler that is a separate engine
 SEPARATE_SAMPLER = "separate_sampler"
+# an extra key, set if the trainer was given a sampler or a `rollout_func`, which read
+# `generation_kwargs` as they like, if at all
+OWN_GENERATION = "own_generation"
 SHARDED = (
     "`sampler: process` needs whole weights on each rank, but ZeRO-3 and FSDP shard them. Train "
     "with DDP or ZeRO-2 (`accelerate_config: ddp` or `accelerate_config: zero2`), or write "

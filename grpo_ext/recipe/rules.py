@@ -86,7 +86,7 @@ def processes(v: Values) -> int:
     It is the number that the launcher started (`WORLD_SIZE`), else the number in the recipe's
     accelerate config, else 1.
     """
-    return int(os.environ.get("WORLD_SIZE", 0)) or settings_of(v).get("num_processes", 1)
+    return int(os.environ.get("WORLD_SIZE", 0)) or settings_of(v).get("num_processes") or 1
 
 
 # the plugins of `reward_options` may register what the rules after them look up

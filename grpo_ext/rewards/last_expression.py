@@ -79,6 +79,10 @@ _OPERAND = re.compile(
 )
 _ARROW = re.compile(r"\\(?:Rightarrow|implies|iff|Longrightarrow|Leftrightarrow)(?![A-Za-z])|[⇒⟹]")
 _UNIT_AFTER = re.compile(rf" ?({_UNITS})")
+# a collection, a matrix, text, a name, a share or degrees: a unit behind it adds nothing
+_WITHOUT_UNIT = re.compile(
+    r"[(\[].*,.*[)\]]|\\[{].*|\\(?:begin|text)\{.*|[A-Za-z]|.*(?:%|\\circ\}?)", re.DOTALL
+)
 _UNIT_OF_VALUE = re.compile(rf"(?<=[0-9)}}\]])\s?{_UNITS}[ .,]*")
 _TIMES_TEN = re.compile(r"(?<=[0-9]) x (?=10\^)")  # 3.0 x 10^8
 _SHARE_OF = re.compile(rf"(?:{DECIMAL}\\?%|[0-9]+/[0-9]+) of \$?{DECIMAL}(?= ?=)")
@@ -124,7 +128,7 @@ def last_expression(text: str) -> str | None:
     if _DENIED_AFTER.match(text, end):
         return None
     formula = without_delimiters(text[slice(*span)])
-    if unit is not None:
+    if unit is not None and not _WITHOUT_UNIT.fullmatch(formula):
         formula = f"{formula} {unit[1]}"
     alternative = _ALTERNATIVE.search(text[: span[0]])
     if alternative is None:

@@ -141,6 +141,9 @@ def asked_unit(text: str) -> str | None:
     if not units:
         return None
     is_size = units[-1].startswith(_POWERS)
+    lengths = [unit for unit in units if not unit.startswith(_POWERS)]
+    if is_size and any(unit not in units[-1] for unit in lengths):  # "how many hours ... in square"
+        return None
     return only({unit for unit in units if unit.startswith(_POWERS) == is_size})
 
 

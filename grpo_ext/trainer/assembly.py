@@ -78,7 +78,8 @@ class Parts:
                 "that TRL itself calls. Remove max_slots_per_prompt."
             )
         stops = stop_strings_of(args.generation_kwargs)
-        if (by_trl or trainer.as_trl) and stops and not args.use_vllm:
+        generated_by_trl = (by_trl or trainer.as_trl) and trainer.rollout_func is None
+        if generated_by_trl and stops and not args.use_vllm:
             raise ValueError(
                 "stop_strings do not work where TRL itself generates: with a multimodal processor, "
                 "with tools that TRL calls, or with `loss_normalization: micro_batch`. Remove "

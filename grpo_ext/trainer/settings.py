@@ -42,6 +42,7 @@ def checked_arguments(
     args: GRPOConfig | None,
     model: str | PreTrainedModel,
     sampler: Sampler | None = None,
+    rollout_func: object = None,
     from_python: bool = True,
 ) -> CheckedArguments:
     """Return the arguments of a trainer, checked before a model is loaded.
@@ -53,6 +54,7 @@ def checked_arguments(
             model.
         model: the user's model, or its id or path.
         sampler: the user's sampler, if any.
+        rollout_func: the user's `rollout_func`, if any.
         from_python: whether the main process warns about questionable arguments; `False` for a
             recipe, because its notes are printed when it is read.
 
@@ -76,7 +78,8 @@ def checked_arguments(
         # TRL's default, which its constructor acts on
         set_checkpointing(checked, not checked.deterministic)
     separate_sampler = sampler is not None and sampler.abilities.separate_engine
-    check_arguments(checked, checked.world_size, separate_sampler)
+    own_generation = sampler is not None or rollout_func is not None
+    check_arguments(checked, checked.world_size, separate_sampler, own_generation)
     if from_python and checked.process_index == 0:
         for note in argument_notes(checked, checked.world_size):
             logger.warning("%s", note)

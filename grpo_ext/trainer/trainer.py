@@ -93,7 +93,9 @@ class GRPOExtTrainer(GRPOTrainer):
         **kwargs: Any,
     ):
         check_contract()
-        args = checked_arguments(args, model, sampler, from_python=recipe is None)
+        args = checked_arguments(
+            args, model, sampler, kwargs.get("rollout_func"), from_python=recipe is None
+        )
         if not kwargs.get("environment_factory"):  # its `reset` may return the prompt
             check_prompt(train_dataset)
         self.as_trl = args.loss_normalization == "micro_batch"

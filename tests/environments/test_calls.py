@@ -506,6 +506,24 @@ def test_exits_and_errors_without_words_are_answers(tokenizer):
     assert other.messages[-1]["content"] == "error: RuntimeError: SystemExit: 3"
 
 
+@pytest.mark.parametrize(
+    ("end", "stops", "fault"),
+    [
+        ("</tool_call>", [], "could not be read"),
+        ("</tool_call>", ["</tool_call>"], "could not be read"),
+        ("", [], "ended before the call was complete"),
+    ],
+)
+def test_a_call_that_is_wrong_and_one_that_is_cut_off_are_told_apart(tokenizer, end, stops, fault):
+    tokens = TurnTokens(tokenizer, [tokenizer.eos_token_id], tools=[multiply], stop_strings=stops)
+    text = '<tool_call>\n{"name": "multiply", "arguments": {"a": 1, b: 2}}\n' + end
+    ids = tokens.tokens_of(text)
+    if end and not stops:
+        ids.append(tokenizer.eos_token_id)
+    _, error = tokens.message(text, ids, tokens.tokens_of("Multiply."))
+    assert error is not None and fault in error["content"]
+
+
 def test_text_that_later_readers_could_not_write(tokenizer):
     one = episode(tokenizer)
     say(

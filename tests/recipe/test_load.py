@@ -7,7 +7,7 @@ import re
 import pytest
 
 from grpo_ext import RecipeError, load_recipe
-from grpo_ext.recipe.folder import accelerate_settings
+from grpo_ext.recipe.folder import accelerate_settings, sharding
 from grpo_ext.recipe.load import load_sft_recipe
 from grpo_ext.recipe.read import parse_words, split_config
 from tests.support.places import REPO
@@ -325,6 +325,16 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("use_vllm: true\ngeneration_kwargs: {ignore_eos: true}\n", "after their end token"),
         ("use_vllm: true\ngeneration_kwargs: {flat_logprobs: true}\n", "one log-prob per token"),
         ("use_vllm: true\ngeneration_kwargs: {max_tokens: null}\n", "above 0; got None"),
+        ("use_vllm: true\ngeneration_kwargs: {stop_token_ids: 5}\n", "a list of token ids; got 5"),
+        (
+            "loss_normalization: micro_batch\ngeneration_kwargs: {stop_strings: x}\n",
+            "with which TRL itself generates",
+        ),
+        (
+            "use_transformers_continuous_batching: true\nbf16: false\nrepetition_penalty: 1.1\n"
+            "logprob_policy: trl\n",
+            "continuous batching drops `repetition_penalty: 1.1`",
+        ),
     ],
 )
 def test_faults(tmp_path, text, expected):
@@ -338,6 +348,9 @@ def test_faults(tmp_path, text, expected):
     [
         "use_vllm: true\ngeneration_kwargs: {stop: ['</answer>'], max_tokens: 9}\n",
         "use_vllm: true\nvllm_mode: server\ngeneration_kwargs: {seed: 5}\n",
+        "use_vllm: true\ngeneration_kwargs: {seed: null, ignore_eos: false}\n",
+        "generation_kwargs: {num_return_sequences: 1, output_scores: false, max_time: null}\n",
+        "generation_kwargs: {num_beams: 2, length_penalty: 0.8}\nlogprob_policy: trl\n",
         "generation_kwargs: {stop_strings: ['END'], min_new_tokens: 1, suppress_tokens: [5]}\n",
     ],
 )
@@ -545,7 +558,6 @@ def test_an_accelerate_config_that_is_no_mapping_is_said_so(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("num_processes:\n", "num_processes must be a whole number above 0; got None"),
         ("num_processes: 0\n", "num_processes must be a whole number above 0; got 0"),
         ("deepspeed_config: 3\n", "deepspeed_config must be a mapping; got 3"),
         ("deepspeed_config: {zero_stage: auto}\n", "must be 0, 1, 2 or 3; got 'auto'"),
@@ -557,6 +569,14 @@ def test_values_of_an_accelerate_config_that_cannot_be_used_are_named(tmp_path, 
     with pytest.raises(ValueError, match=re.escape(words)):
         accelerate_settings(str(tmp_path / "odd.yaml"))
     load_recipe(None, {**MODEL, "accelerate_config": str(tmp_path / "odd.yaml")})
+
+
+def test_values_that_accelerate_accepts_are_accepted(tmp_path):
+    (tmp_path / "odd.yaml").write_text(
+        "num_processes:\ndeepspeed_config: {zero_stage: '3'}\ndistributed_type: DEEPSPEED\n"
+    )
+    recipe = load_recipe(None, {**MODEL, "accelerate_config": str(tmp_path / "odd.yaml")})
+    assert sharding(recipe.flat) == 3
 
 
 def test_a_missing_file_is_said_so(tmp_path):

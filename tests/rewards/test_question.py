@@ -188,6 +188,15 @@ def test_the_unit_behind_a_formula_belongs_to_it(question, gold, completion, ver
     assert score(question, gold, completion) == verdict
 
 
+def test_a_size_in_a_question_is_not_what_how_many_asks_for():
+    question = (
+        "How many hours does it take to mow a field whose area, in square meters, is 600, at 50 "
+        "square meters per hour?"
+    )
+    assert score(question, "12", "\\boxed{12 \\text{ hours}}") == 1
+    assert score(question, "12", "It takes 12 hours.") == 1
+
+
 @pytest.mark.parametrize(
     ("question", "completion", "verdict"),
     [
