@@ -73,6 +73,16 @@ def with_its_own_budget(prompts, trainer):
 
 
 @pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
+def test_a_rollout_func_may_read_any_option_of_generation(tiny_folder, tmp_path):
+    options = {"stop": ["x"], "seed": 1, "num_return_sequences": 2}
+    trainer = make(
+        tiny_folder, tmp_path, rollout_func=with_its_own_budget, generation_kwargs=options
+    )
+    trainer.train()
+    assert trainer.state.global_step == 1
+
+
+@pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
 @pytest.mark.parametrize(
     "settings",
     [{"rollout_func": with_its_own_budget}, {"generation_kwargs": {"max_new_tokens": 5}}],
