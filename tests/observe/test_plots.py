@@ -187,9 +187,9 @@ def test_groups_are_those_that_the_run_counted(tmp_path):
     ]
     assert [(s.label, s.values) for s in found.series] == [
         ("differ", [1.0]),
-        ("all equal, right", [0.0]),
-        ("all equal, wrong", [0.0]),
-        ("sum all equal", [0.25]),
+        ("equal and right", [0.0]),
+        ("equal and wrong", [0.0]),
+        ("equal sum", [0.25]),
     ]
     assert not more_panels(run_of(tmp_path, rows, [{"step": 1, **logged}]))
 

@@ -20,7 +20,9 @@ function startBrowser(runs, choose) {
 function showSamples(samples) {
   const quiet = browser.samples === samples;
   browser.samples = samples;
-  byId("completions-empty").hidden = samples.count > 0;
+  const empty = byId("completions-empty");
+  empty.textContent = "No completions were logged.";
+  empty.hidden = samples.count > 0;
   byId("explorer").hidden = !samples.count;
   if (!samples.count) return;
   const kinds = JSON.stringify([samples.run.number, browser.runs.length, samples.index.datasets, tasksOf(samples.index), Object.keys(samples.index.rewards)]);

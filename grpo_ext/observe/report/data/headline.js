@@ -53,14 +53,15 @@ function resultOf({ series, words, change }) {
   const [now, before] = [stepsOf(change.last_steps), stepsOf(change.first_steps)];
   const once = change.change === null;
   const { constant } = change; // what the best constant answer earned in the last evaluation
-  const asWell = constant && !constant.beaten ? ", but not clearly better than a constant answer" : "";
+  const joint = once ? "" : change.verdict === "did not clearly change" ? "and is " : "but is ";
+  const asWell = constant && !constant.beaten ? `, ${joint}not clearly better than a constant answer` : "";
   const said = (once ? `${words}, ${now}` : change.verdict ? `${words} ${change.verdict}` : words) + asWell;
-  const from = once ? "" : `from ${withError(change.first, change.first_error)} ${before}; this is ${now}`;
-  const unsure = once || change.verdict ? "" : ", too few values to say whether it changed";
-  const beside = constant ? `the best constant answer earns ${withError(constant.value, constant.error)}` : "";
-  const more = [`${from}${unsure}`, beside].filter(Boolean).join("; ");
+  const facts = [];
+  if (!once) facts.push(`It was ${withError(change.first, change.first_error)} ${before}, and is ${withError(change.last, change.last_error)} ${now}.`);
+  if (!once && !change.verdict) facts.push("There are too few values to say whether it changed.");
+  if (constant) facts.push(`The best constant answer earns ${withError(constant.value, constant.error)}.`);
   return el("div", { class: "result" }, number(change), sparkline(series, { width: 260, height: 76, heavy: true }),
-    el("p", { class: "sentence" }, said, el("span", { class: "quiet" }, ` ${more}.`)));
+    el("p", { class: "sentence" }, `${said}.`, el("span", { class: "quiet" }, ` ${facts.join(" ")}`)));
 }
 
 // Of several runs the one whose outcome is highest, and those that cannot be told from it.
