@@ -79,7 +79,7 @@ class Parts:
             )
         stops = stop_strings_of(args.generation_kwargs)
         generated_by_trl = (by_trl or trainer.as_trl) and trainer.rollout_func is None
-        if generated_by_trl and stops and not args.use_vllm:
+        if generated_by_trl and stops and not trainer.use_vllm:
             raise ValueError(
                 "stop_strings do not work where TRL itself generates: with a multimodal processor, "
                 "with tools that TRL calls, or with `loss_normalization: micro_batch`. Remove "

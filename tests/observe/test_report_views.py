@@ -90,7 +90,8 @@ def test_the_result_stands_at_the_top(page):
     assert text(page, ".number") == "0.700 ± 0.030"
     said = text(page, ".sentence").replace("\u00a0", " ")
     assert said.startswith(
-        "countdown on held-out prompts rose from 0.200 ± 0.030 before the first step"
+        "countdown on held-out prompts rose. It was 0.200 ± 0.030 before the first step, and is "
+        "0.700 ± 0.030 at step 3."
     )
     assert text(page, ".state") == "done" and "steps 3" in text(page, ".facts")
 
