@@ -73,6 +73,7 @@ BY_ENVIRONMENT = (
     ),
 )
 SECONDS = ("seconds/", "time/")
+SHORTEST = 0.001  # seconds that a phase must reach to be drawn
 NOT_DRAWN = ("step", "time", "epoch", "total_flos", "num_tokens", "progress/hours_left")
 CONSTANTS = ("_constant", "/constant")  # endings of the scores of the best constant answer
 COUNTS = ("_problems", "/problems")  # endings of the number of problems of an evaluation
@@ -307,12 +308,19 @@ def by_part(
 
 
 def seconds(columns: dict[str, Column]) -> Panel:
-    """Return the panel with the seconds of a step and of its phases."""
+    """Return the panel with the seconds of a step and of its phases.
+
+    Phases that never take `SHORTEST` seconds are left out.
+    """
     panel = Panel("Seconds", "Where the time of a step goes.")
     if "step_time" in columns:
         panel.series.append(series("whole step", columns["step_time"]))
     for key, column in columns.items():
         if key.startswith(SECONDS):
             _, _, phase = key.partition("/")
+            _, values = column
+            longest = max((value for value in values if value is not None), default=0.0)
+            if longest < SHORTEST:
+                continue
             panel.series.append(series(phase, column))
     return panel

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_ext.observe.panels import Panel, by_metric, more_panels, panels, series
+from grpo_ext.observe.panels import PANELS, Panel, by_metric, more_panels, panels, series
 from grpo_ext.observe.plots import plot_runs, smooth
 from grpo_ext.observe.read_run import RunData, read_run, reward_curves
 
@@ -192,6 +192,21 @@ def test_groups_are_those_that_the_run_counted(tmp_path):
         ("equal sum", [0.25]),
     ]
     assert not more_panels(run_of(tmp_path, rows, [{"step": 1, **logged}]))
+
+
+def test_phases_that_never_take_a_millisecond_are_left_out(tmp_path):
+    logged = [
+        {"step": 1, "step_time": 2.0, "time/train": 1.0, "time/sync": 5e-6, "time/waiting": 9e-4},
+        {"step": 2, "step_time": 2.0, "time/train": 1.0, "time/sync": 5e-6, "time/waiting": 0.002},
+    ]
+    [found] = [panel for panel in panels(RunData("a", tmp_path, logged))]
+    assert [curve.label for curve in found.series] == ["whole step", "train", "waiting"]
+    assert not more_panels(RunData("a", tmp_path, logged))
+
+
+def test_no_label_of_a_curve_has_a_comma():
+    """The page joins the labels of equal curves with commas."""
+    assert not [label for layout in PANELS for label in layout["curves"] if "," in label]
 
 
 def test_pictures_are_drawn_also_where_metrics_are_missing(tmp_path):

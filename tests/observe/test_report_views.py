@@ -63,6 +63,7 @@ def metrics(last):
             "entropy": 1.0,
             "time/train": 3.0,
             "time/generation": 1.0,
+            "time/waiting": 6.8e-6,  # too short to be worth a curve or a part of the bar
             "step_time": 5.0,
         }
         for s in (1, 2, 3)
@@ -94,6 +95,22 @@ def test_the_result_stands_at_the_top(page):
         "0.700 ± 0.030 at step 3."
     )
     assert text(page, ".state") == "done" and "steps 3" in text(page, ".facts")
+
+
+def test_until_the_completions_are_read_the_page_says_so(page, tmp_path):
+    write_run(tmp_path, [], metrics(0.7))
+    (tmp_path / "samples.jsonl").unlink(missing_ok=True)
+    write_report([tmp_path], tmp_path / "report.html")
+    written = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert written.count("The completions are being read.") == 2
+    assert "No completions were logged." not in written.partition("<script")[0]
+    with Browser() as browser:
+        browser.open(tmp_path / "report.html")
+        browser.run(READY)
+        for place in ("#completions-empty", "#pairs-body"):
+            assert text(browser, place) == "No completions were logged.", place
+        assert not browser.errors
+    assert "being read" not in page.run("document.querySelector('main').innerText")
 
 
 def test_a_curve_that_does_not_change_is_named_instead_of_drawn(page):

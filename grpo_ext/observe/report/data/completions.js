@@ -20,15 +20,20 @@ function startBrowser(runs, choose) {
 function showSamples(samples) {
   const quiet = browser.samples === samples;
   browser.samples = samples;
-  const empty = byId("completions-empty");
-  empty.textContent = "No completions were logged.";
-  empty.hidden = samples.count > 0;
+  byId("completions-empty").hidden = samples.count > 0;
   byId("explorer").hidden = !samples.count;
-  if (!samples.count) return;
+  if (!samples.count) return showNoSamples();
   const kinds = JSON.stringify([samples.run.number, browser.runs.length, samples.index.datasets, tasksOf(samples.index), Object.keys(samples.index.rewards)]);
   if (browser.kinds !== kinds) buildFilters();
   browser.kinds = kinds;
   filter({ quiet: quiet && browser.shown.length > 0 });
+}
+
+// What stands in place of the completions of a run that has none.
+function showNoSamples() {
+  const words = "No completions were logged.";
+  byId("completions-empty").textContent = words;
+  byId("pairs-body").replaceChildren(el("p", { class: "quiet" }, words));
 }
 
 function showFound(found, quiet) {

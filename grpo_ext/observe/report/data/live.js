@@ -38,6 +38,8 @@ async function renewOnce() {
   if (!page.runs[page.opened]?.opened && first >= 0) {
     await open(page.opened < 0 ? first : page.opened);
     await openAddress();
+  } else if (first < 0) {
+    showNoSamples();
   } else if (page.opened >= 0) {
     const samples = await page.runs[page.opened].opened;
     if (samples && states[page.opened].samples !== samples.place?.stop) await samples.follow();

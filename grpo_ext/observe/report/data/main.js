@@ -17,6 +17,7 @@ async function main() {
   } else {
     byId("made").textContent = `Written on ${new Date(made * 1000).toLocaleString()}.`;
     if (first >= 0) await open(first);
+    else showNoSamples();
   }
   await openAddress();
   window.addEventListener("hashchange", openAddress);
