@@ -10,6 +10,15 @@ PATIENCE = 3.0  # timeout of the request to the hub, in seconds
 NOUNS = {"model": "model", "dataset": "data set"}
 
 
+def find_model(name: str) -> None:
+    """Check that a model is a local folder, or in the cache or on the hub, as `find_repo` does.
+
+    The hub is asked once; transformers would retry each file for half a minute.
+    """
+    if not Path(name).expanduser().is_dir():
+        find_repo(name, "model")
+
+
 def find_repo(name: str, kind: str) -> None:
     """Check that `name`, which is not a local folder, is a repository in the cache or on the hub.
 

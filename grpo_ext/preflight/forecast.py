@@ -12,7 +12,7 @@ from trl import ModelConfig, get_peft_config
 
 from grpo_ext.common.adapters import check_model_folder
 from grpo_ext.common.files import data_yaml
-from grpo_ext.common.hub import find_repo
+from grpo_ext.common.hub import find_model
 from grpo_ext.common.user_code import TooLate, deadline
 from grpo_ext.preflight.checkpointing import Checkpointing, configured
 from grpo_ext.preflight.first_rows import first_rows, quiet
@@ -177,8 +177,7 @@ def model_size(v: Values, model_config: ModelConfig) -> ModelSize | None:
         check_model_folder(Path(name).expanduser())
         config = known_config(name)
         if config is None:
-            if not Path(name).expanduser().is_dir():
-                find_repo(name, "model")  # transformers would retry each file
+            find_model(name)
             config = AutoConfig.from_pretrained(
                 name, revision=v["model_revision"], trust_remote_code=trust
             )

@@ -116,6 +116,29 @@ def penalty_that_continuous_batching_drops(v: Values) -> bool:
     return by_transformers and v.repetition_penalty not in (None, 1.0)
 
 
+def has_stop_strings(v: Values) -> bool:
+    """Return True if the recipe sets stop strings for transformers."""
+    return bool((v.generation_kwargs or {}).get(KEY))
+
+
+@refuses(
+    "generation_kwargs",
+    "`sampler: process` does not support stop_strings in generation_kwargs. Remove one of them.",
+)
+def process_and_stop_strings(v: Values) -> bool:
+    return v.sampler == "process" and has_stop_strings(v)
+
+
+@refuses(
+    "use_transformers_continuous_batching",
+    "stop_strings in generation_kwargs do not work with use_transformers_continuous_batching. "
+    "Remove one of them.",
+)
+def stop_strings_of_continuous_batching(v: Values) -> bool:
+    by_transformers = v.use_transformers_continuous_batching and not v.use_vllm
+    return by_transformers and has_stop_strings(v)
+
+
 @refuses(
     "generation_kwargs",
     "generation_kwargs: stop_strings do not work with `loss_normalization: micro_batch`, with "
@@ -123,7 +146,7 @@ def penalty_that_continuous_batching_drops(v: Values) -> bool:
 )
 def stop_strings_where_trl_generates(v: Values) -> bool:
     by_trl = v.loss_normalization == "micro_batch" and not v.use_vllm
-    return by_trl and bool((v.generation_kwargs or {}).get(KEY)) and not v.get(OWN_GENERATION)
+    return by_trl and has_stop_strings(v) and not v.get(OWN_GENERATION)
 
 
 def stop_tokens_that_are_no_ids(v: Values, _: int) -> Iterator[Problem]:
@@ -154,6 +177,8 @@ RULES: tuple[Rule, ...] = (
     options_that_the_engine_lacks,
     options_that_the_trainer_cannot_follow,
     stop_tokens_that_are_no_ids,
+    process_and_stop_strings,
+    stop_strings_of_continuous_batching,
     stop_strings_where_trl_generates,
     penalty_that_continuous_batching_drops,
     lengths_that_are_no_counts,

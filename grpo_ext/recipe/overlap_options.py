@@ -102,14 +102,6 @@ def process_and_continuous_batching(v: Values) -> bool:
     return v.sampler == "process" and v.use_transformers_continuous_batching
 
 
-@refuses(
-    "generation_kwargs",
-    "`sampler: process` does not support stop_strings in generation_kwargs. Remove one of them.",
-)
-def process_and_stop_strings(v: Values) -> bool:
-    return v.sampler == "process" and bool((v.generation_kwargs or {}).get("stop_strings"))
-
-
 @refuses("sampler", SHARDED)
 def process_without_whole_weights(v: Values) -> object:
     return v.sampler == "process" and sharding(v) >= 3
@@ -263,7 +255,6 @@ RULES: tuple[Rule, ...] = (
     ),
     process_and_vllm,
     process_and_continuous_batching,
-    process_and_stop_strings,
     process_without_whole_weights,
     overlap_on_one_device,
     older_weights_without_a_correction,

@@ -137,16 +137,6 @@ def weights_rounded_to_float16(v: Values) -> bool:
 
 
 @refuses(
-    "use_transformers_continuous_batching",
-    "stop_strings in generation_kwargs do not work with use_transformers_continuous_batching. "
-    "Remove one of them.",
-)
-def stop_strings_of_continuous_batching(v: Values) -> bool:
-    stops = bool((v.generation_kwargs or {}).get("stop_strings"))
-    return v.use_transformers_continuous_batching and not v.use_vllm and stops
-
-
-@refuses(
     "max_completion_length",
     "`max_completion_length: null` makes transformers end completions after 20 tokens. Write a "
     "number.",
@@ -206,7 +196,6 @@ RULES: tuple[Rule, ...] = (
     vllm_and_continuous_batching,
     weights_rounded_by_continuous_batching,
     weights_rounded_to_float16,
-    stop_strings_of_continuous_batching,
     transformers_without_a_length,
     evaluation_without_a_length,
     options_that_trl_loses,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from datasets import Dataset, IterableDataset
 
 from grpo_ext.common.foreign_files import read_text
-from grpo_ext.common.hub import find_repo
+from grpo_ext.common.hub import find_model
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.schema import RunConfig
 from grpo_ext.recipe.several_tasks import TaskOptions
@@ -228,8 +228,7 @@ def load_tokenizer(
     """
     from transformers import AutoTokenizer
 
-    if not Path(name).expanduser().is_dir():
-        find_repo(name, "model")  # transformers would retry each file for half a minute
+    find_model(name)
     return AutoTokenizer.from_pretrained(
         name, revision=revision, trust_remote_code=trust_remote_code
     )
