@@ -8,7 +8,7 @@ import numpy as np
 
 from grpo_ext.common.estimates import Array, Verdict, t_quantile, verdict_of
 from grpo_ext.common.noise import MOST_VALUES, fit_noise
-from grpo_ext.common.trend import has_trend
+from grpo_ext.common.trend import has_trend, slope_of
 
 FEWEST_VALUES = 10  # fewer values without errors say too little about the noise
 
@@ -30,6 +30,13 @@ class Change:
     last_low: float | None = None
     last_high: float | None = None
     verdict: Verdict | None = None
+
+    @property
+    def ends_overlap(self) -> bool:
+        """Whether the ends differ by less than their errors; `False` if the errors are unknown."""
+        if self.first_error is None or self.last_error is None:
+            return False
+        return abs(self.last - self.first) < self.first_error + self.last_error
 
 
 def curve_change(
@@ -122,7 +129,9 @@ def change_by_errors(
 def change_by_noise(values: Array, sampling_errors: Array | None = None) -> Change:
     """Return the change between the ends of a training curve, judged by the noise of the curve.
 
-    The whole curve decides whether there is a trend (`has_trend`); the ends decide its direction.
+    The whole curve decides whether there is a trend (`has_trend`); the ends decide its direction. A
+    curve whose ends differ in the other direction than the line through it, such as one that dips
+    and recovers, has neither risen nor fallen.
     With fewer than `FEWEST_VALUES` values, the ends are single values without errors or verdict. A
     constant curve has no errors, but a verdict. For `sampling_errors`, see `curve_change`.
     """
@@ -149,7 +158,7 @@ def change_by_noise(values: Array, sampling_errors: Array | None = None) -> Chan
     reach = t_quantile(noise.freedom) * error
     change = last - first
     verdict: Verdict = "did not clearly change"
-    if has_trend(curve, error_of_values):
+    if has_trend(curve, error_of_values) and change * slope_of(curve) > 0:
         verdict = verdict_of(change, change)
     return Change(
         first,

@@ -32,6 +32,12 @@ def has_trend(values: Array, error: float | None = None) -> bool:
     return trend_evidence(values, error=error or None) > np.log(factor)
 
 
+def slope_of(values: Array) -> float:
+    """Return the slope of the straight line through a curve (N,), N >= 2, by least squares."""
+    at = np.arange(len(values)) - (len(values) - 1) / 2
+    return float(at @ (values - values.mean()) / (at @ at))
+
+
 def least_factor(count: int) -> float:
     """Return the Bayes factor above which a curve has a trend: 3.5 up to 20 values, 2.0 for 200.
 

@@ -27,6 +27,7 @@ FOLDED = 12  # minimum width of a column whose cells or name are wrapped
 CARD = "README.md"
 CURVES = "curves.png"
 FEWEST = 10  # minimum number of training logs for a curve
+BY_CURVE = ", by the whole curve"
 
 
 def figure(part: Row, key: str) -> str:
@@ -183,7 +184,8 @@ def question(row: Row) -> str:
 class Gain:
     """The first and last value of a metric, formatted with standard errors, and the verdict.
 
-    The verdict is `""` if there are too few values to judge the change.
+    The verdict is `""` if there are too few values to judge the change. It ends with `BY_CURVE` if
+    the curve as a whole shows a change that is smaller than the errors of the first and last value.
     """
 
     name: str
@@ -223,7 +225,10 @@ def gained(history: list[Row], names: list[str]) -> list[Gain]:
         if change is not None:
             first = with_error(change.first, change.first_error)
             last = with_error(change.last, change.last_error)
-            gains.append(Gain(key, first, last, change.verdict or ""))
+            verdict: str = change.verdict or ""
+            if verdict in ("rose", "fell") and change.ends_overlap:
+                verdict += BY_CURVE
+            gains.append(Gain(key, first, last, verdict))
     return gains
 
 

@@ -31,6 +31,7 @@ from grpo_ext.common.trend import (
     EXACT,
     SHAPE_WEIGHTS,
     SIZE,
+    has_trend,
     trend_evidence,
     trend_shapes,
 )
@@ -266,6 +267,32 @@ def test_a_fast_rise_is_called_one():
         assert rose >= 0.8, count
 
 
+@pytest.mark.parametrize("mirrored", [1, -1])
+def test_a_dip_that_recovers_is_neither_a_rise_nor_a_fall(mirrored):
+    """The line through the curve rises, while its ends fall by less than their errors."""
+    at = np.arange(100)
+    dip = np.where((at >= 10) & (at < 45), -0.02, 0.0)
+    noise = 0.01 * np.random.default_rng(5).standard_normal(100)
+    noise[90:] = noise[:10]
+    noise[-1] -= 0.01
+    curve = mirrored * (0.98 + dip + noise)
+    assert has_trend(curve)
+    change = curve_change(curve.tolist())
+    assert abs(change.last - change.first) < change.last_error
+    assert change.verdict == UNCHANGED
+
+
+def test_the_last_lines_say_where_a_verdict_is_by_the_whole_curve():
+    """The errors of single ends are large where few values say how noisy the curve is."""
+    noisy = (0.4, 0.52, 0.41, 0.5, 0.44, 0.58, 0.46, 0.6, 0.5, 0.62)
+    [gain] = gained([{"reward": value, "reward_se": 0.05} for value in noisy], ["r"])
+    assert (gain.first, gain.last) == ("0.443 ± 0.164", "0.573 ± 0.164")
+    assert gain.verdict == "rose, by the whole curve"
+    steep = [0.1 * value + 0.01 * (value % 3) for value in range(12)]
+    [gain] = gained([{"reward": value, "reward_se": 0.05} for value in steep], ["r"])
+    assert gain.verdict == "rose"
+
+
 @pytest.mark.parametrize("sampling_error", [None, 1.0])
 def test_the_report_the_card_and_the_last_lines_say_the_same(sampling_error):
     rng = np.random.default_rng(3)
@@ -277,7 +304,7 @@ def test_the_report_the_card_and_the_last_lines_say_the_same(sampling_error):
         if sampling_error is not None:
             log = [{**row, "reward_se": sampling_error} for row in log]
         [gain] = gained(log, ["r"])
-        assert gain.verdict == shown["verdict"]
+        assert gain.verdict.removesuffix(", by the whole curve") == shown["verdict"]
         assert gain.first == f"{shown['first']:.3f} ± {shown['first_error']:.3f}"
         assert shown["first_steps"] == [1, 5] and shown["last_steps"] == [26, 30]
 
