@@ -91,12 +91,11 @@ def _train(words: list[str] | None, make_trainer: MakeTrainer, supervised: bool)
         write_atomically(recipe.output_dir / SAVED, as_yaml(recipe.flat))
     for note in recipe.notes:
         trainer.accelerator.print(f"note: {note}")
-    if checkpoint is True:
-        trainer.accelerator.print("Resumes from the newest checkpoint.")
-    elif checkpoint:
-        trainer.accelerator.print(f"Resumes from {checkpoint}.")
-    else:
+    if not checkpoint:
         trainer.accelerator.print("Starts without a checkpoint.")
+    elif supervised:  # the trainer of GRPO prints the checkpoint itself
+        newest = "the newest checkpoint" if checkpoint is True else checkpoint
+        trainer.accelerator.print(f"Resumes from {newest}.")
     try:
         trainer.train(resume_from_checkpoint=checkpoint)
     except CheckpointMismatch as error:

@@ -97,7 +97,7 @@ class Checkpoints:
         """Restore the checkpoint that the run resumes from, and return its folder.
 
         TRL's own state is only loaded; `restore_trl` restores it later. A run that resumes does not
-        evaluate at its start. All ranks must call it.
+        evaluate at its start, and prints the folder. All ranks must call it.
 
         Args:
             resume_from_checkpoint: a folder; `True` for the newest complete checkpoint; `None` or
@@ -123,6 +123,7 @@ class Checkpoints:
                     "resume_from_checkpoint=True) to use the newest complete checkpoint in "
                     "output_dir."
                 )
+        self.trainer.accelerator.print(f"Resumes from {checkpoint}.")
         self._restore(folder)
         self.trainer.args.eval_on_start = False
         return str(checkpoint)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from peft import PeftModel, PeftType
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 import grpo_ext.trainer.settings as settings
@@ -230,14 +231,29 @@ def first_lines(trainer: Trainer) -> str:
 
 
 def sharding(trainer: Trainer) -> str:
-    """Describe how accelerate has sharded the model."""
+    """Describe what of the model is trained, and how accelerate has sharded it."""
+    adapter = adapter_of(trainer.model)
+    beside = f"{adapter}, " if adapter else ""
     if trainer.is_deepspeed_enabled:
-        return f"sharded by DeepSpeed ZeRO-{trainer.accelerator.state.deepspeed_plugin.zero_stage}"
+        stage = trainer.accelerator.state.deepspeed_plugin.zero_stage
+        return f"{beside}sharded by DeepSpeed ZeRO-{stage}"
     if trainer.is_fsdp_enabled:
-        return f"sharded by FSDP{trainer.accelerator.state.fsdp_plugin.fsdp_version}"
+        version = trainer.accelerator.state.fsdp_plugin.fsdp_version
+        return f"{beside}sharded by FSDP{version}"
+    model = adapter or "the whole model"
     if trainer.accelerator.num_processes > 1:
-        return "the whole model on each"
-    return "the whole model"
+        return f"{model} on each"
+    return model
+
+
+def adapter_of(model: torch.nn.Module) -> str:
+    """Describe the adapter of a model, with the share of its parameters; `""` without one."""
+    if not isinstance(model, PeftModel):
+        return ""
+    kinds = {PeftType(config.peft_type).value for config in model.peft_config.values()}
+    names = " and ".join(sorted(kinds)).replace("LORA", "LoRA")
+    trained, total = model.get_nb_trainable_parameters()
+    return f"{names}: {trained:,} of {total:,} parameters trained"
 
 
 def describe(trainer: Trainer) -> tuple[str, str]:

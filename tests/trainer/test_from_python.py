@@ -15,6 +15,7 @@ import pytest
 import torch
 import yaml
 from datasets import Dataset, DatasetDict, IterableDatasetDict
+from peft import LoraConfig
 from transformers import AutoTokenizer
 from trl import GRPOConfig
 
@@ -23,6 +24,7 @@ from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.evaluation.table import Gain, gained
 from grpo_ext.observe.read_run import read_run
 from grpo_ext.rewards import build
+from grpo_ext.trainer.run_output import first_lines
 from tests.support.logs import metric_values
 from tests.support.places import REPO
 from tests.support.registry_state import registry_as_before
@@ -170,6 +172,19 @@ def test_it_says_what_runs_what_was_gained_and_what_comes_next(done):
     last = statistics.mean(reward[-4:])
     [line] = [line for line in lines if line.startswith("reward: ")]
     assert line.startswith(f"reward: {first:.3f}") and f" -> {last:.3f}" in line
+
+
+def test_the_first_line_has_the_parameters_of_an_adapter(tiny_folder, tmp_path):
+    config = LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
+    trainer = make(tiny_folder, tmp_path, ["format"], more={"peft_config": config})
+    trained = 0
+    total = 0
+    for name, weight in trainer.model.named_parameters():
+        total += weight.numel()
+        trained += weight.numel() if "lora_" in name else 0
+    line = first_lines(trainer).splitlines()[0]
+    assert line.startswith(f"1 rank, LoRA: {trained:,} of {total:,} parameters trained, on cpu")
+    assert 0 < trained < total / 10
 
 
 def test_the_recipe_holds_what_the_trainer_was_given(done, tiny_folder):
