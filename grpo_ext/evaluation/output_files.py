@@ -28,6 +28,6 @@ def check_output(path: Path) -> None:
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise ValueError(
-            f"--output {path} cannot be written, because {folder} is not a folder that you may "
-            "write to: write a path in another folder."
+            f"--output {path} cannot be written, because {folder} is not a writable folder: choose "
+            "a path in another folder."
         )

@@ -33,5 +33,5 @@ def test_both_files_must_be_writable(tmp_path):
     with pytest.raises(ValueError, match="which is a folder: write another name"):
         check_output(tmp_path / "eval.json")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="is not a folder that you may write to"):
+    with pytest.raises(ValueError, match="is not a writable folder"):
         check_output(tmp_path / "file" / "eval.json")
