@@ -92,7 +92,7 @@ def addmm(
 
 
 class _TiledLinear(torch.autograd.Function):
-    """`linear` for rows (N, K). Its backward pass takes two whole products."""
+    """`linear` for rows (N, K), with a backward pass that is not tiled."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

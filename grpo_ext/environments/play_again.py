@@ -82,7 +82,10 @@ class Replay:
         self.world.begin(self.row)
 
     def open(self, world: GuardedEnvironment) -> None:
-        """Wait for the text of `reset`; give the environment up if it failed or the text differs.
+        """Wait for the text of `reset`; discard the environment if it failed or the text differs.
+
+        The text must equal the one that the model read. If `reset` was the call that failed, any
+        text is accepted.
 
         Args:
             world: the new environment.
@@ -91,7 +94,9 @@ class Replay:
         self._check(world, self._expected_opening in (None, self.opening))
 
     def hear(self, world: GuardedEnvironment, exchange: Exchange) -> None:
-        """Wait for the answer to a turn; give the environment up if it failed or the text differs.
+        """Wait for the answer to a turn; discard the environment if it failed or the text differs.
+
+        If the turn was the one on which the old environment failed, any answer is accepted.
 
         Args:
             world: the new environment.
@@ -102,7 +107,7 @@ class Replay:
         self._check(world, exchange.answer is None or expected == (self.answer, self.over))
 
     def _check(self, world: GuardedEnvironment, is_same: bool) -> None:
-        """Give the environment up if it failed, or if its text differs from what the model read."""
+        """Discard the environment if it failed, or if its text differs from what the model read."""
         if world.broken or not is_same:
             self.failures += world.failures
             self.seconds += world.seconds
@@ -157,7 +162,7 @@ class Retries:
 def play_again(replays: Sequence[Replay]) -> None:
     """Play episodes again together, each in up to `ATTEMPTS` new environments.
 
-    An environment is given up if it fails, or if a text differs from the one that the model read.
+    An environment is discarded if it fails, or if a text differs from the one that the model read.
     """
     for _ in range(ATTEMPTS):
         without_world = [replay for replay in replays if replay.world is None]
@@ -172,7 +177,7 @@ def play_again(replays: Sequence[Replay]) -> None:
 
 
 def _play_turn(replays: Sequence[Replay], turn: int) -> None:
-    """Play the turn with this index in each episode that has one and is not given up."""
+    """Play the turn with this index in each episode that has one and still has an environment."""
     playing = []
     for replay in replays:
         if replay.world is not None and turn < len(replay.exchanges):

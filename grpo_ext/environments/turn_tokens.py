@@ -298,10 +298,13 @@ class TurnTokens:
             ) from error
 
     def _find_template(self) -> None:
-        """Find a variant of the chat template, and a form of calls, that keeps turns as sampled.
+        """Find a form of the chat template that keeps turns as sampled.
+
+        The template itself is tried first, then TRL's training variant of it, and then, if there
+        are tools, the template with turns that contain only calls (see `BareCalls`).
 
         Raises:
-            ValueError: if there is none; the message says what the template changes.
+            ValueError: if none of them can be used; the message says why.
         """
         shapes: list[Shape] = [USER] * self._answers_texts
         shapes += [(("tool", tool.__name__),) for tool in self.tools]

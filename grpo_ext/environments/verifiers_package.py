@@ -289,7 +289,7 @@ def signal_handlers_kept() -> Iterator[None]:
 
 
 class RaisedErrors(logging.Handler):
-    """Collects the errors that are logged by code in the block of its `errors_raised`."""
+    """Collects the errors logged by code in one `errors_raised` block."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Figures of the lm-evaluation-harness: by task, compared between models, and saved."""
+"""Summarize the lm-evaluation-harness's results by task, compare models, and save the figures."""
 
 from __future__ import annotations
 

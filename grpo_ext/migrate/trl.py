@@ -35,12 +35,12 @@ DEFAULT_SIZES = {
 
 
 def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Translate the settings that only TRL has, and return the batch.
+    """Translate TRL's rewards, data mixture, accelerate config and batch sizes; return the batch.
 
     Args:
         draft: the recipe under construction.
-        found: the number of processes of the launcher; `None`: unknown.
-        processes: the number of processes of the recipe; `None`: the same.
+        found: the number of processes that the launcher starts; `None`: unknown.
+        processes: the number of processes of the recipe; `None`: as many as the launcher starts.
 
     Raises:
         ValueError: if the processes cannot share a step.
@@ -56,9 +56,10 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 
 
 def translate_open_r1(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Translate the settings that only open-r1 has, and return the batch.
+    """Translate the settings that open-r1 writes in its own way, and return the batch.
 
-    Arguments and errors are those of `translate`.
+    These are the rewards, the prompt column, the data mixture, the mode of vLLM, the accelerate
+    config and the batch sizes. The arguments and errors are those of `translate`.
     """
     rewards = draft.take("reward_funcs")
     names = ["accuracy", "format", "tag_count"] if rewards is None else texts_of(rewards)

@@ -39,8 +39,8 @@ def propose(rows: list[Row], prompt: str | None = None) -> Proposal:
         prompt: the question: a column, or a template with columns in braces; `None` chooses one.
 
     Raises:
-        ValueError: if there is no row, no column can be the question, or the braces of `prompt` do
-            not match.
+        ValueError: if there is no row, no column can be the question, the braces of `prompt` do not
+            match, or a conversation has a role without a counterpart in chat messages.
     """
     if not rows:
         raise ValueError("the data has no rows.")

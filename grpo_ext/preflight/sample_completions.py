@@ -114,9 +114,9 @@ def try_rewards_on_samples(
 
 
 def scores_differ(v: Values, reward_spreads: dict[str, dict[str, float]]) -> bool:
-    """Return whether a reward with a weight gave different scores to the sampled completions.
+    """Return whether a reward with a nonzero weight gave the sampled completions different scores.
 
-    Otherwise no completion is better than another, so they have nothing to teach.
+    Otherwise no completion is better than another, so the model learns nothing from them.
 
     Args:
         v: the values of the recipe, which set the weights.

@@ -59,7 +59,7 @@ class Recipe:
     def training(self) -> GRPOExtConfig:
         """The trainer's arguments, adapted to this machine by `fit_machine`.
 
-        The environments of `tasks` are its `environments`.
+        With `tasks`, the environments of its entries become the argument `environments`.
         """
         self.fit_machine()
         values = self.values["training"]

@@ -69,9 +69,9 @@ def choice(
 
     None if the solution is neither a letter nor, with `first_index`, the number of an option.
 
-    The choice is the letter in the `<answer>` block or box if that contains nothing else. Otherwise
-    it is the last letter that follows "answer", "option" or "choice", is in parentheses or before
-    `)`, `.` or `:`, or ends the answer.
+    The choice is the letter in the `<answer>` block or box if that contains nothing else; it may be
+    lower-case. Otherwise it is the last single capital letter that follows "answer", "option" or
+    "choice", is in parentheses or before `)`, `.` or `:`, or ends the answer.
 
     Args:
         solution: a letter: `B`, `(B)` or `B.`

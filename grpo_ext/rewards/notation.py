@@ -68,7 +68,7 @@ _WORDING = [
 
 
 def with_ascii_signs(text: str) -> str:
-    """Replace full-width characters, typographic minus signs and symbols with ASCII or LaTeX."""
+    """Replace full-width, superscript and other typographic characters with ASCII or LaTeX."""
     if text.isascii():
         return text
     return _POWER.sub(in_ascii, text).translate(_SIGNS)

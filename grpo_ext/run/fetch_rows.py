@@ -84,9 +84,9 @@ def find_source(name: str, config: str | None = None) -> Source:
 
 
 def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) -> list[RowsFile]:
-    """Write the rows of a data set to one jsonl file for each split, as `file_name` names it.
+    """Write the rows of a data set to one jsonl file for each split, named by `file_name`.
 
-    An existing file must have the same content; a file with other content is never overwritten.
+    An existing file with other content is never overwritten.
 
     Args:
         source: the data set.

@@ -81,7 +81,7 @@ def mix(
 ) -> Rows:
     """Return the rows of several tasks as one data set, or as one stream if any is a stream.
 
-    Without `tasks`, return the rows of the only task, which have been limited before.
+    Without `tasks`, return the only task's rows, to which the limit has already been applied.
 
     Args:
         recipe: the recipe; its seed is used for streams.

@@ -37,7 +37,7 @@ class PlayedTokens:
     kept: list[KeptSet] = field(default_factory=list)
 
     def read(self, episode: Episode) -> None:
-        """Append the environment's pending answer, if any, to the episode."""
+        """Append the environment's pending answer, if any, to the episode and to this record."""
         answer = list(episode.pending)
         while episode.pending:
             episode.read()

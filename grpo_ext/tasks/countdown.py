@@ -172,9 +172,9 @@ def apply(operator: str, a: int, b: int) -> int | None:
 
 
 def random_value(nums: list[int], operators: str, rng: random.Random) -> int | None:
-    """Return the value of a random equation that uses every number once.
+    """Return the value of a random expression that uses every number once.
 
-    Return `None` if the result of a step is negative or not whole.
+    Return `None` if any step is negative, not whole, or a division by 0.
     """
     values = list(nums)
     while len(values) > 1:
@@ -194,9 +194,9 @@ def random_index(sequence: Sequence[object], rng: random.Random) -> int:
 
 
 def reachable(nums: tuple[int, ...], operators: str) -> set[int]:
-    """Return the values of all equations that use each number once.
+    """Return the values of all expressions that use each number once.
 
-    Equations with a step whose result is negative or not whole are left out.
+    An expression is left out if any step is negative, not whole, or a division by 0.
     """
     if len(nums) == 1:
         return {nums[0]}

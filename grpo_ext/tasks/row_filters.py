@@ -34,10 +34,10 @@ class RowFilter(Protocol):
         """
 
     def summary(self, part: str = "") -> str:
-        """Return a text that says how many rows stayed.
+        """Return a message that says how many rows stayed.
 
         Args:
-            part: text to put before the total, such as "the first ".
+            part: words to put before the total, such as "the first ".
         """
 
     def nothing_left(self, count: int) -> str:

@@ -183,10 +183,10 @@ def peak_bytes(device: str) -> int:
 
 
 def needed(rows: Scored) -> Tensor:
-    """Return the counts of a micro-batch that `costs` are multiplied by: (3,), float64.
+    """Return the counts of a micro-batch, to be multiplied by `costs`: (3,), float64.
 
-    They are the number of tokens in distinct prompts and completions, the number of completion
-    tokens, and the number of token pairs in attention.
+    They are the numbers of tokens (equal prompts count once), of completion tokens, and of token
+    pairs in attention.
     """
     first, _ = equal_prompts(rows.prompt_ids, rows.prompt_mask)
     # on the CPU, since an Apple GPU has no float64
@@ -201,7 +201,10 @@ def needed(rows: Scored) -> Tensor:
 
 
 def _operations(parameter: Tensor) -> int:
-    """Return the operations per token of a whole weight, even if it is sharded by ZeRO."""
+    """Return the number of operations per token of a whole weight, even if ZeRO shards it.
+
+    Forward and backward pass take 6 per element, or 4 if the weight is not trained.
+    """
     size: int = getattr(parameter, "ds_numel", parameter.numel())
     per_token = 6 if parameter.requires_grad else 4
     return size * per_token
