@@ -22,7 +22,13 @@ def main(words: list[str] | None = None) -> int:
 
 
 def make_trainer(recipe: Recipe) -> SFTTrainer:
-    """Return TRL's `SFTTrainer` for a recipe."""
+    """Return TRL's `SFTTrainer` for a recipe.
+
+    Raises:
+        ValueError: if the recipe or the data set has problems.
+        FileNotFoundError: if there is no such data set.
+        ConnectionError: if the hub does not answer.
+    """
     from trl import SFTTrainer, get_quantization_config
 
     from grpo_ext.observe.progress import show_progress

@@ -32,6 +32,12 @@ def make_trainer(
         model: a model to train instead of the recipe's.
         rewards: rewards to use instead of the recipe's, each with a weight of 1.
         more: additional arguments of the trainer.
+
+    Raises:
+        ValueError: if the recipe, its rewards or its rows have problems, or the trainer refuses
+            them.
+        FileNotFoundError: if there is no such data set.
+        ConnectionError: if the hub does not answer.
     """
     from trl import get_quantization_config
 

@@ -509,7 +509,7 @@ def largest_divisor(number: int, most: int) -> int:
 
 
 def training_seconds(log: dict[str, float]) -> float:
-    """Return the seconds of a step's training phase."""
+    """Return the time of a step's training phase, in seconds."""
     return sum(log.get(phase, 0.0) for phase in TRAINING_PHASES)
 
 

@@ -299,7 +299,7 @@ class Search:
         return dict(fastest)
 
     def _seconds(self) -> dict[Key, float]:
-        """Return the seconds of all settings that ran."""
+        """Return the time of each setting that ran, in seconds."""
         seconds = {}
         for key, measurement in self.measurements.items():
             if measurement is not None:
@@ -350,6 +350,7 @@ def fastest_settings(config: str) -> Settings:
 
     Raises:
         ValueError: if the recipe cannot be used, a step takes too long, or no layout can be used.
+        FileNotFoundError: if there is no such recipe.
         KeyboardInterrupt: after Ctrl-C.
     """
     budget = Budget(60 * MINUTES)

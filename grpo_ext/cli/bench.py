@@ -85,6 +85,7 @@ def measure(args: argparse.Namespace, budget: Budget, display: Display) -> int:
     Raises:
         ValueError: if the recipe cannot be used, nothing fits into memory, or the time is too short
             for one step.
+        FileNotFoundError: if there is no such recipe.
     """
     search = None
     with until_interrupted():

@@ -171,7 +171,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def size_of(path: Path, within: Path) -> int:
-    """Return the bytes of a regular file in `within` or the hub's cache; 0 for anything else."""
+    """Return the size in bytes of a regular file in `within` or the hub's cache; 0 for others."""
     try:
         real = Path(os.path.realpath(path, strict=True))
         about = os.lstat(real)

@@ -59,7 +59,7 @@ class MatrixRate:
         return rate / self.fastest
 
     def measure(self, tokens: int) -> float:
-        """Return the operations per second of the fastest of several products.
+        """Return the rate of the fastest of several products, in operations per second.
 
         The first matrix has `tokens` rows, within the limits of the device. The random state of the
         run does not change.
@@ -113,7 +113,7 @@ def matrix_rate_of(model: PreTrainedModel, device: str, dtype: torch.dtype) -> M
 
 
 def product_seconds(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Return the seconds of the product of `a` (N, K) and the transpose of `b` (M, K)."""
+    """Return the time in seconds of the product of `a` (N, K) and the transpose of `b` (M, K)."""
     start = time.perf_counter()
     a @ b.T
     wait_for(a.device.type)

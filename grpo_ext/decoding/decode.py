@@ -235,6 +235,7 @@ def decode(
 
     Raises:
         NotSupported: before anything is computed, if only transformers can decode this.
+        ValueError: on a CPU, if the scores to sample from are NaN or leave no token.
     """
     check_decoding(
         model, input_ids, logits_processor, stopping_criteria, generation_config, **inputs

@@ -57,7 +57,7 @@ class Replay:
         self.opening = ""  #: the text that its `reset` returned
         self.answer: list[Message] = []  #: its answer to the last turn; empty if there was none
         self.over = False  #: whether the episode is over
-        self.failures = 0  #: failures of the new environments that were given up
+        self.failures = 0  #: failures of the new environments that were discarded
         self.seconds = 0.0  #: seconds until those environments answered
 
     def begin(self) -> None:
@@ -125,7 +125,7 @@ class Retries:
     def __init__(self, rules: EpisodeRules, row: Row):
         self.rules = rules
         self.row = row
-        self.failures = 0  #: failures of the environments that were replaced or given up
+        self.failures = 0  #: failures of the environments that were replaced or discarded
         self.seconds = 0.0  #: seconds until those environments answered
         self._replay: Replay | None = None
 

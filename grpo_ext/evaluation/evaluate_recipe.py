@@ -59,8 +59,9 @@ def evaluate_models(
         `advice` is empty; otherwise each summary also has `best_num_generations`.
 
     Raises:
-        ValueError, FileNotFoundError, ConnectionError: if `check_models` refuses a model, or for
-            the reasons of `evaluate_on`.
+        ValueError, OSError: if `check_models` refuses a model, or for the reasons of
+            `rows_and_rewards` and `evaluate_on`.
+        EnvironmentFailure: if the environment failed too often.
     """
     check_models(model_names)
     rows, rewards = rows_and_rewards(recipe, num_train_rows)
@@ -108,6 +109,7 @@ def check_models(model_names: list[str]) -> None:
         ValueError: if a model is named twice, or if a folder is damaged or unsafe to load.
         FileNotFoundError: if a model is neither a folder, nor in the cache, nor on the hub.
         ConnectionError: if a model must be looked up on the hub, and the hub cannot be reached.
+        OSError: if a folder cannot be listed or has too many entries.
     """
     for name in model_names:
         if model_names.count(name) > 1:
@@ -128,6 +130,10 @@ def rows_and_rewards(recipe: Recipe, num_train_rows: int = 0) -> tuple[list[Row]
 
     The rows are the held-out ones or, if `num_train_rows` is above 0, at most that many random
     training rows.
+
+    Raises:
+        ValueError, FileNotFoundError, ConnectionError: for the reasons of `train_rows` or
+            `eval_rows`, and of `guarded_rewards`.
     """
     if num_train_rows:
         shuffled = train_rows(recipe).shuffle(seed=recipe.get("seed"))

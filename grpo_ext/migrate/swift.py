@@ -1,4 +1,4 @@
-"""Translate the settings that only ms-swift has: data, prompts, adapters, rewards, batch."""
+"""Translate the settings that ms-swift writes differently, such as data, prompts and rewards."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ LORA_DEFAULTS = {
 
 
 def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Translate the settings that only ms-swift has, and return the batch.
+    """Translate the settings that ms-swift writes differently, and return the batch.
 
     Args:
         draft: the recipe under construction.
-        found: the number of processes of the launcher; `None`: unknown.
-        processes: the number of processes of the recipe; `None`: the same.
+        found: the number of processes that the launcher starts; `None`: unknown.
+        processes: the number of processes of the recipe; `None`: as many as the launcher starts.
 
     Raises:
         ValueError: if the processes cannot share a step.

@@ -56,7 +56,7 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 
 
 def translate_open_r1(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Translate the settings that open-r1 writes in its own way, and return the batch.
+    """Translate the settings that open-r1 writes differently, and return the batch.
 
     These are the rewards, the prompt column, the data mixture, the mode of vLLM, the accelerate
     config and the batch sizes. The arguments and errors are those of `translate`.

@@ -1,4 +1,4 @@
-"""Translate the settings that only verl has: sizes in prompts, intervals, rewards and rows."""
+"""Translate the settings that verl writes differently: sizes, intervals, rewards and rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GPUS = 8  # of a node by default
 
 
 def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Translate the settings that only verl has, and return the batch.
+    """Translate the settings that verl writes differently, and return the batch.
 
     Args:
         draft: the recipe under construction.

@@ -52,7 +52,7 @@ class OnGpu:
 
 
 def room_for_training(v: Values, gpu_bytes: int) -> int:
-    """Return the bytes of a GPU that an estimate may fill, without the share of vLLM's engine.
+    """Return the memory of a GPU that an estimate may fill, without vLLM's share, in bytes.
 
     An engine that sleeps while the model trains leaves its share to the training.
     """

@@ -141,6 +141,7 @@ def read_turns(path: Path) -> list[str]:
     Raises:
         ValueError: if the file is not UTF-8, has no turn, or begins with `[` but is not a JSON list
             of strings.
+        RecursionError: if the JSON is nested too deeply for Python's parser.
         OSError: if the file cannot be read, or has more than `MOST_BYTES`.
     """
     content = read_text(path, MOST_BYTES)

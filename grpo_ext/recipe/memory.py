@@ -43,20 +43,20 @@ class ModelSize:
 
 
 def weight_bytes(size: ModelSize, v: Values) -> int:
-    """Return the bytes per weight in the dtype that the recipe loads; 4 for an unknown dtype."""
+    """Return the size of a weight in the recipe's dtype, in bytes; 4 for an unknown dtype."""
     dtype = v.dtype if v.dtype not in (None, "auto") else size.dtype
     return BYTES.get(str(dtype).removeprefix("torch."), 4)
 
 
 def trained_bytes(size: ModelSize, v: Values) -> int:
-    """Return the bytes per trained weight: 4 with an adapter, because peft keeps it in float32."""
+    """Return the size of a trained weight in bytes; 4 with an adapter, kept in float32 by peft."""
     return 4 if v.use_peft else weight_bytes(size, v)
 
 
 def optimizer_bytes(size: ModelSize, v: Values, deepspeed: bool) -> int:
-    """Return the bytes of optimizer state per trained weight; 0 for an unknown optimizer.
+    """Return the size of optimizer state per trained weight, in bytes; 0 for unknown optimizers.
 
-    Under DeepSpeed with mixed precision, they include AdamW's float32 copy of the weight.
+    Under DeepSpeed with mixed precision, it includes AdamW's float32 copy of the weight.
     """
     trained = trained_bytes(size, v)
     name = v.optim
@@ -68,7 +68,7 @@ def optimizer_bytes(size: ModelSize, v: Values, deepspeed: bool) -> int:
 
 
 def checkpoint_bytes(size: ModelSize, v: Values, deepspeed: bool = False) -> int:
-    """Return the bytes of a checkpoint.
+    """Return the size of a checkpoint in bytes.
 
     It contains the trained weights and, unless `save_only_model` is set, the optimizer's state.
     """
@@ -82,12 +82,12 @@ def layer_bytes(size: ModelSize) -> int:
 
 
 def cache_bytes(size: ModelSize) -> int:
-    """Return the bytes of the cache of all layers for one token."""
+    """Return the size of the cache of all layers for one token, in bytes."""
     return 2 * size.num_hidden_layers * size.kv_width * 2
 
 
 def activation_bytes(size: ModelSize, v: Values, batch: Batch, length: int) -> int:
-    """Return the bytes of a micro-batch's activations in 16 bits, for sequences of `length` tokens.
+    """Return the size of a micro-batch's 16-bit activations for `length` tokens per row, in bytes.
 
     `gradient_checkpointing: null` counts as false.
     """
@@ -99,7 +99,7 @@ def activation_bytes(size: ModelSize, v: Values, batch: Batch, length: int) -> i
 
 
 def sampling_bytes(size: ModelSize, v: Values, batch: Batch, length: int) -> int:
-    """Return the bytes of a process's cache for sampling sequences of `length` tokens.
+    """Return the size of a process's cache for sampling `length` tokens per row, in bytes.
 
     The result is 0 if vLLM samples.
     """

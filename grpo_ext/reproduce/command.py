@@ -79,6 +79,8 @@ def reproduce(
 
     Raises:
         ValueError: if another process uses `folder`, or the folder of a run has unrelated files.
+        OSError: if `folder` cannot be created or locked.
+        SystemExit: if a signal stopped this process or a run; see `execute`.
     """
     matrices = []
     jobs: list[Job] = []

@@ -222,7 +222,7 @@ class Guard:
         return scores, errors
 
     def batch_timeout(self, count: int) -> float | None:
-        """Return the seconds that a batch of `count` rows may take; `None` for no limit."""
+        """Return the time limit for a batch of `count` rows, in seconds; `None` for no limit."""
         return None if self.timeout is None else self.timeout * count
 
     def report_failures(

@@ -131,6 +131,7 @@ def relevance(
 
     Raises:
         ValueError: if no model is given outside a run, or there is no other prompt.
+        OSError, RuntimeError: if the model cannot be loaded; see `load_frozen`.
     """
     texts = [part_of(completion, part).strip() for completion in completions]
     if not any(texts):

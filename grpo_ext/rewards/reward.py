@@ -98,6 +98,7 @@ class Reward:
                 extras, such as `prompts`.
 
         Raises:
+            TypeError: if a completion is neither a string nor a list of messages.
             ValueError: if a column that the function needs is missing.
         """
         texts = [plain_text(completion) for completion in completions]

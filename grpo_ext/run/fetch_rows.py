@@ -119,7 +119,12 @@ def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) ->
 
 
 def default_splits(source: Source) -> list[str]:
-    """Return `train`, and `test` if the data set has such a split."""
+    """Return `train`, and `test` if the data set has such a split.
+
+    Raises:
+        FileNotFoundError: if there is no such data set.
+        ConnectionError: if the hub does not answer.
+    """
     if is_unsplit(Path(source.name)):
         return ["train"]
     if not Path(source.name).exists():

@@ -37,6 +37,10 @@ def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool =
         recipe: a recipe with one task or several.
         streaming: whether to yield rows as they are read. `None`: the recipe's `dataset_streaming`.
         prompts: whether to turn rows into examples.
+
+    Raises:
+        ValueError, FileNotFoundError, ConnectionError: for the reasons of `Task.dataset` and
+            `with_environments`.
     """
     if streaming is None:
         streaming = recipe.run.dataset_streaming
@@ -63,6 +67,7 @@ def eval_rows(recipe: Recipe, *, streaming: bool = False, prompts: bool = True) 
 
     Raises:
         ValueError: if the data has no held-out rows.
+        ValueError, FileNotFoundError, ConnectionError: for the reasons of `train_rows`.
     """
     rows_by_task = {}
     for name, (task, options) in task_options(recipe).items():
@@ -110,7 +115,7 @@ def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
     They come from `tasks` or `reward_funcs`, or are the defaults of the recipe's task.
 
     Raises:
-        ValueError: if a reward or one of its options is unknown.
+        ValueError: if a reward is unknown, or an option or a weight is invalid.
     """
     run = recipe.run
     specs: Any = run.reward_funcs

@@ -61,6 +61,10 @@ def launch_command(
         num_processes: replaces the number in the config.
         threads: the number of threads per process on a CPU. `None`: the cores divided among the
             processes.
+
+    Raises:
+        ValueError, OSError: if the accelerate config is invalid or cannot be read; see
+            `accelerate_settings`.
     """
     name = config_name or ("single_gpu" if gpu_is_there() else "cpu")
     config = accelerate_settings(name)

@@ -58,6 +58,7 @@ def hold_folder(recipe: Recipe) -> None:
 
     Raises:
         ValueError: on all ranks, if another run holds the lock.
+        OSError: on the main rank, if the folder cannot be created or locked.
     """
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list

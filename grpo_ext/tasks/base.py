@@ -165,6 +165,8 @@ class Task:
         Raises:
             ValueError: if the task does not generate such rows, the data set cannot be opened, or
                 no row is left. A stream is not checked for rows.
+            FileNotFoundError: if there is no such data set.
+            ConnectionError: if the hub does not answer.
         """
         from datasets import Dataset, IterableDataset
 

@@ -220,7 +220,7 @@ def _active_share(name: str, config: PretrainedConfig) -> float:
 
 
 def costs(model: PreTrainedModel) -> Tensor:
-    """Return the operations of a forward and backward pass per unit of each `needed` count: (3,).
+    """Return the number of operations of a training pass per unit of each `needed` count: (3,).
 
     The model may have an adapter and may be sharded by ZeRO. In a mixture of experts, only the
     experts that a token runs through are counted.

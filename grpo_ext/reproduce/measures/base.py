@@ -97,7 +97,7 @@ def steps_of(run: RunData, metric: str) -> Array:
 
 
 def seconds_of(run: RunData) -> Array:
-    """Return the seconds of each optimizer step, (N,), summed over `PHASES`."""
+    """Return the time of each optimizer step in seconds, (N,), summed over `PHASES`."""
     seconds = []
     for row in rows_with(run, "time/train"):
         by_phase = [float(row.get(f"time/{phase}") or 0) for phase in PHASES]
