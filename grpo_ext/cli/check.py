@@ -115,10 +115,11 @@ def verdict(findings: Findings) -> str:
     samples = findings.figures.get("samples")
     if samples and samples["scores_differ"] is False:
         return (
-            "sound, but nothing to learn from yet: no reward with a weight gave different scores "
-            f"to the {len(samples['completions'])} sampled completions. If the scores are low, use "
-            "an easier prompt, easier rows, a reward with partial credit, or a warm start. If they "
-            "are high, use harder rows (docs/does-not-learn.md). A larger --sample tells more."
+            "sound, but nothing to learn from yet: no reward with a nonzero weight gave different "
+            f"scores to the {len(samples['completions'])} sampled completions. If the scores are "
+            "low, use an easier prompt, easier rows, a reward with partial credit, or a warm "
+            "start. If they are high, use harder rows (docs/does-not-learn.md). A larger --sample "
+            "tells more."
         )
     return "sound"
 

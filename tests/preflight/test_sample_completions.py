@@ -94,7 +94,7 @@ def test_completions_of_the_model_are_scored(path, capsys):
     assert all(0 < c["length"] <= 12 for c in samples["completions"])
 
 
-NOTHING_TO_LEARN = "sound, but nothing to learn from yet: no reward with a weight gave different"
+NOTHING_TO_LEARN = "sound, but nothing to learn from yet: no reward with a nonzero weight gave"
 
 
 def test_the_verdict_says_that_equal_scores_teach_nothing(path, capsys):
