@@ -16,7 +16,9 @@ _FRACTION = re.compile(
 _ROOT = re.compile(r"\\sqrt ?\{ ?([0-9]{1,9})((?: ?(?:\\cdot|\\times|\*) ?[0-9]+)*) ?\}")
 _SHORT_ROOT = re.compile(r"\\sqrt ?([0-9])")  # \sqrt2
 _LETTER_ABOVE_AND_BELOW = re.compile(r"\\frac ?\{[^{}+-]*([a-z])[^{}+-]*\} ?\{[^{}+-]*\1[^{}+-]*\}")
-_SUM_IN_BRACKETS = re.compile(r"\([^()]*[^()^{*/ -] ?[-+][^()]*\)")
+_SUM_IN_BRACKETS = re.compile(r"\(([^()]*[^()^{*/ -] ?[-+][^()]*)\)(?: ?\^ ?\{? ?([0-9]{1,2}))?")
+_COEFFICIENT = re.compile(r"[0-9]{1,9}")
+_LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
 _SCIENTIFIC = re.compile(r"-?[1-9](?:\.[0-9]+)? ?(?:\\times|\\cdot|\*|x) ?10 ?\^.*")
 
 
@@ -50,8 +52,26 @@ def is_expanded(formula: str) -> bool:
 
 
 def is_factored(formula: str) -> bool:
-    """Return whether a formula has brackets around a sum and is not itself a sum."""
-    return not is_expanded(formula) and not is_sum(formula)
+    """Return whether a formula is no sum, and has a factor that is a sum, as in `2(x + 3)`.
+
+    No number or letter may divide all terms of such a factor: `(2x + 6)` is not factored.
+    """
+    sums = [terms for terms, _ in _SUM_IN_BRACKETS.findall(formula)]
+    return bool(sums) and not is_sum(formula) and not any(map(has_common_divisor, sums))
+
+
+def factor_count(formula: str) -> int:
+    """Return how many factors of a formula are sums: 3 in `2(x + 3)(x - 1)^2`."""
+    return sum(int(power or 1) for _, power in _SUM_IN_BRACKETS.findall(formula))
+
+
+def has_common_divisor(formula: str) -> bool:
+    """Return whether one integer above 1, or one letter, divides all terms of a sum."""
+    terms = split(formula.lstrip("-+ "), _PLUS)
+    leading = [_COEFFICIENT.match(term) for term in terms]
+    coefficients = [1 if digits is None else int(digits[0]) for digits in leading]
+    letters = [{*_LETTER.findall(term)} for term in terms]
+    return math.gcd(*coefficients) > 1 or bool(set.intersection(*letters))
 
 
 def is_scientific(formula: str) -> bool:

@@ -48,6 +48,7 @@ _SYMBOL = re.compile(
 _MODULUS = re.compile(r" ?(?:\\pmod ?\{? ?|\( ?\\?b?mod )([0-9]+) ?[})]* *$")
 _CONSTANT = re.compile(r"\+ ?[CcKk]$")
 _FUNCTION = re.compile(r"([A-Za-z]) ?\( ?([a-z]) ?\) ?=")
+_INTEGRAL = re.compile(r"\\int(?![A-Za-z_]).*d ?[a-z]", re.DOTALL)
 _ANGLE = re.compile(r"\\(?:pi|circ)(?![a-z])")
 
 
@@ -258,9 +259,14 @@ def same_chains(gold: str, answer: str) -> bool | None:
 
 
 def value_sides(sides: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """Split the sides of a chain into (name or `None`, values)."""
+    r"""Split the sides of a chain into (name or `None`, values).
+
+    An indefinite integral on the first side, `\int 2x \, dx = x^2 + C`, is neither.
+    """
     if len(sides) > 1 and is_name(sides[0]):
         return sides[0], sides[1:]
+    if len(sides) > 1 and _INTEGRAL.fullmatch(sides[0]):
+        return None, sides[1:]
     return None, sides
 
 

@@ -224,17 +224,21 @@ def without_delimiters(formula: str) -> str:
 def last_formula(text: str) -> tuple[int, int] | None:
     """Return (start, end) of the last formula between math delimiters; `None` if there is none.
 
-    Formulas before it in the same list are included: `$x = 1$ and $x = 2$`.
+    Formulas before it in the same list are included: `$x = 1$ and $x = 2$`. So are those with the
+    same unit behind them: `$t = 1$ s and $t = 3$ s`.
     """
     spans = delimited_spans(text, len(text))
     if not spans:
         return None
     start, end = max(spans, key=lambda span: span[1])
+    unit = _UNIT_AFTER.match(text, end)
     for _ in range(MAX_FORMULAS):
         separator = _SEPARATOR_BEFORE.search(text, max(0, start - 20), start)
         if separator is None:
             break
         limit = separator.start()
+        if unit is not None and text.endswith(unit[0], 0, limit):
+            limit -= len(unit[0])
         joined = [begin for begin, stop in delimited_spans(text, limit) if stop == limit]
         if not joined or end - joined[0] > MAX_ANSWER:
             break

@@ -72,9 +72,6 @@ _NO_LABEL = re.compile(
     r"abc|def|pqr|rst|uvw|xyz|abcd|[a-z]*teen|[a-z]*ty)\b"
 )
 _FORMULA_BEFORE_LABEL = re.compile(r"[0-9\\]")
-_MULTIPLIER = re.compile(
-    r"(.+?) (hundred|thousand|million|billion|trillion|dozen)(?: (?:of )?([A-Za-z][A-Za-z' ]*))?"
-)
 MULTIPLIERS = {
     "hundred": 100,
     "thousand": 10**3,
@@ -83,6 +80,8 @@ MULTIPLIERS = {
     "trillion": 10**12,
     "dozen": 12,
 }
+_MULTIPLE = re.compile(rf"(?<=[0-9]) ({'|'.join(MULTIPLIERS)})\b")
+_MULTIPLIER = re.compile(rf"(.+?) ({'|'.join(MULTIPLIERS)})(?: (?:of )?([A-Za-z][A-Za-z' ]*))?")
 _TENS = {
     f"{ten}ty": 20 + 10 * n
     for n, ten in enumerate(["twen", "thir", "for", "fif", "six", "seven", "eigh", "nine"])
@@ -209,7 +208,7 @@ def multiple(match: re.Match[str]) -> Number | None:
 
 
 def arithmetic(text: str) -> Number | None:
-    """Evaluate arithmetic such as `48/2 + 48` exactly.
+    """Evaluate arithmetic such as `48/2 + 48` or `$2.4 million + $0.6 million` exactly.
 
     Return `None` for any other text, if the expression divides by zero, or if it has the signs of
     two currencies. The unit of a sum such as `€30 + €18` is its currency; the sign `$` is ignored.
@@ -219,6 +218,7 @@ def arithmetic(text: str) -> Number | None:
         return None
     is_sum = "$" not in signs and not _PRODUCT.search(text)  # `$` may also delimit formulas
     unit = next(map(unit_of, signs), None) if is_sum else None
+    text = _MULTIPLE.sub(lambda match: f"*{MULTIPLIERS[match[1]]}", text)
     text = _CURRENCY.sub("", _THOUSANDS.sub("", _TIMES.sub("*", text)).replace(r"^\circ", ""))
     if not _ARITHMETIC.fullmatch(text):
         return None

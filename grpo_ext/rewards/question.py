@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from grpo_ext.rewards.answer_forms import FORMS, is_expanded, is_sum
+from grpo_ext.rewards.answer_forms import FORMS, factor_count, is_expanded, is_factored, is_sum
 from grpo_ext.rewards.arrangement import (
     arrangement_of,
     asks_for_order,
@@ -247,10 +247,16 @@ def is_unfinished(question: Question, gold: str, answer: str, *, is_marked: bool
 def has_asked_form(question: Question, gold: str, answer: str) -> bool:
     """Return whether an answer has every form that the question asks for, such as "reduced".
 
-    A form that the gold answer lacks is not required. Only the last side of the answer is checked.
+    A form that the gold answer lacks is not required. Only the last side of an equation is checked.
+    A factored answer must have at least as many factors as the gold answer: `x(x^2 - 1)` is not
+    `x(x - 1)(x + 1)`.
     """
+    gold = chain(gold).sides[-1]
     last = chain(answer).sides[-1]
-    return all(has_form(last) or not has_form(gold) for has_form in question.forms)
+    required = [has_form for has_form in question.forms if has_form(gold)]
+    if is_factored in required and factor_count(last) < factor_count(gold):
+        return False
+    return all(has_form(last) for has_form in required)
 
 
 def asked_value(question: Question, gold: str, answer: str) -> str:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from grpo_ext.rewards.quantity import (
     CURRENCY_SIGNS,
     DECIMAL,
+    MULTIPLIERS,
     WORDED,
     alternation,
     names_of_kind,
@@ -21,7 +22,8 @@ from grpo_ext.rewards.structure import only
 CURRENCY = r"(?:dollars?|cents?|pounds?|euros?|rupees?|yen)\b"
 # a number that does not belong to a compound such as 100-meter
 AMOUNT = rf"(?<![0-9A-Za-z.,/^])(?![0-9.,/]+-[A-Za-z]{{2}})(?:[0-9]+/[0-9]+|{DECIMAL})"
-PRICE = re.compile(rf"[{CURRENCY_SIGNS}]\s?{DECIMAL}|{AMOUNT} {CURRENCY}")
+_MULTIPLE = rf"(?: (?:{'|'.join(MULTIPLIERS)})\b)?"
+PRICE = re.compile(rf"[{CURRENCY_SIGNS}]\s?{DECIMAL}{_MULTIPLE}|{AMOUNT}{_MULTIPLE} {CURRENCY}")
 PERCENTAGE = re.compile(rf"{AMOUNT} ?(?:\\?%|percent\b)")
 WORDED_FRACTION = re.compile(  # two-thirds
     r"(?i)\b(one|two|three|four|five|six|seven|eight|nine)[ -](hal(?=f|ves)|thi(?=rd)|qua(?=rter)"
@@ -206,4 +208,4 @@ def amount_of(nouns: Collection[str]) -> re.Pattern[str] | None:
         endings.append(rf"\s?(?:{alternation(units)})(?![A-Za-z])")
     if not endings:
         return None
-    return re.compile(rf"(?:{AMOUNT}|\b{WORDED}|\ba dozen)(?:{'|'.join(endings)})")
+    return re.compile(rf"(?:{AMOUNT}{_MULTIPLE}|\b{WORDED}|\ba dozen)(?:{'|'.join(endings)})")

@@ -430,3 +430,48 @@ def test_a_question_that_asks_to_sort_values_is_answered_in_order(
 )
 def test_indices_that_only_the_answer_has_give_no_order(question, gold, completion, verdict):
     assert score(question, gold, completion) == verdict
+
+
+CUBIC = "Factor completely $4x^3 - 36x$."
+CUBIC_FACTORS = "4x(x-3)(x+3)"
+QUADRATIC = "Factor completely $2x^2 + 10x + 12$."
+
+
+@pytest.mark.parametrize(
+    ("question", "gold", "completion", "verdict"),
+    [
+        (CUBIC, CUBIC_FACTORS, "\\boxed{4x(x^2-9)}", 0),
+        (CUBIC, CUBIC_FACTORS, "\\boxed{x(4x^2-36)}", 0),
+        (CUBIC, CUBIC_FACTORS, "So $4x^3 - 36x = 4x(x^2-9) = 4x(x+3)(x-3)$.", 1),
+        ("Factor $x^4 - 16$.", "(x-2)(x+2)(x^2+4)", "\\boxed{(x^2-4)(x^2+4)}", 0),
+        (QUADRATIC, "2(x+2)(x+3)", "\\boxed{(2x+4)(x+3)}", 0),
+        (QUADRATIC, "(2x+4)(x+3)", "\\boxed{2(x+2)(x+3)}", 1),
+        ("Factor $x^3 + 4x^2 + 3x$.", "x(x+1)(x+3)", "\\boxed{(x^2+3x)(x+1)}", 0),
+        ("Factor $x^2 - 2x + 1$.", "(x-1)^2", "\\boxed{(x-1)(x-1)}", 1),
+        ("Factor $x^2 - 2x + 1$.", "(x-1)(x-1)", "\\boxed{(1-x)^{2}}", 1),
+    ],
+)
+def test_a_factored_answer_has_all_factors(question, gold, completion, verdict):
+    assert score(question, gold, completion) == verdict
+
+
+PRIMITIVE = "Find the general antiderivative of $6x^2 - 4$."
+
+
+@pytest.mark.parametrize(
+    ("question", "gold", "completion", "verdict"),
+    [
+        ("How much did it cost, in dollars?", "3000000", "It cost $3 million.", 1),
+        ("How much did it cost, in dollars?", "3", "It cost $3 million.", 0),
+        ("How much is it?", "3000000", "It is $2.4 million + $0.6 million = $3 million.", 1),
+        ("How far does it travel?", "3000000", "It travels 3 million km in 2 years.", 1),
+        ("When is it at rest?", "1, 3", "It is at rest at $t = 1$ s and $t = 3$ s.", 1),
+        ("When is it at rest?", "1, 3", "It is at rest at $t = 3$ s and $t = 3$ s.", 0),
+        ("What is its time of flight?", "3", "Here $v = 5$ m/s and $t = 3$ s.", 1),
+        (PRIMITIVE, "2x^3 - 4x + C", "So $\\int (6x^2-4)\\,dx = 2x^3 - 4x + C$.", 1),
+        (PRIMITIVE, "2x^3 - 4x + C", "So $\\int (6x^2-4)\\,dx = 2x^3 + C$.", 0),
+        (PRIMITIVE, "2x^3 - 4x + C", "\\boxed{\\int (6x^2-4)\\,dx}", 0),
+    ],
+)
+def test_multiples_units_in_lists_and_integrals_are_read(question, gold, completion, verdict):
+    assert score(question, gold, completion) == verdict
