@@ -314,7 +314,7 @@ def ask(
 
 
 def is_template(text: str, columns: list[str]) -> bool:
-    """Return whether a text contains names in braces, and each of them is a column."""
+    """Return whether a text contains names in braces, all of which are columns."""
     from grpo_ext.tasks.base import template_columns
 
     try:

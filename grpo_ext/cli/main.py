@@ -102,9 +102,9 @@ def main(words: list[str] | None = None) -> int:
 
 
 def has_no_reader() -> bool:
-    """Return whether the reader of the standard output has ended, as `head` does.
+    """Return whether the program that reads the standard output has exited, as `head` does early.
 
-    What is left of the output is then discarded, so that Python does not report it at its end.
+    If so, discard the remaining output, so that Python does not report an error when it exits.
     """
     try:
         print(flush=True)  # a flush alone has nothing to write if Python has dropped the text

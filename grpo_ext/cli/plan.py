@@ -65,7 +65,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def gigabytes(gpu: str) -> float:
-    """Return the GB of memory of a GPU, which is a name in `GPU_GIGABYTES` or the number itself.
+    """Return the memory of a GPU in GB, given as a name in `GPU_GIGABYTES` or as the number itself.
 
     Raises:
         argparse.ArgumentTypeError: if it is neither.
@@ -147,7 +147,7 @@ def gpu_lines(on_gpu: OnGpu, batch: Batch) -> Iterator[tuple[str, str]]:
 
 
 def remedy_lines(remedies: tuple[Remedy, ...]) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) for the changes of the recipe with which a run fits."""
+    """Yield (title, text) for the changes to the recipe that make a run fit."""
     from grpo_ext.recipe.difference import as_yaml
 
     for remedy in remedies:

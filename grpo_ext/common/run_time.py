@@ -1,4 +1,4 @@
-"""The duration of a run: the numbers of its steps, evaluations and saves, and their seconds."""
+"""The duration of a run, from the number and duration of its steps, evaluations and saves."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,9 @@ BESIDE = ("evaluation", "checkpoint")  # phases that are not part of a step
 
 @dataclass(frozen=True)
 class RunTime:
-    """The numbers of steps, evaluations and saves of a run or its remainder, and their seconds.
+    """How many steps, evaluations and saves a run or its remainder has, and how long each takes.
 
-    The seconds of an evaluation or a save are `None` if none was measured.
+    The time of an evaluation or a save is `None` if none was measured.
     """
 
     steps: int
@@ -21,7 +21,7 @@ class RunTime:
 
     @property
     def seconds(self) -> float:
-        """The seconds of all parts; evaluations or saves that were not measured count as 0."""
+        """The total time in seconds; evaluations or saves that were not measured count as 0."""
         return (
             self.steps * self.step_seconds
             + self.evaluations * (self.evaluation_seconds or 0.0)

@@ -1,8 +1,9 @@
 """Products with weights in tiles of a fixed number of rows.
 
-A library chooses the kernel of a product by its shape, and kernels round differently: with 1, 2 or
-3 rows left over, MKL's float32 products on a CPU give other bits than for the same rows among many.
-In tiles of one shape, all rows go through the same kernel, whatever the batch.
+A library chooses the kernel of a product by its shape, and kernels round differently. For example,
+MKL's float32 products on a CPU have different bits for the last 1, 2 or 3 rows of a matrix than for
+the same rows among many. In tiles of one shape, all rows go through the same kernel, whatever the
+batch.
 """
 
 from typing import Any

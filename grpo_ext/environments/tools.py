@@ -84,7 +84,7 @@ def text_of(opening: Any) -> Any:
 
 
 async def text_of_async(opening: Coroutine[Any, Any, Any]) -> Any:
-    """Await an async `reset`, and return the `text_of` its result."""
+    """Await an async `reset`, and return its result as `text_of` does."""
     return text_of(await opening)
 
 

@@ -81,7 +81,7 @@ class TurnReader:
         return message, None
 
     def _fault_of(self, ids: list[int]) -> str:
-        """Return what is wrong with a call that cannot be read: it, or where the turn ended."""
+        """Return the error for a call that cannot be read: incomplete if cut off, else invalid."""
         stopped = self.stops is not None and self.stops.end_with(ids)
         if stopped or (ids and ids[-1] in self.ends):
             return UNREADABLE

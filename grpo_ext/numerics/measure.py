@@ -232,7 +232,7 @@ class AtStart:
         self.found.comparisons.append(Comparison(part, name, apart))
 
     def _compare_sampler(self) -> None:
-        """Compare the log-probs of the sampler, the step and the pass before the step, by pairs."""
+        """Compare the log-probs of the sampler, the step and the pass before the step in pairs."""
         table = self.table
         sampled = table.sampling_per_token_logps
         assert sampled is not None  # `sampled_table` has refused it

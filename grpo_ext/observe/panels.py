@@ -308,7 +308,7 @@ def by_part(
 
 
 def seconds(columns: dict[str, Column]) -> Panel:
-    """Return the panel with the seconds of a step and of its phases.
+    """Return the panel that shows the time of a step and of its phases, in seconds.
 
     Phases that never take `SHORTEST` seconds are left out.
     """

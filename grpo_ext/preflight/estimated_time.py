@@ -24,7 +24,7 @@ MEASURED_WIDTH = 2048  # maximum width of the product, which takes seconds with 
 
 
 def rate_of_cpu(hidden_size: int) -> float:
-    """Measure the operations per second of this CPU in matrix products of a model's width.
+    """Measure the rate of this CPU in matrix products of a model's width, in operations per second.
 
     The width is limited to `MEASURED_WIDTH`; wider products run at about the same rate.
     """
@@ -34,7 +34,7 @@ def rate_of_cpu(hidden_size: int) -> float:
 
 
 def step_seconds(size: ModelSize, v: Values, batch: Batch, rate: float) -> float:
-    """Estimate the seconds of a step whose completions have the maximum length.
+    """Estimate the time of a step in seconds if all completions have the maximum length.
 
     The result is 0 if `max_completion_length` is not set.
 

@@ -53,7 +53,7 @@ class LoggedTime:
 
 
 def measured_time(recipe: Recipe, plan: Plan) -> RunTime | None:
-    """Return the parts of the planned run with their seconds in the log of a run of this recipe.
+    """Return how long the planned run will take, from the log of a run of this recipe.
 
     The logged run may be in progress or finished, and may differ in length. Return `None` if
     `output_dir` contains no run of this recipe, or its log has fewer than two lines of training.

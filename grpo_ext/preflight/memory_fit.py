@@ -1,4 +1,4 @@
-"""Say whether a run fits in the memory of a GPU, and which changes of its recipe would make it fit.
+"""Say whether a run fits in the memory of a GPU, and which changes to its recipe make it fit.
 
 The memory is the estimate of `recipe/memory.py`. A change keeps the number of completions of an
 optimizer step and of a generation.
@@ -28,7 +28,7 @@ BFLOAT16: Change = {"dtype": "bfloat16"}
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change of the recipe with which the run fits."""
+    """A change to the recipe that makes the run fit."""
 
     change: Change
     needed: int  # bytes
@@ -95,7 +95,7 @@ def estimate_on_gpu(recipe: Recipe, forecast: Forecast, gigabytes: float) -> OnG
 
 
 def find_remedies(recipe: Recipe, forecast: Forecast, size: ModelSize, room: int) -> list[Remedy]:
-    """Return the single changes with which the run fits, or else the first combination that fits.
+    """Return the single changes that make the run fit, or else the first combination that does.
 
     Args:
         recipe: the recipe.

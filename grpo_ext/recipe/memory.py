@@ -187,7 +187,7 @@ def longest_completion(
 def memory_estimate(
     size: ModelSize, v: Values, batch: Batch, sharding: int = 0, prompt: int = 0
 ) -> dict[str, int]:
-    """Estimate the bytes on each GPU by part, and their sum as `total`.
+    """Estimate the memory needed on each GPU in bytes, by part, with the sum as `total`.
 
     Args:
         size: the dimensions of the model.

@@ -23,7 +23,7 @@ LOG = "log.txt"  # the output of a job, in its folder
 
 
 def predicted_minutes(jobs: list[Job], processes: int) -> float | None:
-    """Return the minutes that the unfinished jobs take together, with one idle core per process.
+    """Return how many minutes all unfinished jobs take, with one idle core per process.
 
     Returns `None` if the time of an unfinished job is unknown.
     """

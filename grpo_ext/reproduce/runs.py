@@ -190,7 +190,7 @@ class Matrix:
         return settings
 
     def predicted(self, name: str) -> float | None:
-        """Return the predicted seconds of a tiny run on one idle core; `None` for other models."""
+        """Return the predicted seconds that a tiny run takes on an idle core; `None` for others."""
         if self.config is not None:
             return None
         run = self.experiment.runs[name]

@@ -50,7 +50,7 @@ class VLLMSampler(Sampler):
 
     @property
     def seconds(self) -> float:  # type: ignore[override]  # the client measures them
-        """The seconds of a server's last generation; 0 when colocated and on ranks other than 0."""
+        """Seconds that a server's last generation took; 0 if colocated or on ranks other than 0."""
         return self.vllm.seconds
 
     @property

@@ -58,7 +58,7 @@ class OurVLLM(VLLMGeneration):
 
     @property
     def seconds(self) -> float:
-        """The seconds of a server's last generation; 0 when colocated and on ranks other than 0."""
+        """Seconds that a server's last generation took; 0 if colocated or on ranks other than 0."""
         if self.mode == "server" and self.accelerator.is_main_process:
             return self.vllm_client.seconds
         return 0.0

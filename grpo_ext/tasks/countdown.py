@@ -1,4 +1,4 @@
-"""Countdown: make an equation out of the given numbers that equals the target.
+"""Countdown: make an expression from the given numbers that equals the target.
 
 Rows have the schema of `Jiayi-Pan/Countdown-Tasks-3to4`: `nums` (list of int) and `target` (int).
 Every generated problem has a solution. A hash of the sorted numbers and the target decides the

@@ -134,7 +134,7 @@ class Phases(TrainerCallback):
         self._end()
 
     def runs(self, rows: Scored) -> None:
-        """Add the operations of a micro-batch that is trained on."""
+        """Count the tokens of a micro-batch that is trained on, as `needed` does."""
         counts = needed(rows)
         self._needed = self._needed + counts
         self._most_tokens = max(self._most_tokens, float(counts[0]))
