@@ -91,7 +91,10 @@ class PromptSampler(Sampler):
         return order.tolist()
 
     def _generation(self, number: int, fixed_order: list[int] | None) -> list[int]:
-        """Return the prompt indices of generation `number` of this epoch."""
+        """Return the prompt indices of generation `number` of this epoch.
+
+        For "adaptive", a generation is drawn when it is first requested, and then stays the same.
+        """
         if fixed_order is not None:
             start = number * self.prompts
             end = start + self.prompts

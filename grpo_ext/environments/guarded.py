@@ -248,7 +248,7 @@ class GuardedEnvironment:
     ) -> tuple[str, bool]:
         """Return the text that `work` returns and True, or a message about its failure and False.
 
-        The time and the length of the text are limited.
+        The time and the length of the text are limited; calls and failures are counted.
 
         Args:
             method: the name of the environment's method, or of the tool.

@@ -145,7 +145,11 @@ class Retries:
         return self._replay
 
     def end(self, world: GuardedEnvironment) -> Replay | None:
-        """Return the replay if its environment replaces `world` after `play_again`, else `None`."""
+        """Return the replay if its environment replaces `world` after `play_again`, else `None`.
+
+        Also add the failures and the time of all discarded environments to `failures` and
+        `seconds`.
+        """
         replay = self._replay
         self._replay = None
         if replay is None:

@@ -105,9 +105,9 @@ class PartialSampler(Sampler):
         return [rollout for rollout in self.under_way if not rollout.ended]
 
     def sample(self, request: Request) -> Generation:
-        """Return the first completed groups.
+        """Return the first completed groups, and keep all other completions for later generations.
 
-        If any rank has too few, run further rounds with the same weights.
+        If any rank has too few groups, run further rounds with the same weights.
         """
         while True:
             generation = self.sampler.collect()

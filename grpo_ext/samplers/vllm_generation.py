@@ -242,7 +242,7 @@ class OurVLLM(VLLMGeneration):
         self._until_answered(play_once)
 
     def _client_of_rank(self) -> Any:
-        """Return this rank's client of the server. All ranks must call it.
+        """Return this rank's client of the server; create it if needed. All ranks must call it.
 
         Raises:
             EngineFailure: on all ranks, if any of them finds no server.

@@ -37,7 +37,8 @@ class Head:
     ) -> tuple[Tensor, Tensor]:
         """Return log-probs (N,) and entropies (N,) of the next N positions of the pass.
 
-        The arguments are those of `sampling_log_probs`.
+        The arguments are those of `sampling_log_probs`. With truncation, the kept tokens are
+        appended to `used`.
         """
         end = self._scored + len(hidden)
         kept_set = self.kept_set

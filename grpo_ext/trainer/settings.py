@@ -47,7 +47,8 @@ def checked_arguments(
 ) -> CheckedArguments:
     """Return the arguments of a trainer, checked before a model is loaded.
 
-    Fields that a plain `GRPOConfig` lacks get this package's defaults.
+    They are `args` itself, changed in place: fields that a plain `GRPOConfig` lacks get this
+    package's defaults.
 
     Args:
         args: the user's arguments; `None` for the defaults, with an output folder named after the

@@ -151,7 +151,8 @@ class Explainer:
         """Return the explanation of each reward for a line of `samples.jsonl`, and all text marks.
 
         Rewards whose columns were not logged, or whose explanation fails, are left out. A reward
-        whose explanation takes too long explains no further completions.
+        whose explanation takes too long explains no further completions, and a sentence that says
+        so is added to `faults`.
         """
         text, turns = conversation(row)
         start = 0
