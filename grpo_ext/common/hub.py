@@ -14,6 +14,9 @@ def find_model(name: str) -> None:
     """Check that a model is a local folder, or in the cache or on the hub, as `find_repo` does.
 
     The hub is asked once; transformers would retry each file for half a minute.
+
+    Raises:
+        FileNotFoundError, ConnectionError: see `find_repo`.
     """
     if not Path(name).expanduser().is_dir():
         find_repo(name, "model")

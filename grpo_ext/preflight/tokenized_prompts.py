@@ -116,6 +116,8 @@ def note_unused_arguments(
 ) -> None:
     """Add a note for each of the `chat_template_kwargs` that cannot change the prompts.
 
+    If no prompt consists of chat messages, there is a single note on all of them.
+
     Args:
         kwargs: the `chat_template_kwargs`.
         has_template: whether some prompts are chat messages, which the template writes.

@@ -185,10 +185,10 @@ def pairs_of_values(a: Any, b: Any) -> list[tuple[Any, Any]]:
 
 
 def values(found: Any, other: Any) -> list[Any]:
-    """Return an expression's value at each of `POINTS`; `None` where it has no finite value.
+    """Return the value of `found` at each of `POINTS`; `None` where it has no finite value.
 
-    All are `None` if `found` or `other` is not a scalar expression. A symbol gets its value by
-    name, so that a symbol of both expressions has the same value in both.
+    All are `None` if `found` or `other` is not a scalar expression. The value of a symbol depends
+    on the names of all symbols of both, so a symbol of both has the same value in both.
     """
     from sympy import Expr, I
 

@@ -93,6 +93,9 @@ def mix(
         rows_by_task: the rows of each task by its name.
         shares: the shares of the tasks, as for `mixed` and `mixed_streams`.
         limit: how many rows to keep; `None` keeps all.
+
+    Raises:
+        ValueError: for the reasons of `mixed` and `mixed_streams`.
     """
     if not recipe.tasks:
         return rows_by_task[""]

@@ -65,6 +65,9 @@ def train_rows_of(
         options: the options of this task.
         streaming: whether to yield rows as they are read, as for `Task.dataset`.
         prompts: whether to turn rows into examples, as for `Task.dataset`.
+
+    Raises:
+        ValueError, FileNotFoundError, ConnectionError: for the reasons of `Task.dataset`.
     """
     filters = row_filters(recipe, options, held_out=False)
     rows = task.dataset(
@@ -101,6 +104,7 @@ def eval_rows_of(
 
     Raises:
         ValueError: if the data set has no held-out rows.
+        ValueError, FileNotFoundError, ConnectionError: for the reasons of `Task.dataset`.
     """
     name = options.eval_dataset_name or options.dataset_name
     if not can_hold_out(options) and is_unsplit(Path(str(name)).expanduser()):

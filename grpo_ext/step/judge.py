@@ -127,6 +127,9 @@ class AdvantageRule:
         Completions in `ties` (B,) get the advantages of the tie-break reward, computed in the same
         way and multiplied by its coefficient. An `aggregation` other than "sum_then_normalize"
         ignores `ties`.
+
+        Raises:
+            ValueError: if an estimator is unknown, or returns a different shape.
         """
         if self.aggregation != SUM_THEN_NORMALIZE:
             weights = self.weights.to(rewards)
@@ -157,6 +160,9 @@ class AdvantageRule:
         """Return the advantages (B, K) of turns, from rewards (B, R) and the gain of each turn.
 
         K is the largest number of turns; `gains` holds one list per completion.
+
+        Raises:
+            ValueError: see `objective.advantage.turn_advantages`.
         """
         num_turns = [len(row) for row in gains]
         return turn_advantages(

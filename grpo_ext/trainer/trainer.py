@@ -263,6 +263,10 @@ class GRPOExtTrainer(GRPOTrainer):
             `eval_countdown` and `eval_length`, and for the outcome reward `eval_pass@1` and
             related metrics. Their names start with `eval_NAME_` if there are several named data
             sets.
+
+        Raises:
+            ValueError: with `eval_temperature`, if the name is unknown, there is no data set, or a
+                data set has no rows.
         """
         with self.parts.phases("evaluation"):
             if self.eval_decoding is not None:

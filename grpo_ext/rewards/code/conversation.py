@@ -1,4 +1,4 @@
-"""Exchange data with a sandbox: a job goes in; answers, complaints and "ready" come out."""
+"""Exchange data with a sandbox: send the job; read answers, error output and the ready signal."""
 
 import os
 import selectors
