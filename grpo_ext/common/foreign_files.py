@@ -95,7 +95,12 @@ def append_plain(path: Path, within: Path) -> FileIO:
 
 
 def _descriptor(path: Path, real: Path, within: Path | None, flags: int) -> int:
-    """Return a descriptor of the regular file at `path`, which resolves to `real`."""
+    """Open the regular file at `path`, which resolves to `real`, and return its descriptor.
+
+    Raises:
+        ForeignFile: if it is not a regular file, or leads out of `within`.
+        OSError: if it cannot be opened.
+    """
     root = None
     if within is not None:
         root = Path(os.path.realpath(within, strict=True))

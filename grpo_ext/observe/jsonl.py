@@ -102,9 +102,10 @@ class JsonLines:
             )
 
     def cut(self, step: int) -> None:
-        """Remove all lines after `step`, and what follows an incomplete or invalid line in a part.
+        """Remove all lines after `step`; cut a part before its first incomplete or invalid line.
 
-        Parts that `end_of` would leave empty are deleted.
+        Parts that `end_of` would leave empty are deleted. The last remaining part becomes the
+        newest one.
         """
         for part in reversed(parts(self.path)):
             end = end_of(part, step)

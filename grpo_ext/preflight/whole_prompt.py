@@ -1,4 +1,4 @@
-"""Add to the prompt of a question the contexts, options, classes or test that it needs."""
+"""Add the contexts, options, classes or test that a question needs to its prompt."""
 
 import re
 from dataclasses import dataclass, replace

@@ -411,7 +411,7 @@ class Generations:
         )
 
     def _limit(self, episodes: list[Episode]) -> None:
-        """Limit episodes to the engine's context.
+        """Limit episodes to the engine's context; warn once if some have no room for a token.
 
         Raises:
             ValueError: on all ranks, if no episode of any rank has room for a token.
