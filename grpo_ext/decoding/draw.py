@@ -1,4 +1,8 @@
-"""Draw the next token of each row from its scores, fast for large vocabularies on a CPU."""
+"""Draw the next token of each row from its scores, fast on a CPU.
+
+On a CPU a token is drawn by inverse transform sampling, with one variate per row. There
+`torch.multinomial` is slower: it draws an exponential variate for each token of the vocabulary.
+"""
 
 import math
 
@@ -7,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 LARGEST_BLOCK = 256  # tokens that are summed at once to draw one
+MOST_SUMMED = 2**15  # probabilities in a batch up to which summing all of them is the fastest
 
 
 def draw_tokens(scores: Tensor, do_sample: bool) -> Tensor:
@@ -24,15 +29,16 @@ def draw_tokens(scores: Tensor, do_sample: bool) -> Tensor:
     probs = scores.softmax(dim=-1)  # (b, V)
     if probs.device.type != "cpu":
         return torch.multinomial(probs, num_samples=1).squeeze(1)
-    return draw_by_blocks(probs)
+    if probs.numel() > MOST_SUMMED:
+        return draw_by_blocks(probs)
+    mass = probs.cumsum(-1, dtype=torch.float64)  # (b, V)
+    return first_above(mass, point_below(mass[:, -1:])).squeeze(1)
 
 
 def draw_by_blocks(probs: Tensor) -> Tensor:
-    """Draw a token of each row by inverse transform sampling, with one variate per row.
+    """Draw a token of each row: first a block of the vocabulary by its sum, then a token in it.
 
-    The variate first chooses a block of the vocabulary by the blocks' sums, then a token within the
-    block. Only one block of each row is summed token by token, in float64. This is faster on a CPU
-    than `torch.multinomial`, which draws an exponential variate for each token of the vocabulary.
+    Only one block of each row is summed token by token, in float64.
 
     Args:
         probs: the probabilities of the tokens, (b, V), float32.
@@ -46,19 +52,27 @@ def draw_by_blocks(probs: Tensor) -> Tensor:
     block_size = math.gcd(probs.size(-1), LARGEST_BLOCK)
     blocks = probs.unflatten(-1, (-1, block_size))  # (b, blocks, tokens)
     block_mass = blocks.sum(-1).cumsum(-1, dtype=torch.float64)  # (b, blocks)
-    total = block_mass[:, -1:]
-    if not (total > 0).all():
-        raise ValueError(
-            "The scores of a row are not a distribution: they are NaN, or every token was removed. "
-            "Check the weights for NaN, and generation_kwargs for options that remove tokens."
-        )
-    point = torch.rand(total.shape, dtype=torch.float64) * total
+    point = point_below(block_mass[:, -1:])  # (b, 1)
     block = first_above(block_mass, point)  # (b, 1)
     mass_before = pad(block_mass, (1, 0)).gather(-1, block)  # (b, 1)
     rows = torch.arange(len(probs)).unsqueeze(-1)
     token_mass = blocks[rows, block].squeeze(1).cumsum(-1, dtype=torch.float64)  # (b, tokens)
     token = first_above(token_mass, point - mass_before)  # (b, 1)
     return (block * block_size + token).squeeze(1)
+
+
+def point_below(total: Tensor) -> Tensor:
+    """Return a uniform variate between 0 and the total mass of each row, (b, 1), float64.
+
+    Raises:
+        ValueError: if a total is NaN or 0.
+    """
+    if not (total > 0).all():
+        raise ValueError(
+            "The scores of a row are not a distribution: they are NaN, or every token was removed. "
+            "Check the weights for NaN, and generation_kwargs for options that remove tokens."
+        )
+    return torch.rand(total.shape, dtype=torch.float64) * total
 
 
 def first_above(mass: Tensor, point: Tensor) -> Tensor:

@@ -13,11 +13,13 @@ def test_greedy_takes_the_first_of_the_largest():
     assert draw_tokens(scores, do_sample=False).tolist() == [1, 0]
 
 
-def test_draws_with_the_probabilities_of_the_softmax():
+@pytest.mark.parametrize("rows", [200_000, 4_000])  # by blocks, and from all tokens
+def test_draws_with_the_probabilities_of_the_softmax(rows):
     probs = torch.tensor([0.4, 0.3, 0.2, 0.05, 0.03, 0.015, 0.004, 0.001], dtype=torch.float64)
     torch.manual_seed(0)
-    drawn = draw_tokens(probs.log().float().repeat(200_000, 1), do_sample=True)
-    counts = torch.bincount(drawn, minlength=8).double()
+    scores = probs.log().float().repeat(rows, 1)
+    draws = [draw_tokens(scores, do_sample=True) for _ in range(200_000 // rows)]
+    counts = torch.bincount(torch.cat(draws), minlength=8).double()
     expected = probs * 200_000
     statistic = float(((counts - expected) ** 2 / expected).sum())
     assert abs(statistic - 7) < 5 * 14**0.5  # a chi-squared has mean k and variance 2k
@@ -37,13 +39,14 @@ def test_what_was_taken_away_is_never_drawn(left):
     assert set(draw_tokens(scores, do_sample=True).tolist()) == set(left)
 
 
-def test_not_even_at_the_ends_of_the_unit_interval(monkeypatch):
-    scores = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf]])
+@pytest.mark.parametrize("rows", [1, 10_000])
+def test_not_even_at_the_ends_of_the_unit_interval(monkeypatch, rows):
+    scores = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf]]).repeat(rows, 1)
     for uniform, token in ((0.0, 1), (1.0 - 2**-53, 2), (1.0, 2)):
         monkeypatch.setattr(
             torch, "rand", lambda shape, u=uniform, **_: torch.full(shape, u, dtype=torch.float64)
         )
-        assert draw_tokens(scores, do_sample=True).tolist() == [token]
+        assert set(draw_tokens(scores, do_sample=True).tolist()) == {token}
 
 
 def test_tokens_of_a_large_vocabulary_keep_their_small_probabilities():
@@ -60,15 +63,17 @@ def test_tokens_of_a_large_vocabulary_keep_their_small_probabilities():
     assert abs(drawn - 100_000) < 1_000
 
 
-@pytest.mark.parametrize("vocab", [49_152, 1_000, 333])  # blocks of 256, of 8, of one token
-def test_blocks_give_the_token_that_the_whole_distribution_function_gives(vocab):
-    scores = torch.randn(400, vocab, generator=torch.Generator().manual_seed(0)) * 3
+@pytest.mark.parametrize(  # blocks of 256, of 8, of one token, and all tokens
+    ("rows", "vocab"), [(400, 49_152), (400, 1_000), (400, 333), (32, 1_000)]
+)
+def test_the_drawn_token_is_that_of_the_whole_distribution_function(rows, vocab):
+    scores = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(0)) * 3
     scores[:, 100:300] = -torch.inf  # a block and parts of two
     torch.manual_seed(1)
     drawn = draw_tokens(scores, do_sample=True)
     torch.manual_seed(1)
     mass = scores.double().softmax(-1).cumsum(-1)  # (b, V)
-    points = torch.rand(400, 1, dtype=torch.float64)
+    points = torch.rand(rows, 1, dtype=torch.float64)
     expected = torch.searchsorted(mass, points, right=True).squeeze(1)
     assert not ((drawn >= 100) & (drawn < 300)).any()
     # a point within 1e-6 of a border may fall on its other side
@@ -79,9 +84,10 @@ def test_blocks_give_the_token_that_the_whole_distribution_function_gives(vocab)
     assert float((drawn == expected).double().mean()) > 0.98
 
 
+@pytest.mark.parametrize("rows", [3, 10_000])
 @pytest.mark.parametrize("bad", [torch.nan, -torch.inf])
-def test_scores_without_a_distribution_are_refused(bad):
-    scores = torch.zeros(3, 4)
+def test_scores_without_a_distribution_are_refused(bad, rows):
+    scores = torch.zeros(rows, 4)
     scores[1] = bad
     with pytest.raises(ValueError, match="not a distribution"):
         draw_tokens(scores, do_sample=True)
