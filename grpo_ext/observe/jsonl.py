@@ -92,7 +92,10 @@ class JsonLines:
             pending_bytes -= len(self._pending.pop(0))
 
     def sync(self) -> None:
-        """Flush the log to disk, so that no checkpoint is ahead of it; only warn if this fails."""
+        """Flush the newest part to disk, so that no checkpoint is ahead of the log.
+
+        Older parts were flushed when they were closed. An error only causes a warning.
+        """
         try:
             with suppress(FileNotFoundError), open_plain(self.path, self.path.parent) as file:
                 os.fsync(file.fileno())
@@ -121,6 +124,7 @@ class JsonLines:
         if size >= max(1, self.max_mb * 2**20):
             number = len(parts(self.path))
             closed_part = self.path.with_name(f"{self.path.stem}-{number:04d}.jsonl")
+            self.sync()  # later calls of `sync` flush only the newest part
             os.replace(self.path, closed_part)
             size = 0
         try:

@@ -180,6 +180,18 @@ def test_a_line_that_is_no_row_is_skipped_counted_and_told_with_its_place(tmp_pa
     )
 
 
+def test_every_part_has_been_flushed_when_the_log_is(tmp_path, monkeypatch):
+    flushed = set()
+    monkeypatch.setattr(os, "fsync", lambda file: flushed.add(os.fstat(file).st_ino))
+    log = JsonLines(tmp_path / "log.jsonl", max_mb=1e-4)
+    for step in range(30):
+        log.append([{"step": step, "text": "x" * 30}])
+    log.sync()
+    files = parts(log.path)
+    assert len(files) > 5
+    assert {file.stat().st_ino for file in files} == flushed
+
+
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EROFS])
 def test_a_disk_that_fails_at_fsync_does_not_end_the_run(tmp_path, monkeypatch, caplog, error):
     """The one call that no disk here can be made to fail."""
