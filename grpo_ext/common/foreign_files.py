@@ -209,11 +209,12 @@ def special_file(folder: Path) -> Path | None:
 
 
 def check_tree(folder: Path) -> None:
-    """Raise `ForeignFile` unless a folder has only regular files and no links out, at any depth.
+    """Raise `ForeignFile` if a folder contains a FIFO, device or socket, or a link that leads out.
 
-    Links into the hub's cache are allowed. A tree of more than `MOST_ENTRIES` entries is refused
-    too. Call this before a library opens the files of the folder itself. Another `OSError` is
-    raised if a folder does not exist or cannot be read.
+    All subfolders are searched. Links within the folder and into the hub's cache are allowed. A
+    tree of more than `MOST_ENTRIES` entries is refused too. Another `OSError` is raised if a folder
+    does not exist or cannot be read. Call this before passing the folder to a library that opens
+    its files.
     """
     waiting = [folder]
     num_entries = 0

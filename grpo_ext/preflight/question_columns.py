@@ -14,9 +14,10 @@ QUESTIONS = (
 
 
 def usual_question(rows: list[Row]) -> str | None:
-    """Return the first column with one of the names in `QUESTIONS`; `None` if there is none.
+    """Return the column whose name comes first in `QUESTIONS`; `None` if there is none.
 
-    Columns of identifiers, and columns without any string or list, are skipped.
+    Names are compared as in `usual_names`. Columns of identifiers, and columns without any string
+    or list, are skipped.
     """
     for name in usual_names(QUESTIONS, list(rows[0])):
         is_question = any(isinstance(row.get(name), str | list) for row in rows)

@@ -79,7 +79,7 @@ def check_tokenized_prompts(
         findings: receives the problems and notes.
 
     Returns:
-        The figures, or `None` if there is a problem.
+        The figures, or `None` if the chat template is missing or fails.
     """
     if not isinstance(prompts[0], str) and not tokenizer.chat_template:
         findings.problem(

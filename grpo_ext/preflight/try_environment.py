@@ -99,8 +99,8 @@ def read_prompts(
         findings: receives the problems and notes.
 
     Returns:
-        The `prompt_figures`, or `None` if there is a problem; and the function that starts episodes
-        for rows, or `None` if the recipe has no environment or there is a problem with it.
+        The `prompt_figures`, or `None` if the prompts cannot be built; and the function that starts
+        episodes for rows, or `None` if the recipe has no environment or no episode can be started.
     """
     begin = begin_episodes(recipe, tokenizer, findings)
     if begin is None:

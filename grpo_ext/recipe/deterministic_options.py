@@ -56,9 +56,9 @@ class DeterministicOptions:
     Args:
         deterministic (`bool`, defaults to `False`): whether the trainer's log-prob of each sampled
             token equals the sampler's to the last bit, regardless of the batch and layout in which
-            each computes it. It needs a CPU, transformers' `generate` and attention by `sdpa`. The
-            run ends if a log-prob differs. torch uses only deterministic algorithms.
-            `docs/log-probs.md` says what this costs.
+            each computes it. The run ends if a log-prob differs. torch uses only deterministic
+            algorithms. It works only on a CPU, with transformers' `generate` and `sdpa` attention;
+            `docs/log-probs.md` lists its other requirements and its cost.
     """
 
     deterministic: bool = False

@@ -34,7 +34,7 @@ SFT_KEYS = {"training": trl_fields.SFTConfig, "run": LaunchKeys, "model": trl_fi
 
 
 def keys_of(grpo: bool, keys: Container[str] = ()) -> dict[str, type]:
-    """Return the dataclass of each part of a recipe, besides the task of a GRPO recipe.
+    """Return the dataclass of each part of a recipe, except the task of a GRPO recipe.
 
     Args:
         grpo: whether the recipe is for GRPO; otherwise it is for supervised training.

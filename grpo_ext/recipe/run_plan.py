@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def eval_remark(self) -> str | None:
-        """A remark if all evaluations generate more completions than training.
+        """A remark if the evaluations together generate more completions than training.
 
         It is `None` if they do not, or if their number of completions is unknown.
         """

@@ -55,7 +55,8 @@ class EngineOptions:
             syncs, compare the engine's log-probs of a few completions with the trainer's, which
             costs a forward pass over them; 0 disables the check.
         vllm_sync_check_limit (`float`, *optional*): the mean absolute difference above which the
-            run ends with a checkpoint. `None`: 0.001 if the engine computes in float32, else 0.2.
+            run ends with a checkpoint. `None`: 0.001 if the engine and the trainer both compute in
+            float32, else 0.2.
         vllm_server_retries (`int`, defaults to 3): how many times one generation or sync waits for
             a server that died, hung or was restarted, each time for up to `vllm_server_timeout`
             seconds, and then sends it the current weights.

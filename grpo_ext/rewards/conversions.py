@@ -84,7 +84,10 @@ def repeats_quantity(quantities: frozenset[Quantity], gold: str, answer: str) ->
 
 
 def is_same_measure(expected: Number, measure: Number) -> bool:
-    """Return whether two numbers, and the units if `expected` has one, are equal as written."""
+    """Return whether two numbers have equal values and, if `expected` has a unit, equal units.
+
+    Units are not converted.
+    """
     return expected.value == measure.value and expected.unit in (None, measure.unit)
 
 

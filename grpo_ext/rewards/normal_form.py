@@ -1,6 +1,8 @@
 r"""Normal forms of formulas in a text: sorted terms and factors, `\frac` as a quotient.
 
-Two formulas with the same normal form differ only in the order of their parts. Nothing is computed.
+Formulas have the same normal form if they differ only in the order of terms and factors, in `+ 0`
+and factors of 1, or in notation, such as `\dfrac` for `\frac`. Bars of absolute values are ignored.
+Nothing is computed.
 """
 
 import re

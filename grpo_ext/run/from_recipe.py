@@ -118,7 +118,8 @@ def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
     They come from `tasks` or `reward_funcs`, or are the defaults of the recipe's task.
 
     Raises:
-        ValueError: if a reward is unknown, or an option or a weight is invalid.
+        ValueError: if a reward is unknown, an option or a weight is invalid, or a plugin cannot be
+            loaded.
     """
     run = recipe.run
     specs: Any = run.reward_funcs
@@ -145,7 +146,8 @@ def guarded_rewards(recipe: Recipe, columns: Iterable[str] | None) -> tuple[list
         columns: the columns of the data set; `None` if they are not known.
 
     Raises:
-        ValueError: if a reward is unknown, or does not fit the columns of the data set.
+        ValueError: if a reward does not fit the columns of the data set, or for the reasons of
+            `named_rewards_and_weights`.
     """
     rewards, weights = named_rewards_and_weights(recipe)
     if columns is not None and environments_of(recipe.flat):

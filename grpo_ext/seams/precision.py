@@ -236,11 +236,11 @@ def sampling_in(precision: Precision, model: nn.Module) -> Iterator[None]:
 
 
 class UnroundedHead(nn.Module):
-    """Replaces the head of a model in sampling; computes logits as the scorer does.
+    """Replaces a model's head during sampling; its logits stay in float32, as in the scorer.
 
     Args:
-        head: the head.
-        dtype: the dtype in which it multiplies.
+        head: the head that it replaces.
+        dtype: the dtype that hidden states and weights are rounded to.
     """
 
     def __init__(self, head: nn.Linear, dtype: torch.dtype):

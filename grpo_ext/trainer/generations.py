@@ -235,7 +235,10 @@ class Generations:
             return self.old_and_reference(table)
 
     def _judged(self, sampled: Sampled, table: Scored, raw_rewards: Tensor) -> Judged:
-        """Compare the rewards (B of all ranks, R) within groups, and return the whole record."""
+        """Compute advantages from the rewards (B of all ranks, R); return the judged generation.
+
+        Also adds the completions to TRL's logs.
+        """
         generation = sampled.generation
         shape = sampled.shape
         failed = self.judge.failures(len(sampled.rows))

@@ -26,9 +26,9 @@ class StateReward:
 
 
 class TurnCredit:
-    """Computes what turns earned, from entries of the environment's state and their weights.
+    """Computes the gain of each turn: the weighted changes of entries of the environment's state.
 
-    These are the entries that the `environment` rewards read, with the weights of those rewards.
+    The entries and their weights are those of the `environment` rewards.
     """
 
     def __init__(self, trainer: Trainer):

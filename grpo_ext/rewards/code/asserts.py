@@ -108,7 +108,7 @@ def not_an_assert(test: str) -> ValueError:
 
 
 def known_names(imports: str) -> set[str]:
-    """Return the names that need no program: the builtins and the names bound by `imports`."""
+    """Return the names that exist without the program: builtins, and names bound by `imports`."""
     names = set(dir(builtins))
     for statement in ast.parse(imports).body:
         if isinstance(statement, ast.Import | ast.ImportFrom):

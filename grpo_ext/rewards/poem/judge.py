@@ -203,7 +203,7 @@ def rhymes_of(line: str, length: int, rhyme_book: RhymeBook) -> tuple[str, ...]:
 
 
 def shared_group(line_groups: Sequence[tuple[str, ...]]) -> str | None:
-    """Return the group that most lines share; a tie goes to the group of the first line.
+    """Return the group with the most lines; a tie goes to the group with the earliest line.
 
     Return `None` if no line has a group.
     """
