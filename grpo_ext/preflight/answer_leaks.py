@@ -34,8 +34,8 @@ def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) 
     if share_of(leaks) > MAX_SHARE:
         findings.problem(
             f"the prompt contains the answer: in row {leaks.index(True) + 1} and others, the "
-            f"final answer of the column {column!r} is in the prompt, marked as in a solution. "
-            "Remove the solution from the prompt.",
+            f"prompt states the final answer of the column {column!r} as a solution does, such as "
+            "`#### 72`. Remove the solution from the prompt.",
             key,
         )
         return

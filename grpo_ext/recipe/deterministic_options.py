@@ -75,7 +75,7 @@ def parts_that_are_not_deterministic(v: Values, _: int) -> Iterator[Problem]:
 
 @refuses(
     "attn_implementation",
-    "`deterministic: true` works only with the attention `sdpa`, but this recipe uses "
+    "`deterministic: true` works only with `sdpa` attention, but this recipe uses "
     "{attn_implementation}. Write `attn_implementation: sdpa`, or `deterministic: false`.",
 )
 def equal_bits_of_another_attention(v: Values) -> object:

@@ -75,7 +75,7 @@ def truncation_that_trl_does_not_score(v: Values) -> object:
 
 @refuses(
     "attn_implementation",
-    "`attention_in_fp32: true` changes only the attention `sdpa`, but this recipe uses "
+    "`attention_in_fp32: true` changes only `sdpa` attention, but this recipe uses "
     "{attn_implementation}. Write `attn_implementation: sdpa`, or remove attention_in_fp32.",
 )
 def another_attention_in_float32(v: Values) -> object:
