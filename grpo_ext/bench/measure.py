@@ -203,6 +203,7 @@ class Bench:
 
         Raises:
             BudgetSpent: if no more than `pass_reserve` seconds are left before a forward pass.
+            ValueError: if the recipe cannot be used.
         """
         sizes = self.batch
         settings: Settings = {}

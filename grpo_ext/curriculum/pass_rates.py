@@ -33,6 +33,7 @@ def read_pass_rates(
     Raises:
         ValueError: if a line is not a completion with the first of `rewards`. The message names the
             line.
+        OSError: if a file cannot be opened, or a line is too long.
     """
     counts: dict[str, PromptCounts] = {}  # by prompt id
     for part in parts(path):

@@ -260,7 +260,7 @@ def most(flags: Iterable[object]) -> bool:
 
 
 def first_of(candidates: Iterable[str], names: list[str]) -> str | None:
-    """Return the first column with one of the usual names; `None` if there is none."""
+    """Return the column that matches the earliest of `candidates`; `None` if none matches."""
     return next(iter(usual_names(candidates, names)), None)
 
 

@@ -82,7 +82,10 @@ def read_sample(path: Path, number: int) -> Row:
 
 
 def nth_line(path: Path, number: int) -> bytes:
-    """Return a line of a file by its number (from 1); raise `ValueError` if there is none."""
+    """Return a line of a file by its number (from 1); raise `ValueError` if there is none.
+
+    Raises `OSError` if the file cannot be opened, or a line is too long.
+    """
     count = 0
     with open_plain(path) as file:
         for line in lines_of(file, path):

@@ -22,7 +22,7 @@ ROWS_OF_CLASS = 3  # mean number of rows with the same answer, from which answer
 
 @dataclass(frozen=True)
 class Addition:
-    """What a prompt needs besides the question and its contexts; by default, nothing.
+    """What a prompt needs in addition to the question and its contexts; by default, nothing.
 
     Attributes:
         before: a paragraph before the question.
@@ -51,7 +51,7 @@ def with_whole_prompt(proposal: Proposal, rows: list[Row], others: list[str]) ->
     Args:
         proposal: a proposal with a column of strings as its prompt.
         rows: the first rows.
-        others: the columns besides the question.
+        others: the columns other than the question.
     """
     column = proposal.prompt
     golds = find_golds(rows, others)
@@ -84,12 +84,12 @@ def with_whole_prompt(proposal: Proposal, rows: list[Row], others: list[str]) ->
 def addition_to(
     proposal: Proposal, rows: list[Row], others: list[str], golds: Golds | None
 ) -> Addition:
-    """Return the addition that the prompt needs besides the question and its contexts.
+    """Return what the prompt needs in addition to the question and its contexts.
 
     Args:
         proposal: a proposal with a column of strings as its prompt.
         rows: the first rows.
-        others: the columns besides the question.
+        others: the columns other than the question.
         golds: the gold answers in these columns, if there are any.
     """
     options = find_options(rows, others)

@@ -43,9 +43,10 @@ class TrainerOptions(
 
     Args:
         gradient_checkpointing (`bool`, *optional*): whether the backward pass recomputes
-            activations instead of keeping them. `None`: only if the run would otherwise need more
-            than half of the device's memory, by the estimate that `grpo-ext plan` prints, and with
-            DeepSpeed or FSDP. TRL's default is `True`.
+            activations instead of keeping them. `None`: if the run would otherwise need more than
+            half of the device's memory, by the estimate that `grpo-ext plan` prints; always with
+            DeepSpeed, FSDP or `loss_normalization: micro_batch`, and if the lengths of prompts or
+            completions are unknown; never with `deterministic: true`. TRL's default is `True`.
     """
 
     if not TYPE_CHECKING:  # TRL and transformers type it differently; see `fields.TYPES`

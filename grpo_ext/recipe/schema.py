@@ -62,7 +62,7 @@ class GRPOExtConfig(TrainerOptions, GRPOConfig):
 
 @dataclass
 class LaunchConfig(LaunchOptions, ScriptArguments):
-    """Keys of every training command, besides the arguments of its trainer and `ModelConfig`.
+    """Keys of every training command, except the arguments of its trainer and `ModelConfig`.
 
     `dataset_*` come from TRL's `ScriptArguments`.
     """
@@ -70,9 +70,9 @@ class LaunchConfig(LaunchOptions, ScriptArguments):
 
 @dataclass
 class RunConfig(RunOptions, ScriptArguments):
-    """Keys of `grpo-ext train`, besides those of `GRPOExtConfig`, `ModelConfig` and the task."""
+    """Keys of `grpo-ext train`, except those of `GRPOExtConfig`, `ModelConfig` and the task."""
 
 
-# the class of each part of a recipe, besides the task of a GRPO recipe
+# the class of each part of a recipe, except the task of a GRPO recipe
 GRPO_CLASSES = {"training": GRPOExtConfig, "run": RunConfig, "model": ModelConfig}
 SFT_CLASSES = {"training": SFTConfig, "run": LaunchConfig, "model": ModelConfig}

@@ -30,13 +30,13 @@ class ScoringOptions:
             the sampling policy as `sampling/logp_difference` and `sampling/ratio`. `"trl"`: with
             the temperature only.
         residual_in_fp32 (`bool`, *optional*): whether a model whose weights are in a half type adds
-            up the results of its layers in float32, in transformers' sampling and in scoring, which
-            halves the distance between the two. Products remain in the half type. `None`: on a CPU,
-            where it was measured. Megatron-LM calls it `fp32_residual_connection`.
+            up the results of its layers in float32, both when transformers samples and in scoring,
+            which halves the distance between the two. Products remain in the half type. `None`: on
+            a CPU, if the model supports it. Megatron-LM calls it `fp32_residual_connection`.
         attention_in_fp32 (`bool`, *optional*): whether a model that multiplies in a half type
-            computes its attention in float32, in transformers' sampling and in scoring; on a CPU in
-            float64, so that the order of its sums moves no result. It needs `attn_implementation:
-            sdpa`. `None`: on a CPU, where it was measured.
+            computes its attention in float32, both when transformers samples and in scoring; on a
+            CPU in float64, so that the order of its sums does not change the results. It needs
+            `attn_implementation: sdpa`. `None`: on a CPU, if the model supports it.
     """
 
     logprob_policy: Literal["sampling", "model", "trl"] = "sampling"

@@ -35,7 +35,7 @@ OF_EACH_TASK = (
 
 @dataclass
 class TaskOptions(RowOptions):
-    """Keys of an entry of `tasks`, besides those of `RowOptions` and the fields of its task.
+    """Keys of an entry of `tasks`, except those of `RowOptions` and the fields of its task.
 
     All but `share` mean the same as in a recipe with one task.
 

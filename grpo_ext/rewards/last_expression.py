@@ -327,7 +327,7 @@ def last_number(text: str, start: int) -> str | None:
 
 
 def has_words(text: str) -> bool:
-    r"""Return whether `text` has words of three or more letters besides "and".
+    r"""Return whether `text` has words of three or more letters other than "and".
 
     LaTeX commands do not count, and neither do words in their braces, as in `\text{apples}`.
     """

@@ -1,4 +1,4 @@
-"""Compute in the same number types in sampling and in scoring.
+"""Compute in the same number types during sampling and scoring.
 
 A half type has 8 (bfloat16) or 11 (float16) bits of precision. Sampler and scorer round their
 passes differently, because the sampler reads one token at a time, and the scorer whole rows. Both

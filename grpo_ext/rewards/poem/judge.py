@@ -32,7 +32,7 @@ class Verdict:
 
     Attributes:
         form: the pattern that fits best, such as 七言绝句(仄起平收式).
-        rhyme_group: the group that most rhyming lines share, such as 八齐; None if no rhyming line
+        rhyme_group: the group with the most rhyming lines, such as 八齐; None if no rhyming line
             has a group.
         last_line_score: the share of the last line's places that have no fault, 0 to 1.
         rhyme_score: 1 if the last line rhymes in the rhyme group, else 0.

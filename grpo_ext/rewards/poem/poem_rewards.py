@@ -173,8 +173,8 @@ def poem_yun(
 ) -> list[float | None]:
     """1 if the last line ends on a level-tone character of the poem's rhyme group, else 0.
 
-    The rhyme group is the group that most rhyming lines share. The rhyming lines are the even
-    lines, and the first line if it rhymes in the best pattern.
+    The rhyme group is the group with the most rhyming lines. The rhyming lines are the even lines,
+    and the first line if it rhymes in the best pattern.
 
     Args:
         lines: the poem's given lines, all but the last, as a list for each row. Rows without 3 or 7
