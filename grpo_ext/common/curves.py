@@ -129,9 +129,9 @@ def change_by_errors(
 def change_by_noise(values: Array, sampling_errors: Array | None = None) -> Change:
     """Return the change between the ends of a training curve, judged by the noise of the curve.
 
-    The whole curve decides whether there is a trend (`has_trend`); the ends decide its direction. A
-    curve whose ends differ in the other direction than the line through it, such as one that dips
-    and recovers, has neither risen nor fallen.
+    The whole curve decides whether there is a trend (`has_trend`); the ends decide its direction.
+    If the line through the curve has the opposite direction, as when a curve dips and recovers, the
+    curve has neither risen nor fallen.
     With fewer than `FEWEST_VALUES` values, the ends are single values without errors or verdict. A
     constant curve has no errors, but a verdict. For `sampling_errors`, see `curve_change`.
     """

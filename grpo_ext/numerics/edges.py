@@ -55,7 +55,7 @@ class OtherTargets(Head):
 
 
 def with_other_targets(scorer: Scorer) -> Scorer:
-    """Return a scorer that scores other tokens than those drawn, in the same contexts."""
+    """Return a scorer that scores tokens other than those drawn, in the same contexts."""
 
     def run(model: torch.nn.Module, head: Head, labels: Tensor, **inputs: Tensor | bool) -> Scores:
         other = OtherTargets(head.params, head.kept_set, head.compact, head.used)

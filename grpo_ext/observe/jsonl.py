@@ -321,8 +321,8 @@ def row_of(line: bytes | str, fields: Mapping[str, FieldType] | None = None) -> 
         fields: the fields that a row must have, with their types.
 
     Raises:
-        ValueError: if the text is not a JSON mapping, a field is missing or of another type, or the
-            nesting is deeper than `DEEPEST`.
+        ValueError: if the text is not a JSON mapping, a field is missing or has the wrong type, or
+            the nesting is deeper than `DEEPEST`.
         RecursionError: if the nesting is too deep for Python's JSON parser.
     """
     row = json.loads(

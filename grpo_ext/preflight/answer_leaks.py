@@ -15,7 +15,7 @@ from grpo_ext.preflight.rendered_rows import (
 from grpo_ext.recipe.problems import Findings
 
 LONG_ANSWER = 8  # minimum characters of an answer that is not in a prompt by chance
-AT_THE_END = 0.9  # share of prompts that end with the answer, above which it is no chance
+AT_THE_END = 0.9  # share of prompts that end with the answer, above which it is not by chance
 
 
 def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) -> None:

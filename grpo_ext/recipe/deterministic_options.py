@@ -16,7 +16,7 @@ NOT_DETERMINISTIC = {
         "write `deterministic: false`."
     ),
     "use_transformers_continuous_batching": (
-        "use_transformers_continuous_batching: its paged attention adds up in another order than "
+        "use_transformers_continuous_batching: its paged attention sums in a different order from "
         "the trainer's. Remove use_transformers_continuous_batching, or write `deterministic: "
         "false`."
     ),
@@ -26,8 +26,8 @@ NOT_DETERMINISTIC = {
         "`deterministic: false`."
     ),
     "gradient_checkpointing": (
-        "gradient_checkpointing: the backward pass would compute activations again, with other "
-        "operations than the forward pass has under `deterministic: true`. Write "
+        "gradient_checkpointing: the backward pass would recompute activations with operations "
+        "different from those of the forward pass under `deterministic: true`. Write "
         "`gradient_checkpointing: false`, or `deterministic: false`."
     ),
     "torch_compile": (

@@ -287,7 +287,7 @@ def repeats(question: Question, gold: str, answer: str) -> bool:
     """Return whether an answer fails to convert a number of the question.
 
     Either it repeats a number or quantity that the gold answer writes in another notation or unit,
-    or the question asks for a conversion and the answer has another unit than the gold answer.
+    or the question asks for a conversion and the answer has a different unit from the gold answer.
     """
     if not question.choices and repeats_number(question.numbers, gold, answer):
         return True

@@ -248,7 +248,7 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
     for name in there:
         if name in RESERVED and name != DROPPED:
             raise ValueError(
-                f"The data set has a column {name!r}, but the trainer passes another value to "
+                f"The data set has a column {name!r}, but the trainer passes a different value to "
                 "rewards under this name. Rename the column in the data, or drop it."
             )
     for reward in rewards:

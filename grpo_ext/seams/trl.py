@@ -154,7 +154,7 @@ def whole_model(trainer: TRLTrainer) -> Iterator[PreTrainedModel]:
 
 
 def checkpointing_options(args: TrainingArguments) -> dict[str, Any] | None:
-    """Return the options of gradient checkpointing, which transformers has already parsed."""
+    """Return `gradient_checkpointing_kwargs`, as transformers parsed it; `None` if it is unset."""
     options: Any = args.gradient_checkpointing_kwargs
     return options
 
