@@ -401,13 +401,19 @@ def normalized_then_summed(rewards: Tensor, weights: Tensor) -> Tensor:
     num_generations = rewards.size(1)  # G
     by_completion = rewards.flatten(0, 1)  # (B, R)
     normalized = []
+    magnitudes = []
     for reward in by_completion.unbind(1):  # (B,)
         normalized.append(group_advantages(reward, num_generations))
+        grouped = reward.view(-1, num_generations)  # (groups, G)
+        # A reward's rounding error is divided by the std, too; equal rewards become exact zeros.
+        sizes = grouped.abs() / (nan_std(grouped, 1) + _EPSILON)  # (groups, G)
+        equal = equal_in_group(reward, num_generations)  # (B,)
+        magnitudes.append(sizes.view(-1).masked_fill(equal, 0.0))
     weighted = torch.stack(normalized, dim=1) * weights  # (B, R)
     unscored = by_completion.isnan().all(dim=1)  # (B,)
     total = weighted.sum(dim=1).masked_fill(unscored, math.nan)  # (B,)
     std = nan_std(total, 0)  # (1,)
     advantages = (total - total.nanmean()) / (std + _EPSILON)  # (B,)
-    magnitudes = weighted.abs().sum(dim=1)  # (B,)
-    equal = equal_in_group(total, num_generations, magnitudes)  # (B,)
+    magnitude = (torch.stack(magnitudes, dim=1) * weights.abs()).nansum(dim=1)  # (B,)
+    equal = equal_in_group(total, num_generations, magnitude)  # (B,)
     return advantages.masked_fill(equal, 0.0).view(-1, num_generations)

@@ -77,6 +77,13 @@ SETTINGS = {
         "gradient_accumulation_steps": 2,
         "rewards": "two",
     },
+    "large rewards that cancel": {
+        "multi_objective_aggregation": "normalize_then_sum",
+        "gradient_accumulation_steps": 2,
+        "steps_per_generation": 2,
+        "rewards": "tenths",
+        "seed": 2,
+    },
     "several tasks": {"group_filter": "drop", "scale_rewards": "batch", "rewards": "tasks"},
 }
 

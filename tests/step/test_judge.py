@@ -107,11 +107,12 @@ def test_a_group_of_equal_rewards_has_no_signal_whatever_their_arithmetic(size):
             assert not has_signal(advantages, size).any()
 
 
-def test_a_group_that_cancels_beside_one_that_does_not_stays_without_signal():
-    """Normalised first, two opposed rewards add up to 0, and the batch divides by the std of the
-    other group.
+@pytest.mark.parametrize("offset", [0.0, 100.0, 1e6])
+def test_a_group_that_cancels_beside_one_that_does_not_stays_without_signal(offset):
+    """Normalized first, two opposed rewards add up to 0, and the batch divides by the std of the
+    other group. Large rewards of small std have large rounding errors once they are normalised.
     """
-    cancels = [[0.1, 0.9], [0.7, 0.3], [0.4, 0.6]]
+    cancels = [[offset + 0.1, 0.9], [offset + 0.7, 0.3], [offset + 0.4, 0.6]]
     differs = [[0.0, 1.0], [1.0, 1.0], [0.5, 0.0]]
     settings = rule(weights=float64([0.3, 0.3]), aggregation="normalize_then_sum")
     advantages = settings.advantages(float64(cancels + differs))

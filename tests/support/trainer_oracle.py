@@ -175,7 +175,20 @@ def differ(scores: Sequence[Fraction | None]) -> bool:
     return max(present) - min(present) > ROUNDING * max(1, *map(abs, present))
 
 
-def deviation(scores: Sequence[float], estimator: str) -> float:
+def exp(x: float) -> float:
+    """Return e^x; infinity where that overflows, as torch does."""
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf
+
+
+def on_paper(score: Fraction | None) -> Fraction | None:
+    """Return the decimal that a score stands for: 100.2, not the float that is nearest to it."""
+    return None if score is None else score.limit_denominator(10**6)
+
+
+def deviation(scores: Sequence[float] | Sequence[Fraction], estimator: str) -> float:
     """Return the standard deviation; NaN if it is not defined."""
     count = len(scores) - (1 if estimator == "sample" else 0)
     if count <= 0:
@@ -285,12 +298,12 @@ class Judging:
         """
         totals: list[float | None] = []
         for group in groups:
-            rows = filled([list(c.rewards) for c in group.completions])
+            rows = filled([list(map(on_paper, c.rewards)) for c in group.completions])
             present = [row for row in rows if row is not None]
             scaled: list[list[float]] = []
             for scores in zip(*present, strict=True):
                 mean = sum(scores, Fraction(0)) / len(scores)
-                divisor = deviation(list(map(float, scores)), "sample") + 1e-4
+                divisor = deviation(scores, "sample") + 1e-4
                 scaled.append(
                     [float(score - mean) / divisor if differ(scores) else 0.0 for score in scores]
                 )
@@ -548,7 +561,7 @@ class StepLoss:
             if mode.startswith("geometric"):
                 total /= max(len(counts), 1)
             differences = [total] * len(differences)
-        return [self.bounded(math.exp(x), mode) for x in differences]
+        return [self.bounded(exp(x), mode) for x in differences]
 
     def bounded(self, ratio: float, mode: str) -> float:
         low = self.s["vllm_importance_sampling_clip_min"] or 0.0
@@ -568,7 +581,7 @@ class StepLoss:
         if self.s["importance_sampling_level"] == "sequence" and counts:
             mean = sum(float(x.detach()) for x in log_ratios.values()) / len(counts)
             ratios = {  # GSPO-token, arXiv 2507.18071, section 4.3
-                t: math.exp(mean) * (logps[t] - logps[t].detach()).exp() for t in counts
+                t: exp(mean) * (logps[t] - logps[t].detach()).exp() for t in counts
             }
         far = self.far_from_sampler(row, logps, old)
         terms = []
@@ -614,7 +627,7 @@ class StepLoss:
         sign = "pos" if advantage >= 0 else "neg"
         k = self.s[f"vespo_k_{sign}"]
         lam = max(self.s[f"vespo_lambda_{sign}"], 1e-4)
-        return math.exp(lam + k * log_w - lam * math.exp(log_w))
+        return exp(lam + k * log_w - lam * exp(log_w))
 
     def term(self, w: Tensor, a: float, logp: Tensor, old: float) -> Tensor:
         """Return the policy term of a token with the ratio `w`."""
@@ -625,7 +638,7 @@ class StepLoss:
         if s["loss_type"] == "cispo":
             return -min(value, high) * a * logp
         if s["loss_type"] == "dppo":
-            moved = abs(math.exp(float(logp.detach())) - math.exp(old))
+            moved = abs(exp(float(logp.detach())) - exp(old))
             decided((moved, s["dppo_delta"]))
             if moved > s["dppo_delta"]:
                 decided((value, 1.0))
@@ -654,7 +667,7 @@ class StepLoss:
             if self.s["use_bias_correction_kl"]:
                 ratio = (logps[t] - old[t]).exp() * row.correction[t]
                 if self.s["kl_estimator"] == "k3":  # r * ratio does not depend on the policy
-                    r_ratio = math.exp(row.ref[t] - old[t]) * row.correction[t]
+                    r_ratio = exp(row.ref[t] - old[t]) * row.correction[t]
                     term = r_ratio - (log_r + 1) * ratio
                 else:
                     term = term * ratio
