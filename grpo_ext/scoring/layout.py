@@ -86,7 +86,7 @@ def choose_layout(
         reason = f"{attention} skips masked positions"
     elif option == "auto" and wide_on_cpu and unpackable is None and not one_call:
         kind = "packed"
-        reason = f"wide layers, of {hidden_size}, on a CPU"
+        reason = f"layers {hidden_size} wide, on a CPU"
     elif not padded and (not rotary or aux_loss):
         kind = "padded"
         reason = str(unpackable)

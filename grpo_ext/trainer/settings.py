@@ -360,16 +360,16 @@ def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool) -> str:
     reason = f" ({layout.reason})" if layout.reason else ""
     if layout.kind == "padded":
         return f"one rectangle per micro-batch{reason}"
-    rows = "rows without padding"
+    rows = "rows packed without padding"
     if layout.by_cost:
-        rows = "rows without padding or chunks, by their tokens"
+        rows = "rows packed without padding, or chunks of similar length where these are less work"
     elif layout.kind == "chunks":
-        rows = "completions of similar length together"
-    measures = [f"micro-batches by tokens, {rows}{reason}"]
+        rows = "chunks of similar length"
+    measures = [f"micro-batches of equally many tokens, {rows}{reason}"]
     if layout.shares and layout.kind == "chunks" and layout.recomputes:
-        measures.append("a group's prompt once (not in the backward pass)")
+        measures.append("each group's prompt computed once (not in the backward pass)")
     elif layout.shares:
-        measures.append("a group's prompt once")
+        measures.append("each group's prompt computed once")
     elif layout.kind == "chunks":
         measures.append(
             "each prompt with its completions (the model cannot continue from a shared one)"
@@ -377,5 +377,5 @@ def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool) -> str:
     if layout.compact_head and on_cpu:
         measures.append("logits of completions only")
     if rule.skips:
-        measures.append("no completion without gradient")
-    return ", ".join(measures)
+        measures.append("completions without gradient skipped")
+    return f"the same gradient with less work: {'; '.join(measures)}"

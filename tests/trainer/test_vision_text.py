@@ -66,7 +66,7 @@ def failing(backbone):
 def test_a_model_that_cannot_go_on_from_a_prompt_reads_it_with_each_completion(broken):
     bench = Bench(SMALL, ("ours",))
     trainer = bench.trainers["ours"]
-    assert "a group's prompt once" in describe(trainer)[1]
+    assert "each group's prompt computed once" in describe(trainer)[1]
     trainer.model.model.__class__ = broken(type(trainer.model.model))
     assert not probe_of(trainer).shares_prompts(trainer.model)
     scorer = trainer.parts.scorer
