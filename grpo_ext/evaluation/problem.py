@@ -46,7 +46,7 @@ def columns_read(row: Row, rewards: Iterable[Any]) -> set[str]:
     for reward in rewards:
         function = getattr(reward, "reward", reward)  # unwraps a guard
         if isinstance(function, Reward):
-            columns |= function.select_arguments(row).keys()
+            columns |= {name for name in row if function.reads(name)}
         elif not hasattr(function, "parameters"):  # a model reads only the prompt
             columns |= row.keys()
     return columns

@@ -121,14 +121,13 @@ class Reward:
                     f"Reward {self.name!r} reads the column {name!r}, which is missing. "
                     f"The columns are: {', '.join(columns) or 'none'}."
                 )
-        names: Sequence[str] = (*signature.columns, *signature.optional, *signature.extras)
-        if signature.rest:
-            names = tuple(arguments)
-        selected = {}
-        for name in names:
-            if name in arguments and name not in self.options:
-                selected[name] = arguments[name]
-        return selected
+        return {name: argument for name, argument in arguments.items() if self.reads(name)}
+
+    def reads(self, name: str) -> bool:
+        """Return whether the function gets the column, option or extra of this name."""
+        signature = self.registration
+        named = (*signature.columns, *signature.optional, *signature.extras)
+        return name not in self.options and (signature.rest or name in named)
 
 
 def plain_text(completion: object) -> str:

@@ -8,6 +8,7 @@ training and evaluation.
 
 from __future__ import annotations
 
+import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,10 @@ from accelerate.utils import gather_object
 from grpo_ext.common.columns import TASK
 from grpo_ext.common.hashes import prompt_id
 from grpo_ext.environments.transcript import as_text
+from grpo_ext.evaluation.problem import IMAGES, columns_read
 from grpo_ext.rewards.reward import plain_text
+from grpo_ext.rewards.reward_checks import needed_columns
+from grpo_ext.rewards.reward_specs import RESERVED
 from grpo_ext.step.judge import fill_unscored
 from grpo_ext.step.refill import updates_per_generation
 
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
     from grpo_ext.step.records import Scored
     from grpo_ext.trainer.judging import Judged
     from grpo_ext.trainer.port import Trainer
+
+MOST_LOGGED = 2000  # maximum characters of a column that no reward names
+NOT_LOGGED = {"prompt", TASK, *IMAGES, *RESERVED}  # unless a reward names them
 
 
 class Samples:
@@ -164,16 +171,13 @@ class Samples:
 
     def _with_row(self, sample: Row, row: Row, weighted_sum: float | None) -> Row:
         """Return a sample with its prompt id, reward, task (if any) and the rewards' columns."""
-        columns: set[str] = set()
-        for reward in self.trainer.reward_funcs:
-            columns |= set(getattr(reward, "columns", ()))
         problem = sample["prompt"]
         if "seed" in sample:  # each seed is a different problem
             problem = [problem, sample["seed"]]
         complete = {**sample, "prompt_id": prompt_id(problem), "reward": weighted_sum}
         if isinstance(row.get(TASK), str):
             complete["task"] = row[TASK]
-        complete["columns"] = {key: row[key] for key in sorted(columns) if key in row}
+        complete["columns"] = logged_columns(row, self.trainer.reward_funcs)
         return complete
 
     def _give(self, samples: list[Row]) -> None:
@@ -189,6 +193,31 @@ class Samples:
         first_group = self._group_count
         self._group_count += groups
         return first_group
+
+
+def logged_columns(row: Row, rewards: list[Any]) -> Row:
+    """Return the columns of a row that rewards read, sorted by name.
+
+    Columns that a reward names are returned whole, because explanations of its scores need them.
+    Other columns, which a reward takes through `**kwargs`, are left out if they cannot be written
+    as JSON or are longer than `MOST_LOGGED`.
+    """
+    named = {name for reward in rewards for name in needed_columns(reward)}
+    columns = {}
+    for name in sorted(named | columns_read(row, rewards)):
+        if name not in row:
+            continue
+        if name in named or (name not in NOT_LOGGED and is_short(row[name])):
+            columns[name] = row[name]
+    return columns
+
+
+def is_short(value: object) -> bool:
+    """Return whether a value has at most `MOST_LOGGED` characters as JSON."""
+    try:
+        return len(json.dumps(value, ensure_ascii=False)) <= MOST_LOGGED
+    except (TypeError, ValueError, RecursionError):  # images, dates and the like
+        return False
 
 
 def text_of(completion: Any, is_episode: bool) -> str:

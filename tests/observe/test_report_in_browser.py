@@ -52,6 +52,12 @@ def choose(page, at):
     )
 
 
+def test_a_completion_stands_below_the_columns_of_its_row(page):
+    choose(page, 0)
+    rows = "[...document.querySelectorAll('#detail table')][0].innerText"
+    assert page.run(rows).split() == ["nums", "[3,", "4]", "target", "7"]
+
+
 def test_an_episode_is_a_conversation_of_texts(page):
     choose(page, 0)
     assert page.run(SHOWN) == [

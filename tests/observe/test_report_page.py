@@ -70,7 +70,7 @@ def test_the_turns_of_an_episode_are_found_in_its_text():
         HOSTILE,
         more=[{"counted_tokens": 2, "earned": 0.25}, {}, {"counted_tokens": 3}],
     )
-    [[text, _, _, turns, _]] = sample_texts([row], Explainer([]))
+    [[text, _, _, turns, *_]] = sample_texts([row], Explainer([]))
     assert [(text[start:end], *more) for start, end, *more in turns] == [
         ("16", True, 2, 0.25),
         ("𝟙 high", False, None, None),
@@ -96,12 +96,12 @@ def test_the_turns_of_an_episode_are_found_in_its_text():
 )
 def test_messages_that_are_not_the_text_s_leave_it_a_text(messages):
     assert sample_texts([sample(1, "a\n> b\nc", messages=messages)], Explainer([])) == [
-        ["a\n> b\nc", {}, [], [], None]
+        ["a\n> b\nc", {}, [], [], None, [("nums", "[3, 4]"), ("target", "7")]]
     ]
 
 
 def test_an_episode_of_many_turns_is_shown_to_a_bound():
-    [[text, _, _, turns, _]] = sample_texts([played(1, *["x"] * 5000)], Explainer([]))
+    [[text, _, _, turns, *_]] = sample_texts([played(1, *["x"] * 5000)], Explainer([]))
     assert len(turns) == MOST_MESSAGES and text.count("x") == 5000
 
 
@@ -206,6 +206,25 @@ def test_a_line_spaced_out_is_marked_where_it_stands():
     assert [(text[start:end]) for start, end, *_ in marks] == ["归"] and marks[0][0] == len(
         text
     ) - 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        ({"wanted": "BOTTLE", "level": 2}, [("wanted", "BOTTLE"), ("level", "2")]),
+        (
+            {"wanted": HOSTILE, "tests": [{"in": None}]},
+            [("wanted", HOSTILE), ("tests", '[{"in": null}]')],
+        ),
+        ({"long": "x" * 2010}, [("long", "x" * 2000 + " … 10 more characters")]),
+        ({str(number): "" for number in range(60)}, [(str(number), "") for number in range(50)]),
+        ("wanted", []),
+        (None, []),
+    ],
+)
+def test_a_completion_is_shown_with_the_columns_of_its_row(columns, shown):
+    [[*_, found]] = sample_texts([sample(1, "x", columns=columns)], Explainer([]))
+    assert found == shown
 
 
 @pytest.mark.parametrize("columns", [{}, {"nums": "x", "target": None}, {"nums": [3, 4]}, None])

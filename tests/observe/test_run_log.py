@@ -6,13 +6,16 @@ Every completion once, with what was said of it, also after a resume and from tw
 from __future__ import annotations
 
 import json
+from datetime import date
 
 import pytest
 import yaml
 from datasets import Dataset
 
 from grpo_ext.observe.jsonl import read
+from grpo_ext.rewards.guard import guard_rewards
 from grpo_ext.train import main as train_recipe
+from grpo_ext.trainer.samples import logged_columns
 from tests.support.clocks import timeless
 from tests.support.forked import on_ranks
 from tests.support.short_countdown import SIGNAL, short_settings, words_of
@@ -26,6 +29,14 @@ def digits(completions, **kwargs):
         None if i % 3 == 2 else sum(ch.isdigit() for ch in t) / (1 + len(t))
         for i, t in enumerate(texts)
     ]
+
+
+def reads_wanted(completions, **kwargs):
+    return [float(len(wanted)) for wanted in kwargs["wanted"]]
+
+
+def names_long(completions, long, **kwargs):
+    return [1.0] * len(completions)
 
 
 def make_trainer(folder, out, **settings):
@@ -69,6 +80,21 @@ def run(tiny_folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "whole"
     make_trainer(tiny_folder, out).train()
     return out
+
+
+@pytest.mark.parametrize(
+    ("reward", "names"),
+    [
+        (reads_wanted, ["empty", "level", "tags", "wanted"]),
+        (names_long, ["empty", "level", "long", "tags", "wanted"]),
+    ],
+)
+def test_columns_of_a_reward_of_trl_are_logged_unless_long_or_not_json(reward, names):
+    columns = {"wanted": "BOTTLE", "level": 2, "tags": ["a"], "empty": None}
+    left_out = {"task": "sort", "day": date(2026, 1, 1), "image": "x.png", "prompt": "Sort."}
+    row = {**columns, **left_out, "long": "x" * 2001}
+    assert list(logged_columns(row, guard_rewards([reward]))) == names
+    assert logged_columns(row, guard_rewards([reward]))["wanted"] == "BOTTLE"
 
 
 def place_of(row):

@@ -1,5 +1,6 @@
 """Completions for the page: an index of short columns, and texts that are unpacked when shown."""
 
+import json
 from itertools import islice
 from typing import Any
 
@@ -15,6 +16,8 @@ CHUNK = 250  # number of completions whose texts are unpacked together
 MOST_MESSAGES = 200
 MOST_MARKS = 1000
 MOST_END = 32  # maximum characters of the reason why an episode ended
+MOST_COLUMNS = 50
+MOST_OF_COLUMN = 2000  # characters
 # Built-in explanations take time in proportion to the text, so a limit on its length bounds them in
 # every thread. The deadline is for user-defined explanations, and works only in the main thread.
 MOST_EXPLAINED = 100_000  # maximum characters of a completion and the columns that a reward reads
@@ -225,7 +228,7 @@ class Explainer:
 
 
 def sample_texts(rows: list[Row], explainer: Explainer) -> list[Any]:
-    """Return [text, explanations, marks, episode turns, tokens] for each completion."""
+    """Return [text, explanations, marks, episode turns, tokens, columns] for each completion."""
     texts = []
     for row in rows:
         explanations, marks = explainer.explain(row)
@@ -236,9 +239,24 @@ def sample_texts(rows: list[Row], explainer: Explainer) -> list[Any]:
             marks[:MOST_MARKS],
             turns[:MOST_MESSAGES],
             row.get("tokens"),
+            shown_columns(row),
         ]
         texts.append(entry)
     return texts
+
+
+def shown_columns(row: Row) -> list[tuple[str, str]]:
+    """Return the logged columns of a completion as (name, value as text), within the limits."""
+    columns = row.get("columns")
+    if not isinstance(columns, dict):
+        return []
+    shown = []
+    for name, value in islice(columns.items(), MOST_COLUMNS):
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if len(text) > MOST_OF_COLUMN:
+            text = f"{text[:MOST_OF_COLUMN]} … {len(text) - MOST_OF_COLUMN} more characters"
+        shown.append((name[:MOST_OF_COLUMN], text))
+    return shown
 
 
 def conversation(row: Row) -> tuple[str, list[Turn]]:

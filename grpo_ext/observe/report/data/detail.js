@@ -17,7 +17,7 @@ async function showCompletion(samples, i, named = true) {
     `${counted(index.length[i], "token")}`, index.cut[i] ? "cut off at the limit" : "finished"];
   const head = [el("p", { class: "quiet" }, facts.join(" · "), " · ", el("a", { href: `#at/${samples.address(i)}`, title: "A link to this completion" }, "link")),
     group.length > 1 ? el("p", { class: "controls" }, view("One", false), view(`Group of ${group.length}`, true)) : null,
-    el("h3", {}, "Prompt"), ...messages.map(messageOf)];
+    el("h3", {}, "Prompt"), ...messages.map(messageOf), ...columnsOfRow(entry[5])];
   const again = (kind) => { detail.colouring = kind; showCompletion(samples, i, named); };
   const colouring = colouringsOf(entry[4]).includes(detail.colouring) ? detail.colouring : "";
   const body = detail.grouped && group.length > 1 ? await groupOf(samples, group, i) : [
@@ -37,6 +37,13 @@ function showGroup(grouped) {
 
 function messageOf([role, content]) {
   return el("div", { class: "message", dir: "auto" }, role ? el("small", {}, role) : null, content);
+}
+
+// The columns of the data set that the rewards read, each as [name, value].
+function columnsOfRow(columns) {
+  if (!columns.length) return [];
+  const rows = columns.map(([name, value]) => el("tr", {}, el("td", {}, name), el("td", { class: "said", dir: "auto" }, value)));
+  return [el("h3", {}, "Columns"), el("div", { class: "wide" }, el("table", {}, el("tbody", {}, rows)))];
 }
 
 function rewardTable(samples, i, said) {

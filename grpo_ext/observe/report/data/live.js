@@ -186,7 +186,7 @@ class LiveSamples extends Samples {
       if (this.chunks.size > MOST_CHUNKS) this.chunks.delete(this.chunks.keys().next().value);
     }
     const found = (await this.chunks.get(number))[i % TEXTS_AT_ONCE];
-    return found?.at === this.index.place[i] ? found : { messages: [], entry: ["(this line is no longer in the log)", {}, [], [], null] };
+    return found?.at === this.index.place[i] ? found : { messages: [], entry: ["(this line is no longer in the log)", {}, [], [], null, []] };
   }
 
   async entry(i) {

@@ -12,9 +12,9 @@ function messagesOf(prompt) {
   return prompt.map((part) => (isMessage(part) ? [shownText(part.role), shownText(part.content)] : ["", shownText(part)]));
 }
 
-// A line of the texts as [text, what each reward said, marks, turns, tokens].
-function entryOf([text, said, marks, turns, tokens]) {
-  return [text, said, inUnits(text, marks), inUnits(text, turns), tokenColumns(tokens)];
+// A line of the texts as [text, what each reward said, marks, turns, tokens, columns].
+function entryOf([text, said, marks, turns, tokens, columns]) {
+  return [text, said, inUnits(text, marks), inUnits(text, turns), tokenColumns(tokens), columns];
 }
 
 // Marks or turns whose start and end count as strings do: a character from U+10000 on has two places here, one in Python.

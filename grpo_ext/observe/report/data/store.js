@@ -86,7 +86,7 @@ class Samples {
     return Array.isArray(chunk) ? chunk[i % this.run.chunk] : undefined;
   }
 
-  // [text, what each reward said, marks, turns, tokens] of the i-th completion.
+  // [text, what each reward said, marks, turns, tokens, columns] of the i-th completion.
   async entry(i) {
     const number = Math.floor(i / this.run.chunk);
     if (!this.chunks.has(number)) {
