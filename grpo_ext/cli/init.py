@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any
 from grpo_ext.cli.command import add_command
 from grpo_ext.common.run_time import duration
 from grpo_ext.common.untrusted import one_line, printable
-from grpo_ext.common.yaml_text import yaml_scalar
 
 if TYPE_CHECKING:
     from grpo_ext.preflight.first_recipe import FirstRecipe
@@ -43,10 +42,6 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 200  # rows to look at
 SMOLLM2 = "smollm2"  # the name of the model that comes from a wheel
-RUBRIC = (
-    "Grade how well the completion does its task: "
-    "10 is as good as the reference or better, 0 is useless.\n"
-)
 NEWLINE = "\n"
 ESCAPED_NEWLINE = "\\n"  # how a newline is shown, and typed in answers
 
@@ -82,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
     rows = [dict(row) for row in islice(open_dataset(args.data, streaming=True), MAX_ROWS)]
     from grpo_ext.demo.smollm2 import save_smollm2, wheel_folder
     from grpo_ext.preflight.check_recipe import check_recipe
+    from grpo_ext.preflight.first_files import in_yaml, write_files
     from grpo_ext.preflight.first_recipe import recipe_of
     from grpo_ext.preflight.proposal import with_judge
     from grpo_ext.preflight.propose import propose
@@ -105,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     recipe = recipe_of(proposal, rows, args.data, model, str(folder), args.lora)
     recipe_file = folder / "recipe.yaml"
     commands = next_commands(folder)
-    write_files(folder, in_yaml(recipe.values, proposal, args.lora), proposal, commands)
+    write_files(folder, in_yaml(recipe.values, proposal, args.lora), proposal, rows, commands)
     reason = one_line(proposal.reason)
     print(f"{recipe_file}: reward {proposal.reward}, since {reason}. Next:\n{commands}")
     print(describe_time(recipe))
@@ -131,27 +127,6 @@ def next_commands(folder: Path) -> str:
     )
 
 
-def write_files(folder: Path, recipe: str, proposal: Proposal, commands: str) -> None:
-    """Write the recipe, the files that its reward needs, and README.md.
-
-    Args:
-        folder: the folder to write to.
-        recipe: the text of the recipe.
-        proposal: the prompt and the reward.
-        commands: the commands for README.md.
-    """
-    from grpo_ext.common.files import write_atomically
-    from grpo_ext.preflight.proposed_reward import UNWRITTEN
-
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "recipe.yaml", recipe)
-    if proposal.reward == "judge":
-        write_atomically(folder / "rubric.md", RUBRIC)
-    elif proposal.reward == UNWRITTEN:
-        write_atomically(folder / "rewards.py", reward_file(folder))
-    write_atomically(folder / "README.md", f"# {folder.name}\n\n```bash\n{commands}\n```\n")
-
-
 def measure(recipe: FirstRecipe, recipe_file: Path, proposal: Proposal, lora: bool) -> int:
     """Measure the recipe, and write the fastest settings into it.
 
@@ -166,6 +141,7 @@ def measure(recipe: FirstRecipe, recipe_file: Path, proposal: Proposal, lora: bo
     """
     from grpo_ext.bench.search import fastest_settings
     from grpo_ext.common.files import write_atomically
+    from grpo_ext.preflight.first_files import in_yaml
 
     print("Measuring for two minutes.", flush=True)
     try:
@@ -322,48 +298,3 @@ def is_template(text: str, columns: list[str]) -> bool:
     except ValueError:
         return False
     return bool(used) and set(used).issubset(columns)
-
-
-def reward_file(folder: Path) -> str:
-    """Return the source of a starter file of rewards, to be saved in `folder`."""
-    from grpo_ext.common.files import data_lines
-
-    text = "\n".join(data_lines("grpo_ext.preflight", "own_rewards.txt")) + "\n"
-    return text.replace("REWARDS", f"{folder}/rewards.py")
-
-
-def in_yaml(recipe: dict[str, Any], proposal: Proposal, lora: bool, measured: bool = False) -> str:
-    """Return the text of a recipe, with comments on the keys that involved a choice.
-
-    Args:
-        recipe: the keys and values.
-        proposal: the prompt and the reward, with the reason for them.
-        lora: whether an adapter is trained.
-        measured: whether the sizes were measured rather than estimated.
-    """
-    sizes = "fits by estimate; `grpo-ext bench` measures it"
-    if measured:
-        sizes = "by `grpo-ext bench` on this machine"
-    if recipe["learning_rate"] > 1e-4:
-        rate = "as in the demos, for a small model"
-    elif lora:
-        rate = (
-            "LoRA takes about ten times the rate of full training (thinkingmachines.ai/blog/lora)"
-        )
-    else:
-        rate = "as in DeepSeekMath (arXiv 2402.03300)"
-    reasons = {
-        "rename_columns": "a reward may read the column by both names",
-        "reward_funcs": proposal.reason,
-        "max_steps": "raise it once the curves look right",
-        "held_out_share": "rows for evaluation only",
-        "per_device_train_batch_size": sizes,
-        "learning_rate": rate,
-    }
-    lines = []
-    for key, value in recipe.items():
-        line = f"{key}: {yaml_scalar(value)}"
-        if key in reasons:
-            line += f"  # {one_line(reasons[key])}"
-        lines.append(line)
-    return "\n".join(lines) + "\n"

@@ -5,10 +5,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grpo_ext.preflight.first_rows import Row
+from grpo_ext.preflight.gold_answers import is_blank
 from grpo_ext.preflight.proposed_reward import TESTS, UNWRITTEN, find_golds, first_of
+from grpo_ext.preflight.rendered_rows import is_identifier
 from grpo_ext.rewards.judge_client import model_at
 from grpo_ext.rewards.registry import lookup
 from grpo_ext.tasks.base import template_columns
+from grpo_ext.tasks.prompts import TO_DO
+
+INDICES = ("id", "idx", "index")  # names of columns that number the rows
 
 
 @dataclass
@@ -53,6 +58,31 @@ def columns_for(reward: str, proposal: Proposal, rows: Sequence[Row]) -> dict[st
             return None
         columns[name] = source
     return columns
+
+
+def possible_answers(proposal: Proposal, rows: Sequence[Row]) -> list[str]:
+    """Return the columns that may have the answers, in the order of the rows.
+
+    They are columns that the prompt does not use, of which most rows have a text or a number that
+    is not an identifier. A prompt with a `TO DO` is about to be changed, so only its first column
+    counts as used.
+    """
+    prompt = proposal.prompt
+    used = template_columns(prompt) if "{" in prompt else [prompt]
+    if TO_DO in prompt:
+        used = [min(used, key=lambda name: prompt.find(f"{{{name}"))]
+    names = []
+    for name in rows[0]:
+        if name in used or name.lower() in INDICES:
+            continue
+        answers = 0
+        for row in rows:
+            value = row.get(name)
+            is_answer = isinstance(value, str | int | float) and not is_blank(value)
+            answers += is_answer and not is_identifier(str(value))
+        if answers > len(rows) / 2:
+            names.append(name)
+    return names
 
 
 def gold_column(proposal: Proposal, rows: Sequence[Row]) -> str | None:

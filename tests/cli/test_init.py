@@ -1,19 +1,22 @@
 """`grpo-ext init`: recipes that train without an edit, or that say what is left to write."""
 
+import ast
 import csv
 import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
-from grpo_ext.cli.init import describe_time, in_yaml
+from grpo_ext.cli.init import describe_time
 from grpo_ext.cli.main import main
 from grpo_ext.common.matrix_rate import MatrixRate
 from grpo_ext.preflight import estimated_time, first_recipe
 from grpo_ext.preflight.estimated_time import step_seconds
+from grpo_ext.preflight.first_files import in_yaml, reward_file
 from grpo_ext.preflight.first_recipe import FirstRecipe
 from grpo_ext.preflight.proposal import Proposal, columns_for, with_reward
 from grpo_ext.preflight.propose import propose
@@ -109,6 +112,48 @@ def test_a_reward_that_is_not_written_fails_the_check_until_it_is(
     check = [sys.executable, "-m", "grpo_ext", "check", "--config", "mine/recipe.yaml"]
     checked = subprocess.run(check, capture_output=True, text=True, timeout=LIMIT)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+WORDS = [
+    {"text": f"candle orange w{n}", "wanted": f"CANDLE ORANGE W{n}", "level": n % 3}
+    for n in range(30)
+]
+
+
+def test_the_starter_reward_reads_a_column_that_the_rows_have():
+    source = reward_file(Path("mine"), propose(WORDS), WORDS)
+    assert "def my_reward(completions, wanted, **kwargs):" in source
+    assert "The columns are text, wanted, level." in source
+    long = [
+        {"instruction": f"Describe {n}.", "output": "one two three four five six"} for n in "ab"
+    ]
+    source = reward_file(Path("mine"), propose(long), long)
+    assert "def my_reward(completions, reference, **kwargs):" in source
+    assert "makes reference a copy of output." in " ".join(source.split())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        'a"""\nimport os\n',
+        "a=__import__('os')",
+        "class",
+        "ｍ",
+        "prompts",
+        "completions",
+        "kwargs",
+        "$file",
+        "m" * 61,
+        "a b",
+        "",
+    ],
+)
+def test_a_column_that_cannot_be_a_parameter_is_not_in_the_starter_reward(name):
+    rows = [{"text": f"a b c w{n}", name: f"a b c w{n}"} for n in range(12)]
+    source = reward_file(Path("mine"), propose(rows), rows)
+    [function] = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    assert ast.unparse(function.args) == "completions, **kwargs"
+    assert ast.get_docstring(function).endswith("The columns are text.")
 
 
 def test_sizes_are_those_of_an_evening(tiny_folder, monkeypatch):

@@ -1,0 +1,139 @@
+"""Write the files of a first recipe: the recipe, what its reward needs, and a README.md."""
+
+import keyword
+import textwrap
+import unicodedata
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from grpo_ext.common.files import data_lines, write_atomically
+from grpo_ext.common.untrusted import one_line
+from grpo_ext.common.yaml_text import yaml_scalar
+from grpo_ext.preflight.first_rows import Row
+from grpo_ext.preflight.proposal import Proposal, possible_answers
+from grpo_ext.preflight.proposed_reward import UNWRITTEN
+from grpo_ext.rewards.reward_specs import RESERVED
+
+RUBRIC = (
+    "Grade how well the completion does its task: "
+    "10 is as good as the reference or better, 0 is useless.\n"
+)
+MOST_COLUMNS = 20  # columns that the starter file of a reward lists
+LONGEST_NAME = 60  # characters of a column's name in that file
+WIDTH = 100  # characters of a line in that file
+
+
+def write_files(
+    folder: Path, recipe: str, proposal: Proposal, rows: list[Row], commands: str
+) -> None:
+    """Write the recipe, the files that its reward needs, and README.md.
+
+    Args:
+        folder: the folder to write to.
+        recipe: the text of the recipe.
+        proposal: the prompt and the reward.
+        rows: the first rows of the data.
+        commands: the commands for README.md.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "recipe.yaml", recipe)
+    if proposal.reward == "judge":
+        write_atomically(folder / "rubric.md", RUBRIC)
+    elif proposal.reward == UNWRITTEN:
+        write_atomically(folder / "rewards.py", reward_file(folder, proposal, rows))
+    write_atomically(folder / "README.md", f"# {folder.name}\n\n```bash\n{commands}\n```\n")
+
+
+def reward_file(folder: Path, proposal: Proposal, rows: list[Row]) -> str:
+    """Return the source of a starter file with a reward that reads a column of the rows.
+
+    Names of columns are untrusted: only those that Python accepts as parameters are written.
+
+    Args:
+        folder: the folder in which the file will be saved.
+        proposal: the proposal, whose columns name the one that the reward reads. If it has none,
+            the reward reads the first column that may have the answer.
+        rows: the first rows of the data.
+    """
+    candidates = [*proposal.columns, *possible_answers(proposal, rows)]
+    read = [name for name in candidates if can_be_read(name)][:1]
+    example = f', {{"{read[0]}": "a text"}}' if read else ""
+    text = "\n".join(data_lines("grpo_ext.preflight", "own_rewards.txt")) + "\n"
+    return Template(text).substitute(
+        file=f"{folder}/rewards.py",
+        example=f'Example("a completion", 1.0{example})',
+        parameters=", ".join(["completions", *read, "**kwargs"]),
+        columns=describe_columns(proposal, rows),
+    )
+
+
+def describe_columns(proposal: Proposal, rows: list[Row]) -> str:
+    """Return the paragraph of a docstring on the columns that a reward may read."""
+    sentences = [
+        "A parameter gets the column of its name, a list with one value for each completion; "
+        "kwargs gets the other columns."
+    ]
+    names = list(filter(can_be_read, dict.fromkeys([*rows[0], *proposal.columns])))
+    if names:
+        rest = " and others" if len(names) > MOST_COLUMNS else ""
+        sentences.append(f"The columns are {', '.join(names[:MOST_COLUMNS])}{rest}.")
+    for name, source in proposal.columns.items():
+        if name != source and source in rows[0] and can_be_read(source):
+            sentences.append(f"`rename_columns` in recipe.yaml makes {name} a copy of {source}.")
+    return textwrap.fill(
+        " ".join(sentences),
+        WIDTH,
+        initial_indent="    ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def can_be_read(column: str) -> bool:
+    """Return whether the starter file's reward can have a parameter that gets this column.
+
+    Python normalizes the names of parameters, so a name that this changes would get no column.
+    """
+    if len(column) > LONGEST_NAME or not column.isidentifier() or keyword.iskeyword(column):
+        return False
+    is_normal = unicodedata.normalize("NFKC", column) == column
+    return is_normal and column not in (*RESERVED, "prompt", "kwargs")
+
+
+def in_yaml(recipe: dict[str, Any], proposal: Proposal, lora: bool, measured: bool = False) -> str:
+    """Return the text of a recipe, with comments on the keys that involved a choice.
+
+    Args:
+        recipe: the keys and values.
+        proposal: the prompt and the reward, with the reason for them.
+        lora: whether an adapter is trained.
+        measured: whether the sizes were measured rather than estimated.
+    """
+    sizes = "fits by estimate; `grpo-ext bench` measures it"
+    if measured:
+        sizes = "by `grpo-ext bench` on this machine"
+    if recipe["learning_rate"] > 1e-4:
+        rate = "as in the demos, for a small model"
+    elif lora:
+        rate = (
+            "LoRA takes about ten times the rate of full training (thinkingmachines.ai/blog/lora)"
+        )
+    else:
+        rate = "as in DeepSeekMath (arXiv 2402.03300)"
+    reasons = {
+        "rename_columns": "a reward may read the column by both names",
+        "reward_funcs": proposal.reason,
+        "max_steps": "raise it once the curves look right",
+        "held_out_share": "rows for evaluation only",
+        "per_device_train_batch_size": sizes,
+        "learning_rate": rate,
+    }
+    lines = []
+    for key, value in recipe.items():
+        line = f"{key}: {yaml_scalar(value)}"
+        if key in reasons:
+            line += f"  # {one_line(reasons[key])}"
+        lines.append(line)
+    return "\n".join(lines) + "\n"
