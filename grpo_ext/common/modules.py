@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from grpo_ext.common.hub import neighbours
 from grpo_ext.common.suggestions import did_you_mean, unknown
 
 PACKAGES = (
@@ -140,8 +141,11 @@ def load_class(kind: str, name: str, known: Mapping[str, str]) -> Any:
     try:
         loaded = load_file(module) if module.endswith(".py") else load_module(module)
     except Exception as error:  # from the user's module
+        hint = ""
+        if module.endswith(".py") and not Path(module).expanduser().exists():
+            hint = did_you_mean(module, neighbours(module))
         raise ValueError(
-            f"cannot load the {kind} {name!r}: {type(error).__name__}: {error}."
+            f"cannot load the {kind} {name!r}: {type(error).__name__}: {error}.{hint}"
         ) from error
     if not hasattr(loaded, attribute):
         hint = did_you_mean(attribute, vars(loaded))

@@ -15,13 +15,12 @@ from grpo_ext.preflight.estimated_time import rate_of_cpu, step_seconds
 from grpo_ext.preflight.first_rows import Row, is_prompt
 from grpo_ext.preflight.forecast import model_size
 from grpo_ext.preflight.memory_fit import MEMORY_SHARE
-from grpo_ext.preflight.proposal import Proposal
+from grpo_ext.preflight.proposal import Proposal, columns_of
 from grpo_ext.preflight.proposed_reward import UNWRITTEN, most
 from grpo_ext.preflight.rendered_rows import system_messages, text_of_prompt
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import Recipe, load_recipe
 from grpo_ext.recipe.memory import ModelSize, memory_estimate
-from grpo_ext.tasks.base import template_columns
 from grpo_ext.tasks.open_dataset import is_unsplit, split_names
 from grpo_ext.tasks.sharegpt import chat_messages
 
@@ -89,7 +88,8 @@ def recipe_of(
         folder: the folder in which the recipe and its files are written.
         lora: whether to train an adapter.
     """
-    system, max_tokens = REWARD_PROMPTS[proposal.reward]
+    # a function of the user has no prompt, as an unwritten reward
+    system, max_tokens = REWARD_PROMPTS.get(proposal.reward, REWARD_PROMPTS[UNWRITTEN])
     values: dict[str, Any] = {
         "model_name_or_path": model,
         "output_dir": f"{folder}/run",
@@ -125,7 +125,7 @@ def says_format(prompt: str, rows: list[Row]) -> bool:
 
     `prompt` is a column or a template.
     """
-    columns = template_columns(prompt) if "{" in prompt else [prompt]
+    columns = columns_of(prompt)
     flags = []
     for row in rows:
         texts = []

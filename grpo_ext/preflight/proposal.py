@@ -10,6 +10,8 @@ from grpo_ext.preflight.proposed_reward import TESTS, UNWRITTEN, find_golds, fir
 from grpo_ext.preflight.rendered_rows import is_identifier
 from grpo_ext.rewards.judge_client import model_at
 from grpo_ext.rewards.registry import lookup
+from grpo_ext.rewards.reward_checks import needed_columns
+from grpo_ext.rewards.reward_specs import find
 from grpo_ext.tasks.base import template_columns
 from grpo_ext.tasks.prompts import TO_DO
 
@@ -29,6 +31,15 @@ class Proposal:
     answer_column: str | None = None
     # what a person has to decide before the recipe can be used
     questions: list[str] = field(default_factory=list)
+
+
+def columns_of(prompt: str) -> list[str]:
+    """Return the columns that a prompt, a column or a template, uses.
+
+    Raises:
+        ValueError: if the braces of the template do not match.
+    """
+    return template_columns(prompt) if "{" in prompt else [prompt]
 
 
 def columns_for(reward: str, proposal: Proposal, rows: Sequence[Row]) -> dict[str, str] | None:
@@ -60,6 +71,30 @@ def columns_for(reward: str, proposal: Proposal, rows: Sequence[Row]) -> dict[st
     return columns
 
 
+def columns_for_function(function: str, proposal: Proposal, rows: Sequence[Row]) -> dict[str, str]:
+    """Return the columns that a function of the user needs, each with the column to use for it.
+
+    Columns that the rows lack are left out, except `solution` and `reference`, for which the column
+    of gold answers is used if there is one.
+
+    Args:
+        function: the function, as `file.py:function` or `package.module:function`.
+        proposal: the proposal, whose prompt is already chosen.
+        rows: the first rows.
+
+    Raises:
+        ValueError: if there is no such function, or it is not a reward.
+    """
+    gold = gold_column(proposal, rows)
+    columns = {}
+    for name in needed_columns(find(function, {})):
+        if name in rows[0]:
+            columns[name] = name
+        elif name in ("solution", "reference") and gold is not None:
+            columns[name] = gold
+    return columns
+
+
 def possible_answers(proposal: Proposal, rows: Sequence[Row]) -> list[str]:
     """Return the columns that may have the answers, in the order of the rows.
 
@@ -68,7 +103,7 @@ def possible_answers(proposal: Proposal, rows: Sequence[Row]) -> list[str]:
     counts as used.
     """
     prompt = proposal.prompt
-    used = template_columns(prompt) if "{" in prompt else [prompt]
+    used = columns_of(prompt)
     if TO_DO in prompt:
         used = [min(used, key=lambda name: prompt.find(f"{{{name}"))]
     names = []
@@ -90,8 +125,7 @@ def gold_column(proposal: Proposal, rows: Sequence[Row]) -> str | None:
     for name in ("solution", "reference"):
         if name in proposal.columns:
             return proposal.columns[name]
-    prompt = proposal.prompt
-    used = template_columns(prompt) if "{" in prompt else [prompt]
+    used = columns_of(proposal.prompt)
     golds = find_golds(list(rows), [name for name in rows[0] if name not in used])
     return None if golds is None else golds.column
 

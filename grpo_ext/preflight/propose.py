@@ -8,9 +8,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.preflight.first_rows import Row
 from grpo_ext.preflight.option_columns import find_options
-from grpo_ext.preflight.proposal import Proposal
+from grpo_ext.preflight.proposal import Proposal, columns_of
 from grpo_ext.preflight.proposed_reward import UNWRITTEN, choose_reward, find_golds
 from grpo_ext.preflight.question_columns import (
     has_answer,
@@ -20,7 +21,6 @@ from grpo_ext.preflight.question_columns import (
     usual_question,
 )
 from grpo_ext.preflight.whole_prompt import with_whole_prompt
-from grpo_ext.tasks.base import template_columns
 from grpo_ext.tasks.prompts import TO_DO
 from grpo_ext.tasks.sharegpt import chat_messages
 from grpo_ext.tasks.templates import is_field_name
@@ -31,30 +31,46 @@ COUNTDOWN = (
 MOST_TEXTS = 3  # columns of texts in a prompt that a person has to write
 
 
-def propose(rows: list[Row], prompt: str | None = None) -> Proposal:
+def propose(rows: list[Row], prompt: str | None = None, gold: str | None = None) -> Proposal:
     """Propose a prompt and a reward for rows.
 
     Args:
         rows: the first rows of a data file.
         prompt: the question: a column, or a template with columns in braces; `None` chooses one.
+        gold: the column of the gold answers; `None` chooses one with a usual name.
 
     Raises:
         ValueError: if there is no row, no column can be the question, the braces of `prompt` do not
-            match, or a conversation has a role without a counterpart in chat messages.
+            match, a conversation has a role without a counterpart in chat messages, most rows have
+            no answer in `gold`, or the prompt contains `gold`.
     """
     if not rows:
         raise ValueError("the data has no rows.")
     rows = [with_messages(row) for row in rows]
+    if gold is not None and find_golds(rows, [], gold) is None:
+        raise ValueError(
+            f"The column of the answers, {gold!r}, has a text or a number in less than half of "
+            f"the rows, or does not exist.{did_you_mean(gold, rows[0])} The columns are "
+            f"{', '.join(rows[0])}."
+        )
     if prompt is None:
-        return propose_whole(rows)
-    used = template_columns(prompt) if "{" in prompt else [prompt]
-    return propose_reward(rows, prompt, used)
+        proposal = propose_whole(rows, gold)
+    else:
+        proposal = propose_reward(rows, prompt, columns_of(prompt), gold)
+    if gold is not None and gold in columns_of(proposal.prompt):
+        raise ValueError(
+            f"The prompt contains the column of the answers, {gold!r}, so the model could copy "
+            "them. Name the column of the question with --prompt."
+        )
+    return proposal
 
 
-def propose_whole(rows: list[Row]) -> Proposal:
+def propose_whole(rows: list[Row], gold: str | None = None) -> Proposal:
     """Choose the column of the question, and propose a prompt and a reward.
 
-    The rows must have been converted by `with_messages`.
+    Args:
+        rows: the first rows, converted by `with_messages`.
+        gold: the column of the gold answers, if the user has named it.
 
     Raises:
         ValueError: if no column can be the question.
@@ -62,22 +78,24 @@ def propose_whole(rows: list[Row]) -> Proposal:
     names = list(rows[0])
     languages = language_pair(rows)
     question = usual_question(rows)
-    if languages is not None:
+    if languages is not None and gold in (None, languages[1]):
         return propose_translation(*languages)
-    if question is None and {"nums", "target"} <= set(names):
+    if question is None and {"nums", "target"} <= set(names) and gold is None:
         return propose_reward(rows, COUNTDOWN, [])
     if question is None and {"chosen", "rejected"} <= set(names):
         question = question_of_pairs(rows)
     if question is None:
-        return propose_unknown(rows)
-    proposal = propose_reward(rows, question, [question])
+        return propose_unknown(rows, gold)
+    proposal = propose_reward(rows, question, [question], gold)
     if any(isinstance(row.get(question), list) for row in rows):  # chat messages
         return proposal
     others = [name for name in names if name != question]
-    return with_whole_prompt(proposal, rows, others)
+    return with_whole_prompt(proposal, rows, others, gold)
 
 
-def propose_reward(rows: list[Row], prompt: str, used: Sequence[str]) -> Proposal:
+def propose_reward(
+    rows: list[Row], prompt: str, used: Sequence[str], gold: str | None = None
+) -> Proposal:
     """Propose a reward for a prompt that is already chosen.
 
     If the prompts are messages that end with the assistant's answer, that answer moves to a column
@@ -88,17 +106,18 @@ def propose_reward(rows: list[Row], prompt: str, used: Sequence[str]) -> Proposa
         rows: the first rows.
         prompt: the question, as a column or a template.
         used: the columns that the prompt uses, which a reward does not read.
+        gold: the column of the gold answers, if the user has named it.
     """
     others = [name for name in rows[0] if name not in used]
     cuts_answer = all(has_answer(row.get(prompt)) for row in rows)
     answer = None
-    if cuts_answer and find_golds(rows, others) is not None:
+    if cuts_answer and find_golds(rows, others, gold) is not None:
         answer = "demonstration"  # the reward reads another column
     elif cuts_answer:
         answer = "solution"
         rows = [{**row, answer: row[prompt][-1]["content"]} for row in rows]
         others.append(answer)
-    choice = choose_reward(rows, others, find_options(rows, others))
+    choice = choose_reward(rows, others, find_options(rows, others), gold)
     if answer == "solution":
         answer = next(iter(choice.columns), answer)
     questions = [] if choice.question is None else [choice.question]
@@ -123,8 +142,12 @@ def propose_translation(source: str, target: str) -> Proposal:
     )
 
 
-def propose_unknown(rows: list[Row]) -> Proposal:
+def propose_unknown(rows: list[Row], gold: str | None = None) -> Proposal:
     """Propose a prompt that a person has to complete, for columns without a usual name.
+
+    Args:
+        rows: the first rows, converted by `with_messages`.
+        gold: the column of the gold answers, if the user has named it.
 
     Raises:
         ValueError: if no column of strings has a name that a template can contain.
@@ -137,9 +160,9 @@ def propose_unknown(rows: list[Row]) -> Proposal:
             "its name must not contain . : ! [ or braces. The columns are "
             f"{', '.join(names)}. Name the column of the question `prompt` or `question`."
         )
-    golds = find_golds(rows, names)
+    golds = find_golds(rows, names, gold)
     shown = [name for name in texts if golds is None or name != golds.column][:MOST_TEXTS] or texts
-    proposal = propose_reward(rows, shown[0], shown)
+    proposal = propose_reward(rows, shown[0], shown, gold)
     fields = "\n\n".join(f"{{{name}}}" for name in shown)
     rest = ", ".join(name for name in names if name not in shown)
     also = f" The other columns are {rest}." if rest else ""

@@ -77,14 +77,32 @@ class Golds:
         return any(isinstance(value, list) for value in self.values)
 
 
-def choose_reward(rows: list[Row], names: list[str], options: Options | None) -> RewardChoice:
+def choose_reward(
+    rows: list[Row], names: list[str], options: Options | None, gold: str | None = None
+) -> RewardChoice:
     """Choose a reward by the names and values of the columns that it may read.
 
     Args:
         rows: the first rows; at least one.
         names: the columns that a reward may read.
         options: the options of multiple-choice questions, if there are any.
+        gold: the column of the gold answers, if the user has named it.
     """
+    if gold is None:
+        choice = reward_by_names(rows, names)
+        if choice is not None:
+            return choice
+    if options is not None:
+        names = [name for name in names if name not in options.columns]
+    golds = find_golds(rows, names, gold)
+    if golds is None:
+        reason = "no column with a usual name, such as answer or solution, has answers"
+        return RewardChoice(UNWRITTEN, reason)
+    return reward_for_golds(golds, options)
+
+
+def reward_by_names(rows: list[Row], names: list[str]) -> RewardChoice | None:
+    """Return the reward for columns whose names say what they are; `None` if there are none."""
     tests = first_of(TESTS, names)
     if tests:
         return reward_for_tests(rows, tests)
@@ -105,12 +123,7 @@ def choose_reward(rows: list[Row], names: list[str], options: Options | None) ->
         return RewardChoice(
             UNWRITTEN, "label judges only the completion in its row, and cannot score others"
         )
-    if options is not None:
-        names = [name for name in names if name not in options.columns]
-    golds = find_golds(rows, names)
-    if golds is None:
-        return RewardChoice(UNWRITTEN, "no column has an answer that a rule can judge")
-    return reward_for_golds(golds, options)
+    return None
 
 
 def keep(name: str) -> dict[str, str]:
@@ -143,17 +156,25 @@ def are_tests(tests: Sequence[object]) -> bool:
     return all(isinstance(test, dict) and {"input", "output"} <= test.keys() for test in tests)
 
 
-def find_golds(rows: list[Row], names: list[str]) -> Golds | None:
+def find_golds(rows: list[Row], names: list[str], gold: str | None = None) -> Golds | None:
     """Return the gold answers of the first column that a rule can judge.
 
     Only columns with a usual name of answers are considered, and only if more than half of the rows
     have an answer in them. If no rule can judge any of these columns, return the gold answers of
     the first one. Return `None` if there is no such column.
+
+    Args:
+        rows: the first rows.
+        names: the columns to consider.
+        gold: the column to consider in place of `names`, if the user has named it.
     """
-    candidates = usual_names(ANSWERS, names)
-    nested = answer_column({name: rows[0].get(name) for name in names})
-    if nested is not None and nested not in candidates:
-        candidates.append(nested)
+    if gold is not None:
+        candidates = [gold]
+    else:
+        candidates = usual_names(ANSWERS, names)
+        nested = answer_column({name: rows[0].get(name) for name in names})
+        if nested is not None and nested not in candidates:
+            candidates.append(nested)
     found = []
     for column in candidates:
         values = []

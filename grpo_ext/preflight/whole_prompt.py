@@ -41,7 +41,9 @@ class Addition:
     reward: str | None = None
 
 
-def with_whole_prompt(proposal: Proposal, rows: list[Row], others: list[str]) -> Proposal:
+def with_whole_prompt(
+    proposal: Proposal, rows: list[Row], others: list[str], gold: str | None = None
+) -> Proposal:
     """Return the proposal with everything that the question needs added to its prompt.
 
     That may be contexts, such as Alpaca's `input`, options, the names of classes, or a test that
@@ -52,9 +54,10 @@ def with_whole_prompt(proposal: Proposal, rows: list[Row], others: list[str]) ->
         proposal: a proposal with a column of strings as its prompt.
         rows: the first rows.
         others: the columns other than the question.
+        gold: the column of the gold answers, if the user has named it.
     """
     column = proposal.prompt
-    golds = find_golds(rows, others)
+    golds = find_golds(rows, others, gold)
     fields = [f"{{{column}}}"]
     for name in usual_names(CONTEXTS, others):
         is_gold = golds is not None and name == golds.column

@@ -1,8 +1,10 @@
 """`grpo-ext init`: recipes that train without an edit, or that say what is left to write."""
 
+import argparse
 import ast
 import csv
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,13 +14,19 @@ import pytest
 import yaml
 
 from grpo_ext.cli.init import describe_time
+from grpo_ext.cli.init_questions import ClosedInput, check_input
 from grpo_ext.cli.main import main
 from grpo_ext.common.matrix_rate import MatrixRate
 from grpo_ext.preflight import estimated_time, first_recipe
 from grpo_ext.preflight.estimated_time import step_seconds
 from grpo_ext.preflight.first_files import in_yaml, reward_file
 from grpo_ext.preflight.first_recipe import FirstRecipe
-from grpo_ext.preflight.proposal import Proposal, columns_for, with_reward
+from grpo_ext.preflight.proposal import (
+    Proposal,
+    columns_for,
+    columns_for_function,
+    with_reward,
+)
 from grpo_ext.preflight.propose import propose
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import load_recipe
@@ -26,6 +34,7 @@ from grpo_ext.recipe.memory import ModelSize
 from tests.support.bad_servers import reply, routes, serving
 from tests.support.forked import LIMIT
 from tests.support.logs import write_json_rows
+from tests.support.places import REPO
 
 ROWS = {
     "solutions.jsonl": [
@@ -293,13 +302,156 @@ def test_a_judge_for_what_no_rule_can_judge(tiny_folder, tmp_path, monkeypatch, 
 
 def test_it_asks_about_the_prompt_and_the_reward(tiny_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    said = iter(["nonsense", "", "number"])
+    said = iter(["questoin", "", "numbr", "code", "number"])
     monkeypatch.setattr("builtins.input", lambda question: next(said))
     assert main(["init", write(tmp_path, "solutions.jsonl"), str(tiny_folder)]) == 0
-    assert "Answer with one of question, answer" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "The prompt 'questoin' is neither a column nor a template" in printed
+    assert "Did you mean 'question'? The columns are question, answer." in printed
+    assert "Did you mean 'number'?" in printed
+    assert "The reward 'code' reads a column that the rows do not have" in printed
     assert yaml.safe_load((tmp_path / "mine" / "recipe.yaml").read_text())["reward_funcs"] == [
         "number"
     ]
+
+
+def written_recipe():
+    return yaml.safe_load(Path("mine/recipe.yaml").read_text())
+
+
+OWN_REWARD = """def is_sorted(completions, **kwargs):
+    wanted = kwargs["wanted"]
+    return [float(text == gold) for text, gold in zip(completions, wanted, strict=True)]
+"""
+
+
+def test_it_asks_which_column_has_the_answers(tiny_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_json_rows(tmp_path / "rows.jsonl", WORDS)
+    asked = []
+    said = iter(["Sort: {text}", "wnted", "wanted", ""])
+
+    def answer(question):
+        asked.append(question)
+        return next(said)
+
+    monkeypatch.setattr("builtins.input", answer)
+    assert main(["init", "rows.jsonl", str(tiny_folder)]) == 0, capsys.readouterr().out
+    assert "must be one of wanted, level, not 'wnted'" in capsys.readouterr().out
+    assert asked[1].startswith("Which column has the right answers: wanted or level?")
+    assert asked[3].endswith("for [exact] (wanted has short texts): ")
+    recipe = written_recipe()
+    assert recipe["user_prompt"] == "Sort: {text}"
+    assert recipe["rename_columns"] == {"solution": "wanted"}
+    assert recipe["reward_funcs"] == [{"name": "exact", "ignore_case": True}]
+
+
+def test_without_questions_it_says_which_columns_may_have_the_answers(
+    tiny_folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    write_json_rows(tmp_path / "rows.jsonl", WORDS)
+    assert main(["init", "rows.jsonl", str(tiny_folder), "--yes"]) == 1
+    printed = capsys.readouterr().out
+    assert "since no column with a usual name, such as answer or solution, has answers" in printed
+    assert "TO DO    If wanted or level has the right answers, run init again" in printed
+    assert printed.index("TO DO    Write the reward") < printed.index("Next:")
+    Path("mine/recipe.yaml").unlink()
+    words = ["init", "rows.jsonl", str(tiny_folder), "--yes", "--answer", "wanted"]
+    assert main([*words, "--prompt", "Sort: {text}"]) == 0, capsys.readouterr().out
+    assert written_recipe()["rename_columns"] == {"solution": "wanted"}
+
+
+def test_a_function_of_the_user_is_a_reward(tiny_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_json_rows(tmp_path / "rows.jsonl", WORDS)
+    Path("my_rewards.py").write_text(OWN_REWARD)
+    asked = []
+    said = iter(["Sort: {text}", "", "my_reward.py:is_sorted", "my_rewards.py:sorted"])
+
+    def answer(question):
+        asked.append(question)
+        return next(said, "my_rewards.py:is_sorted")
+
+    monkeypatch.setattr("builtins.input", answer)
+    assert main(["init", "rows.jsonl", str(tiny_folder)]) == 0, capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "no file at" in printed and "Did you mean 'my_rewards.py'?" in printed
+    assert "has no 'sorted'. Did you mean 'is_sorted'?" in printed
+    assert written_recipe()["reward_funcs"] == ["my_rewards.py:is_sorted"]
+    assert len(asked) == 5 and not Path("mine/rewards.py").exists()
+
+
+def test_flags_answer_the_questions(tiny_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_json_rows(tmp_path / "rows.jsonl", WORDS)
+    Path("my_rewards.py").write_text(OWN_REWARD)
+    monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
+    words = ["init", "rows.jsonl", str(tiny_folder), "--prompt", "Sort: {text}"]
+    for flags, message in (
+        (["--reward", "my_rewards.py:is_srted"], "Did you mean 'is_sorted'?"),
+        (["--reward", "exact"], "name it with --answer"),
+        (["--reward", "exact", "--answer", "wnated"], "Did you mean 'wanted'?"),
+        (["--reward", "exact", "--answer", "text"], "The prompt contains the column"),
+    ):
+        assert main([*words, *flags]) == 2
+        assert message in capsys.readouterr().err and not Path("mine").exists()
+    assert main([*words, "--reward", "my_rewards.py:is_sorted"]) == 0, capsys.readouterr().out
+    recipe = written_recipe()
+    assert recipe["reward_funcs"] == ["my_rewards.py:is_sorted"]
+    assert recipe["user_prompt"] == "Sort: {text}" and recipe["system_prompt"] is None
+
+
+def test_the_column_of_the_answers_is_not_in_the_proposed_prompt():
+    rows = [{"words": row["text"], "wanted": row["wanted"]} for row in WORDS]
+    assert "{wanted}" in propose(rows).prompt
+    proposal = propose(rows, gold="wanted")
+    assert proposal.prompt.endswith("\n\n{words}") and "{wanted}" not in proposal.prompt
+    assert (proposal.reward, proposal.columns) == ("exact", {"solution": "wanted"})
+    moods = [{"text": f"It is {n}.", "mood": ("good", "bad")[n % 2]} for n in range(12)]
+    assert propose(moods, gold="mood").prompt.endswith("Answer with one of: bad, good.")
+
+
+def test_a_function_gets_the_answers_by_the_name_that_it_reads(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("judges.py").write_text("def right(completions, solution, level, other, **kwargs): ...\n")
+    proposal = propose(WORDS, "text", "wanted")
+    columns = columns_for_function("judges.py:right", proposal, WORDS)
+    assert columns == {"solution": "wanted", "level": "level"}
+
+
+@pytest.mark.parametrize("stdin", [subprocess.DEVNULL, None])
+def test_closed_input_is_noticed_before_the_rows_are_read(stdin, tmp_path):
+    """Nothing slow is imported, and the data file need not exist."""
+    command = "import sys; from grpo_ext.cli.main import main; "
+    command += "code = main(['init', 'nowhere.jsonl', 'm']); "
+    command += "sys.exit(code if 'datasets' not in sys.modules else 9)"
+    close = None if stdin else lambda: os.close(0)
+    done = subprocess.run(
+        [sys.executable, "-c", command],
+        stdin=stdin,
+        preexec_fn=close,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=LIMIT,
+        env={**os.environ, "PYTHONPATH": str(REPO)},
+    )
+    assert done.returncode == 2 and "Standard input is closed" in done.stderr, done.stderr
+
+
+def test_input_that_is_still_to_come_is_waited_for():
+    reader, writer = os.pipe()
+    args = argparse.Namespace(yes=False, prompt=None, reward=None)
+    with open(reader) as stream, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdin", stream)
+        check_input(args)
+        os.write(writer, b"text\n")
+        check_input(args)
+        assert input() == "text"
+        os.close(writer)
+        with pytest.raises(ClosedInput):
+            check_input(args)
 
 
 @pytest.mark.parametrize(

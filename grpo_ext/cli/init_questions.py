@@ -1,0 +1,218 @@
+"""Decide what `grpo-ext init` leaves to the user: by its flags, or by questions at the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import select
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from grpo_ext.common.suggestions import did_you_mean
+from grpo_ext.common.untrusted import one_line, printable
+
+if TYPE_CHECKING:
+    from grpo_ext.preflight.first_rows import Row
+    from grpo_ext.preflight.proposal import Proposal
+
+NEWLINE = "\n"
+ESCAPED_NEWLINE = "\\n"  # how a newline is shown, and typed in answers
+
+
+class ClosedInput(ValueError):
+    """Raised if a question cannot be asked, because standard input is closed or at its end."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Standard input is closed, so init cannot ask questions. Pass --yes to accept what it "
+            "proposes, or answer with --prompt and --reward."
+        )
+
+
+def check_input(args: argparse.Namespace) -> None:
+    """Raise `ClosedInput` if questions will be asked, but standard input has nothing to read.
+
+    It does not wait: input that a program has yet to write is not checked.
+    """
+    if args.yes or (args.prompt is not None and args.reward is not None):
+        return
+    if sys.stdin is None or sys.stdin.closed:
+        raise ClosedInput
+    try:
+        ready, _, _ = select.select([sys.stdin], [], [], 0)
+    except (OSError, ValueError):  # not a file of the system; on Windows, not a socket
+        return
+    stream = sys.stdin.buffer
+    is_terminal = sys.stdin.isatty()
+    if ready and not is_terminal and isinstance(stream, io.BufferedReader) and not stream.peek(1):
+        raise ClosedInput
+
+
+def decide(rows: list[Row], args: argparse.Namespace) -> Proposal:
+    """Return the proposal for rows, with what the flags say and what the user answers.
+
+    Args:
+        rows: the first rows of the data.
+        args: the flags `prompt`, `answer` and `reward`, each `None` if it is not given, and `yes`,
+            with which no question is asked.
+
+    Raises:
+        ValueError: if no prompt can be proposed, a flag does not fit the rows, or a question cannot
+            be asked.
+    """
+    from grpo_ext.preflight.proposal import with_reward
+    from grpo_ext.preflight.propose import propose
+
+    prompt = args.prompt
+    if prompt is not None:
+        prompt = prompt.replace(ESCAPED_NEWLINE, NEWLINE)
+        check_prompt(prompt, rows)
+    proposal = propose(rows, prompt, args.answer)
+    reward = args.reward
+    if not args.yes:
+        proposal = ask_about_columns(proposal, rows, prompt, args)
+        reward = reward or ask_about_reward(proposal, rows)
+    if reward not in (None, proposal.reward):
+        proposal = with_reward(proposal, reward, columns_of_reward(reward, proposal, rows))
+    return proposal
+
+
+def ask_about_columns(
+    proposal: Proposal, rows: list[Row], prompt: str | None, args: argparse.Namespace
+) -> Proposal:
+    """Ask about the prompt and, if no column has the usual name of answers, about their column.
+
+    Args:
+        proposal: the proposal so far.
+        rows: the first rows of the data.
+        prompt: the prompt, if it is given; otherwise, it is asked for.
+        args: the flags, as for `decide`. With `answer` or `reward`, the column is not asked for.
+
+    Returns:
+        The proposal with the answers.
+    """
+    from grpo_ext.preflight.proposal import gold_column, possible_answers
+    from grpo_ext.preflight.propose import propose
+
+    if prompt is None:
+        for text in proposal.questions:
+            print(one_line(text))
+        entered = ask(
+            "Enter a column or a template with columns in braces as the prompt, or nothing for "
+            f"[{printable(proposal.prompt.replace(NEWLINE, ESCAPED_NEWLINE))}]",
+            default=proposal.prompt,
+            check=lambda text: check_prompt(text, rows),
+        )
+        if entered != proposal.prompt:
+            prompt = entered
+            proposal = propose(rows, prompt, args.answer)
+    candidates = possible_answers(proposal, rows)
+    is_known = args.answer is not None or gold_column(proposal, rows) is not None
+    if is_known or args.reward is not None or not candidates:
+        return proposal
+    answer = ask(
+        f"Which column has the right answers: {' or '.join(map(one_line, candidates))}? Enter its "
+        "name, or nothing if none has them",
+        default="",
+        check=lambda text: check_answer(text, candidates),
+    )
+    return propose(rows, prompt, answer) if answer else proposal
+
+
+def ask_about_reward(proposal: Proposal, rows: list[Row]) -> str:
+    """Ask for the reward, and return its name or `file.py:function`."""
+    return ask(
+        f"Enter a reward, or file.py:function for your own, or nothing for [{proposal.reward}] "
+        f"({one_line(proposal.reason)})",
+        default=proposal.reward,
+        check=lambda text: columns_of_reward(text, proposal, rows),
+    )
+
+
+def ask(question: str, default: str, check: Callable[[str], object]) -> str:
+    """Ask at the terminal until the answer is valid.
+
+    Args:
+        question: the question to print.
+        default: the answer that an empty line stands for.
+        check: raises `ValueError` for an invalid answer, with a message that is printed.
+
+    Raises:
+        ClosedInput: if standard input is closed.
+    """
+    while True:
+        try:
+            answer = input(f"{question}: ").strip().replace(ESCAPED_NEWLINE, NEWLINE)
+        except EOFError:
+            raise ClosedInput from None
+        if not answer or answer == default:
+            return default
+        try:
+            check(answer)
+        except ValueError as error:
+            print(printable(error))
+        else:
+            return answer
+
+
+def check_prompt(prompt: str, rows: list[Row]) -> None:
+    """Raise `ValueError` unless a prompt is a column or a template with columns in braces."""
+    from grpo_ext.tasks.templates import is_field_name
+
+    columns = list(filter(is_field_name, rows[0]))
+    if prompt not in columns and not is_template(prompt, columns):
+        raise ValueError(
+            f"The prompt {prompt!r} is neither a column nor a template with columns in braces."
+            f"{did_you_mean(prompt, columns)} The columns are {', '.join(columns)}."
+        )
+
+
+def is_template(text: str, columns: list[str]) -> bool:
+    """Return whether a text contains names in braces, all of which are columns."""
+    from grpo_ext.tasks.base import template_columns
+
+    try:
+        used = template_columns(text)
+    except ValueError:
+        return False
+    return bool(used) and set(used).issubset(columns)
+
+
+def check_answer(column: str, candidates: list[str]) -> None:
+    """Raise `ValueError` unless a column is one of those that may have the answers."""
+    if column not in candidates:
+        raise ValueError(
+            f"The column of the answers must be one of {', '.join(candidates)}, not {column!r}."
+        )
+
+
+def columns_of_reward(reward: str, proposal: Proposal, rows: list[Row]) -> dict[str, str]:
+    """Return the columns that a reward reads, each with the column of the data to use for it.
+
+    Args:
+        reward: a name, or a function as `file.py:function` or `package.module:function`.
+        proposal: the proposal, whose prompt is already chosen.
+        rows: the first rows of the data.
+
+    Raises:
+        ValueError: if there is no such reward, or the rows lack a column that a rule reads.
+    """
+    from grpo_ext.preflight.first_recipe import REWARD_PROMPTS
+    from grpo_ext.preflight.proposal import columns_for, columns_for_function
+
+    if ":" in reward:
+        return columns_for_function(reward, proposal, rows)
+    named = [name for name in REWARD_PROMPTS if name != "judge"]  # --judge names that one
+    if reward not in named:
+        raise ValueError(
+            f"The reward {reward!r} is not one that init writes.{did_you_mean(reward, named)} Name "
+            f"one of {', '.join(named)}, or a function of your own as my_rewards.py:function."
+        )
+    columns = columns_for(reward, proposal, rows)
+    if columns is None:
+        raise ValueError(
+            f"The reward {reward!r} reads a column that the rows do not have under its usual name. "
+            "If another column has the right answers, name it with --answer."
+        )
+    return columns
