@@ -17,9 +17,15 @@ from grpo_ext.evaluation.completions import Row
 from grpo_ext.observe.changes import change_of_metric
 from grpo_ext.observe.jsonl import read
 from grpo_ext.observe.log_files import METRICS
-from grpo_ext.observe.panels import NOT_DRAWN_ENDINGS, is_of_episodes, problems_key
+from grpo_ext.observe.panels import (
+    NOT_DRAWN_ENDINGS,
+    is_number,
+    is_of_episodes,
+    pass_rates_of_graded,
+    problems_key,
+)
 from grpo_ext.observe.plots import plot_runs
-from grpo_ext.observe.read_run import RunData
+from grpo_ext.observe.read_run import RunData, Values
 from grpo_ext.recipe.difference import as_yaml
 
 CUT = 400  # maximum number of characters in a cell
@@ -194,26 +200,33 @@ class Gain:
     verdict: str
 
 
-def gained(history: list[Row], names: list[str]) -> list[Gain]:
+def gained(
+    history: list[Row], names: list[str], outcomes: Sequence[str] | None = None
+) -> list[Gain]:
     """Return how the metrics of a run changed, according to its log.
 
     The metrics are the training reward, each single reward if there are several, and the means over
-    rows of evaluations, except those of episodes and tools. Metrics with fewer than two values are
-    left out. `grpo_ext.common.curves.curve_change` describes how changes are judged.
+    rows of evaluations, except those of episodes and tools and `pass_rates_of_graded`. Metrics with
+    fewer than two values are left out. `grpo_ext.common.curves.curve_change` describes how changes
+    are judged.
 
     Args:
         history: the logs of the run, oldest first.
         names: the names of the rewards.
+        outcomes: the outcome rewards, in the order of `outcome_order`; `None`: the first reward.
     """
     keys = ["reward"]
     if len(names) > 1:
         keys += [f"rewards/{name}/mean" for name in names]
-    evaluated: dict[str, None] = {}
+    evaluated: dict[str, Values] = {}
     for row in history:
-        for key in row:
+        for key, value in row.items():
             if key.startswith("eval_"):
-                evaluated[key] = None
+                evaluated.setdefault(key, []).append(value if is_number(value) else None)
+    left_out = pass_rates_of_graded(evaluated, names[:1] if outcomes is None else outcomes)
     for key in evaluated:
+        if key in left_out:
+            continue
         of_set = key.endswith("_reward") and f"{key}_std" in evaluated
         by_trl = key in ("eval_reward", "eval_length") or of_set
         measured = by_trl or problems_key(evaluated, key) or f"{key}_se" in evaluated

@@ -1,7 +1,7 @@
 """Arrange the curves of a run in panels, for the report page and its images."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -94,10 +94,15 @@ EPISODE_FIGURE = re.compile(
 )
 
 
-def panels(run: RunData) -> list[Panel]:
-    """Return the panels of a run that have a curve, the most important ones first."""
+def panels(run: RunData, is_whole: bool = True) -> list[Panel]:
+    """Return the panels of a run that have a curve, the most important ones first.
+
+    Set `is_whole` to `False` if `run.metrics` are only the newest lines of the log. Then
+    `pass_rates_of_graded` are shown, because they may have been above 0 before.
+    """
     columns = by_metric(run.metrics)
-    all_panels = [*held_out(columns), *rewards(run, columns)]
+    outcomes = run.outcomes if is_whole else []
+    all_panels = [*held_out(columns, outcomes), *rewards(run, columns)]
     all_panels += by_part(columns, "tasks", BY_TASK)
     all_panels += by_part(columns, "environments", BY_ENVIRONMENT)
     for layout in PANELS:
@@ -244,13 +249,17 @@ def logged_rewards(columns: dict[str, Column]) -> list[Series]:
     return curves
 
 
-def held_out(columns: dict[str, Column]) -> list[Panel]:
-    """Return two panels of the held-out rewards, over all rows and by task; either may be empty."""
+def held_out(columns: dict[str, Column], outcomes: Sequence[str] = ()) -> list[Panel]:
+    """Return two panels of the held-out rewards, over all rows and by task; either may be empty.
+
+    `outcomes` are the outcome rewards, for `pass_rates_of_graded`, whose metrics are left out.
+    """
     note = "Mean over all held-out prompts; bars are one standard error."
     of_all = Panel("Held-out rewards", note)
     of_each_task = Panel("Held-out rewards, by task", note)
+    left_out = pass_rates_of_graded({key: column[1] for key, column in columns.items()}, outcomes)
     for key, column in columns.items():
-        if not key.startswith("eval_") or key.endswith(NOT_HELD_OUT_ENDINGS):
+        if not key.startswith("eval_") or key.endswith(NOT_HELD_OUT_ENDINGS) or key in left_out:
             continue
         if "completions/" in key or "clip_ratio" in key or is_of_episodes(key):
             continue
@@ -264,6 +273,28 @@ def held_out(columns: dict[str, Column]) -> list[Panel]:
         curve = series(label, column, errors, problems)
         panel.series.append(curve)
     return [of_all, of_each_task]
+
+
+def pass_rates_of_graded(values: Mapping[str, Values], outcomes: Sequence[str]) -> set[str]:
+    """Return the names of the pass@k that stayed 0 while their outcome reward earned something.
+
+    If no completion scored 1, but the mean was above 0, then the reward gives scores in between. A
+    pass@k of 0 does not mean that such a run failed, so what a reader sees leaves it out.
+
+    Args:
+        values: the values of each metric of a run.
+        outcomes: the outcome rewards; the first that an evaluation logged is the one of its pass@k.
+    """
+    found = set()
+    for key, rates in values.items():
+        evaluation, named, _ = key.partition("pass@")  # such as "eval_tasks/sort/"
+        if not named or any(rates):
+            continue
+        keys_of_means = [f"{evaluation}{outcome}" for outcome in outcomes]
+        logged = [values[mean_key] for mean_key in keys_of_means if mean_key in values]
+        if logged and any(mean is not None and mean > 0 for mean in logged[0]):
+            found.add(key)
+    return found
 
 
 def is_of_episodes(key: str) -> bool:

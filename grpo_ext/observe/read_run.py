@@ -118,6 +118,15 @@ class RunData:
             rewards = [{"name": name} for name in self.samples[0]["rewards"]]
         return rewards[:MOST_REWARDS]
 
+    @property
+    def outcomes(self) -> list[str]:
+        """Names of the outcome rewards, or of the first reward if `run.json` lists none."""
+        outcomes = self.about.get("outcomes")
+        if not isinstance(outcomes, list):
+            outcomes = [self.about.get("outcome")]
+        names = [name for name in outcomes if isinstance(name, str)]
+        return names or [reward["name"] for reward in self.rewards[:1]]
+
 
 def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_000) -> RunData:
     """Read the run in `path`, or in its subfolder `grpo`, which the demos use.

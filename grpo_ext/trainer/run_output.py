@@ -17,10 +17,11 @@ from grpo_ext.common.files import write_atomically
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.environments.turn_tokens import trained_turns
 from grpo_ext.evaluation.constant import constant_sentences
-from grpo_ext.evaluation.table import add_to_card, draw_curves, gained
+from grpo_ext.evaluation.table import Gain, add_to_card, draw_curves, gained
 from grpo_ext.recipe.arguments import argument_values
 from grpo_ext.recipe.difference import SAVED, as_yaml
 from grpo_ext.tasks.sharegpt import is_sharegpt
+from grpo_ext.trainer.evaluation import outcomes_of
 from grpo_ext.trainer.judging import rewards_of
 from grpo_ext.trainer.port import Trainer
 
@@ -81,13 +82,19 @@ class RunOutput(TrainerCallback):
                 f"The curves or the model card could not be written ({error}). The model is not "
                 "affected."
             )
-        for gain in gained(state.log_history, self.trainer.reward_func_names):
+        for gain in self.gains():
             verdict = f" ({gain.verdict})" if gain.verdict else ""
             print(f"{gain.name}: {gain.first} -> {gain.last}{verdict}")
         for sentence in self.sentences():
             print(sentence)
         if self.from_python:
             print(f"next: grpo-ext report {shlex.quote(str(args.output_dir))}")
+
+    def gains(self) -> list[Gain]:
+        """Return how the metrics of the run changed."""
+        trainer = self.trainer
+        history = trainer.state.log_history
+        return gained(history, trainer.reward_func_names, outcomes_of(trainer))
 
     def sentences(self) -> list[str]:
         """Return sentences about what the metrics do not show.
@@ -110,9 +117,8 @@ class RunOutput(TrainerCallback):
     def add_to_card(self) -> None:
         """Add rewards, gains, curves and recipe to the model card that TRL has written."""
         trainer = self.trainer
-        gains = gained(trainer.state.log_history, trainer.reward_func_names)
         folder = Path(trainer.args.output_dir)
-        add_to_card(folder, rewards_of(trainer), gains, self.recipe, self.sentences())
+        add_to_card(folder, rewards_of(trainer), self.gains(), self.recipe, self.sentences())
 
 
 def columns_of(rows: object) -> list[str]:

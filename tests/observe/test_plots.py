@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grpo_ext.evaluation.table import gained
 from grpo_ext.observe.panels import PANELS, Panel, by_metric, more_panels, panels, series
 from grpo_ext.observe.plots import plot_runs, smooth
 from grpo_ext.observe.read_run import RunData, read_run, reward_curves
@@ -120,6 +121,44 @@ def test_every_number_that_was_logged_is_in_some_panel(tmp_path):
         ("r", [0.5], [0.1])
     ]
     assert len(first) == 5
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "outcomes", "shown"),
+    [
+        ({"r": 0.2, "pass@1": 0.0}, {"r": 0.5, "pass@1": 0.0}, ["r"], False),
+        ({"r": 0.2, "pass@1": 0.1}, {"r": 0.5, "pass@1": 0.0}, ["r"], True),  # a full mark before
+        ({"r": 0.0, "pass@1": 0.0}, {"r": 0.0, "pass@1": 0.0}, ["r"], True),  # 0 or 1, never right
+        ({"r": -1.0, "pass@1": 0.0}, {"r": -1.0, "pass@1": 0.0}, ["r"], True),
+        ({"r": 0.2, "pass@1": 0.0}, {"r": 0.5, "pass@1": 0.0}, ["other"], True),
+        (
+            {"tasks/t/r": 0.2, "tasks/t/pass@1": 0.0, "tasks/t/pass@8": 0.0},
+            {"tasks/t/r": None, "tasks/t/pass@1": None, "tasks/t/pass@8": 0.0},
+            ["other", "r"],
+            False,
+        ),
+        (
+            {"format": 0.9, "r": 0.0, "pass@1": 0.0},
+            {"format": 0.9, "r": 0.0, "pass@1": 0.0},
+            ["r", "format"],
+            True,
+        ),
+    ],
+)
+def test_pass_rates_of_a_graded_reward_that_never_gave_1_are_not_shown(
+    first, last, outcomes, shown, tmp_path
+):
+    rows = []
+    for step, figures in enumerate([first, last]):
+        logged = {f"eval_{name}": value for name, value in figures.items()}
+        errors = {f"{name}_se": 0.05 for name in logged}
+        rows.append({"step": step, "not_finite": dict.fromkeys(logged), **logged, **errors})
+    run = RunData("a", tmp_path, rows, about={"outcomes": outcomes})
+    curves = [curve.label for panel in panels(run) for curve in panel.series]
+    assert any("pass@" in label for label in curves) == shown
+    gains = [gain.name for gain in gained(rows, ["format", "r"], outcomes)]
+    assert any("pass@" in name for name in gains) == shown
+    assert len(curves) > shown and len(gains) <= len(curves)
 
 
 def panel_of(title, *curves):

@@ -94,7 +94,7 @@ def outcome_scores(run: RunData) -> list[float | None]:
     The outcome reward of a group is the first one that scored any of its completions.
     """
     judges: dict[tuple[object, ...], str] = {}  # by group
-    for name in reversed(outcome_names(run)):  # reversed, so that the first one prevails
+    for name in reversed(run.outcomes):  # reversed, so that the first one prevails
         for row in run.samples:
             if row["rewards"].get(name) is not None:
                 judges[group_of(row)] = name
@@ -103,17 +103,6 @@ def outcome_scores(run: RunData) -> list[float | None]:
         judge = judges.get(group_of(row), "")
         scores.append(row["rewards"].get(judge))
     return scores
-
-
-def outcome_names(run: RunData) -> list[str]:
-    """Return the names of a run's outcome rewards, or of its first reward if it lists none."""
-    outcomes = run.about.get("outcomes")
-    if not isinstance(outcomes, list):
-        outcomes = [run.about.get("outcome")]
-    names = [name for name in outcomes if isinstance(name, str)]
-    if names or not run.rewards:
-        return names
-    return [run.rewards[0]["name"]]
 
 
 def group_of(row: Row) -> tuple[object, ...]:

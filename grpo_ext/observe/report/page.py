@@ -162,8 +162,11 @@ def about(run: RunData) -> dict[str, Any]:
     }
 
 
-def logged(run: RunData) -> dict[str, Any]:
-    """Return a run's metrics in the form the page shows: panels, more panels, facts and alarms."""
+def logged(run: RunData, is_whole: bool = True) -> dict[str, Any]:
+    """Return a run's metrics in the form the page shows: panels, more panels, facts and alarms.
+
+    `is_whole` is `False` if `run.metrics` are only the newest lines of the log.
+    """
     columns = by_metric(run.metrics)
     facts = []
     for key in ("time", "num_tokens", "train_runtime"):
@@ -174,7 +177,7 @@ def logged(run: RunData) -> dict[str, Any]:
         if isinstance(row.get("alarm"), str):
             alarms.append(row)
     return {
-        "panels": [asdict(panel) for panel in panels(run)],
+        "panels": [asdict(panel) for panel in panels(run, is_whole)],
         "more": [asdict(panel) for panel in more_panels(run)],
         "facts": facts,
         "alarms": alarms,

@@ -190,7 +190,7 @@ def since(
     }
     if not completions:
         run.metrics = rows
-        return {**answer, **logged(run)}
+        return {**answer, **logged(run, is_whole=False)}
     run.curves = reward_curves(rows)
     run.samples = rows
     index, prompts = sample_columns(run)
