@@ -1,17 +1,14 @@
 """Tables of metrics for the terminal and in Markdown, for evaluations and model cards."""
 
 import html
-import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from textwrap import indent, wrap
-from typing import Any, Literal
+from textwrap import wrap
+from typing import Literal
 
 from grpo_ext.common.estimates import with_error
-from grpo_ext.common.files import write_atomically
-from grpo_ext.common.foreign_files import read_text
 from grpo_ext.common.untrusted import one_line
 from grpo_ext.evaluation.completions import Row
 from grpo_ext.observe.changes import change_of_metric
@@ -26,11 +23,9 @@ from grpo_ext.observe.panels import (
 )
 from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import RunData, Values
-from grpo_ext.recipe.difference import as_yaml
 
 CUT = 400  # maximum number of characters in a cell
 FOLDED = 12  # minimum width of a column whose cells or name are wrapped
-CARD = "README.md"
 CURVES = "curves.png"
 FEWEST = 10  # minimum number of training logs for a curve
 BY_CURVE = ", by the whole curve"
@@ -255,60 +250,3 @@ def draw_curves(folder: Path) -> None:
     if num_values >= FEWEST:
         run = RunData(folder.name, folder, metrics)
         plot_runs([run], folder / CURVES, most=3)
-
-
-def add_to_card(
-    folder: Path,
-    rewards: list[Row],
-    gains: list[Gain],
-    recipe: Mapping[str, Any],
-    sentences: Sequence[str] = (),
-) -> None:
-    """Add rewards, gains, curves and the recipe to the model card that TRL has written.
-
-    Args:
-        folder: the folder of the run, with the card and the curves.
-        rewards: the name, weight and options of each reward.
-        gains: the rows of the table of results, from `gained`.
-        recipe: the values that differ from their defaults.
-        sentences: sentences about the run; each becomes a paragraph above the table.
-    """
-    reward_rows = []
-    for reward in rewards:
-        options = json.dumps(reward.get("options", {}), default=str)
-        cells = [
-            reward["name"],
-            f"{reward['weight']:g}",
-            options.strip("{}"),
-        ]
-        reward_rows.append(cells)
-    gain_rows = [list(astuple(gain)) for gain in gains]
-    paragraphs = []
-    for sentence in sentences:
-        paragraphs += [cell(sentence), ""]
-    curves = f"![Curves of the run]({CURVES})" if (folder / CURVES).exists() else ""
-    lines = [
-        "### Rewards",
-        "",
-        *table(["reward", "weight", "options"], reward_rows),
-        "",
-        "### Result",
-        "",
-        *paragraphs,
-        *table(["", "first", "last", ""], gain_rows),
-        "",
-        curves,
-        "",
-        "### Recipe",
-        "",
-        "Trained with grpo_ext. These values differ from the defaults:",
-        "",
-        indent(as_yaml(recipe), "    "),
-    ]
-    section = "\n".join(lines)
-    card = read_text(folder / CARD, within=folder)
-    # TRL writes None for a model from a folder, and for a run without a name on the hub
-    card = card.replace("[None](https://huggingface.co/None)", "a model from a folder")
-    card = card.replace('model="None"', f"model={json.dumps(str(folder))}")
-    before, heading, after = card.partition("### Framework versions")
-    write_atomically(folder / CARD, f"{before}{section}\n{heading}{after}")

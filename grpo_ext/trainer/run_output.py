@@ -17,7 +17,8 @@ from grpo_ext.common.files import write_atomically
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.environments.turn_tokens import trained_turns
 from grpo_ext.evaluation.constant import constant_sentences
-from grpo_ext.evaluation.table import Gain, add_to_card, draw_curves, gained
+from grpo_ext.evaluation.model_card import add_to_card
+from grpo_ext.evaluation.table import Gain, draw_curves, gained
 from grpo_ext.recipe.arguments import argument_values
 from grpo_ext.recipe.difference import SAVED, as_yaml
 from grpo_ext.tasks.sharegpt import is_sharegpt
@@ -118,7 +119,21 @@ class RunOutput(TrainerCallback):
         """Add rewards, gains, curves and recipe to the model card that TRL has written."""
         trainer = self.trainer
         folder = Path(trainer.args.output_dir)
-        add_to_card(folder, rewards_of(trainer), self.gains(), self.recipe, self.sentences())
+        add_to_card(
+            folder,
+            rewards_of(trainer),
+            self.gains(),
+            self.recipe,
+            self.sentences(),
+            first_prompt(trainer.train_dataset),
+        )
+
+
+def first_prompt(rows: object) -> object:
+    """Return the prompt of the first row of a data set; `None` for a stream, which is not read."""
+    if isinstance(rows, Dataset) and len(rows):
+        return rows[0].get("prompt")
+    return None
 
 
 def columns_of(rows: object) -> list[str]:

@@ -246,13 +246,16 @@ def test_a_recipe_from_python_can_be_read_again(tiny_folder, tmp_path, kind):
     assert read.training.generation_batch_size == trainer.args.generation_batch_size == 32
 
 
-def test_the_card_tells_rewards_result_and_recipe_and_no_secret(done):
+def test_the_card_tells_rewards_result_and_recipe_and_no_secret(done, tiny_folder):
     out, trainer, _ = done
     card = (out / "README.md").read_text()
     assert '| format | 0.5 | "mode": "strict", "prefix": "" |' in card
     assert "![Curves of the run](curves.png)" in card and (out / "curves.png").stat().st_size > 1000
     assert "    learning_rate: 0.0002\n" in card and "| eval\\_short |" in card
-    assert "fine-tuned version of a model from a folder" in card and f'model="{out}"' in card
+    assert f"fine-tuned version of {tiny_folder.name}." in card and f'model="{out}"' in card
+    assert "prompt = [{'role': 'user', 'content': 'Say hello.'}]\n" in card
+    assert "generator(prompt, max_new_tokens" in card and "time machine" not in card
+    assert "## Training procedure\n\nThis model was trained with GRPO" in card
     assert card.count("### Rewards") == 1 and "### Framework versions" in card
     assert all(
         SECRET not in (out / name).read_text() for name in ("README.md", "recipe.yaml", "run.json")
