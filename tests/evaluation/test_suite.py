@@ -138,7 +138,7 @@ def test_without_the_harness_the_message_says_how_to_install_it(capsys):
         (["--suite", "gsm8k", "--model", "m", "--output", "."], "--output . is a folder"),
         (
             ["--config", "countdown/tiny", "--output", "/dev/null/x.json"],
-            "/dev/null is not a folder",
+            "/dev/null is not a writable folder",
         ),
         (["--suite", "gsm8k", "--model", "m", "--train_rows", "5"], "--train_rows has no effect"),
         (["--suite", "gsm8k", "--model", "m", "--num_samples", "4"], "--num_samples has no effect"),
