@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     for question in questions_of(proposal, folder, candidates):
         print(f"TO DO    {one_line(question)}")
     print(f"Next:\n{commands}")
-    print(describe_time(recipe))
+    print(describe_time(recipe, folder))
     findings = check_recipe(str(recipe_file))
     for finding in (*findings.problems, *findings.notes):
         print(printable(str(finding)))
@@ -161,19 +161,26 @@ def measure(recipe: FirstRecipe, recipe_file: Path, proposal: Proposal, lora: bo
     return 0
 
 
-def describe_time(recipe: FirstRecipe) -> str:
-    """Return a sentence with the estimated time of the run, or the command that measures it."""
+def describe_time(recipe: FirstRecipe, folder: Path) -> str:
+    """Return a sentence with the estimated time of the run, or the command that measures it.
+
+    If the run is long, the command of a short trial follows, which writes to `trial` in the folder.
+    """
     if recipe.seconds is None:
         return "The time of the run is not estimated here: `grpo-ext bench` measures a step."
-    from grpo_ext.preflight.first_recipe import EVENING, LONG
+    from grpo_ext.preflight.first_recipe import EVENING
 
     advice = ""
     if recipe.seconds > EVENING:
         advice = " Use a smaller model, a GPU, or fewer steps to see it end sooner."
-    elif recipe.seconds > LONG:
-        advice = (
-            " To try it first, add `--max_steps 5 --save_steps 1` to the command `train`, which "
-            "then writes a checkpoint after each step."
+    if recipe.trial is not None:
+        words = ["grpo-ext", "train", "--config", f"{folder}/recipe.yaml"]
+        words += ["--output_dir", f"{folder}/trial"]
+        for key, value in recipe.trial.values.items():
+            words += [f"--{key}", str(value)]
+        advice += (
+            f" To try it first, in about {duration(recipe.trial.seconds)} by estimate:\n"
+            f"{shlex.join(words)}"
         )
     steps = recipe.values["max_steps"]
     completions = (

@@ -45,13 +45,23 @@ def step_seconds(size: ModelSize, v: Values, batch: Batch, rate: float) -> float
         rate: the operations per second of matrix products, from `rate_of_cpu`.
     """
     tokens = batch.completions_per_step * (v.max_completion_length or 0)
-    sampling = 2 * size.parameters * tokens
     training: float = (4 * size.parameters + 2 * size.trainable) * tokens
     if v.gradient_checkpointing:
         training *= 4 / 3
-    calls = size.num_hidden_layers * (v.max_completion_length or 0)
-    return (
-        calls * SECONDS_PER_LAYER
-        + sampling / (SAMPLING_SHARE * rate)
-        + training / (TRAINING_SHARE * rate)
-    )
+    sampling = sampling_seconds(size, v, batch.completions_per_step, rate)
+    return sampling + training / (TRAINING_SHARE * rate)
+
+
+def sampling_seconds(size: ModelSize, v: Values, completions: int, rate: float) -> float:
+    """Estimate the time in seconds to sample completions that all have the maximum length.
+
+    Args:
+        size: the dimensions of the model.
+        v: the values of the recipe.
+        completions: the number of completions.
+        rate: the operations per second of matrix products, from `rate_of_cpu`.
+    """
+    length = v.max_completion_length or 0
+    operations = 2 * size.parameters * completions * length
+    calls = size.num_hidden_layers * length
+    return calls * SECONDS_PER_LAYER + operations / (SAMPLING_SHARE * rate)

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import torch
 
-from grpo_ext.preflight.estimated_time import rate_of_cpu, step_seconds
+from grpo_ext.preflight.estimated_time import rate_of_cpu, sampling_seconds, step_seconds
 from grpo_ext.preflight.first_rows import Row, is_prompt
 from grpo_ext.preflight.forecast import model_size
 from grpo_ext.preflight.memory_fit import MEMORY_SHARE
@@ -29,6 +29,8 @@ TINY = 5_000_000  # models with fewer parameters get the sizes and learning rate
 SMALL = 300_000_000
 EVENING = 3 * 3600.0  # seconds that a run may take by estimate
 LONG = 600.0  # seconds of a run that one tries with a few steps first
+LONGEST_TRIAL = 120.0  # seconds that such a trial may take by estimate
+MOST_TRIAL_STEPS = 5
 # Completions of a step, the part of the maximum length of a completion, and steps of the run; the
 # first that takes at most an evening is proposed.
 SIZES = (
@@ -61,6 +63,19 @@ REWARD_PROMPTS = {
 }
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A short run with which to try a recipe.
+
+    Attributes:
+        values: the keys and values that differ from those of the recipe.
+        seconds: the estimated time of the steps and evaluations, in seconds.
+    """
+
+    values: dict[str, Any]
+    seconds: float
+
+
 @dataclass
 class FirstRecipe:
     """The values of a first recipe, and how long its run takes.
@@ -69,10 +84,12 @@ class FirstRecipe:
         values: the keys and values.
         seconds: the estimated time of all steps, in seconds; `None` on a GPU, or if the size of the
             model is unknown.
+        trial: a short run, if the run takes more than `LONG` seconds.
     """
 
     values: dict[str, Any]
     seconds: float | None
+    trial: Trial | None = None
 
 
 def recipe_of(
@@ -207,7 +224,51 @@ def with_sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> FirstReci
             break
     if "eval_steps" in values:
         values["eval_steps"] = settings["max_steps"] // EVALUATIONS
-    return FirstRecipe({**values, **settings}, seconds)
+    values = {**values, **settings}
+    trial = None
+    if rate is not None and seconds is not None and seconds > LONG:
+        trial = trial_of(values, size, rate)
+    return FirstRecipe(values, seconds, trial)
+
+
+def trial_of(values: dict[str, Any], size: ModelSize, rate: float) -> Trial:
+    """Return a trial of a recipe, with whole groups and a checkpoint at its end.
+
+    Its sizes are the largest with which it should take at most `LONGEST_TRIAL` seconds, or else the
+    smallest.
+
+    Args:
+        values: the values of the recipe.
+        size: the dimensions of the model.
+        rate: the operations per second of matrix products, from `rate_of_cpu`.
+    """
+    longest = values["max_completion_length"]
+    changes: dict[str, Any] = {}
+    seconds = 0.0
+    for groups, tokens, steps in (
+        (2, longest, MOST_TRIAL_STEPS),
+        (1, longest, MOST_TRIAL_STEPS),
+        (2, FEWEST_TOKENS, MOST_TRIAL_STEPS),
+        (1, FEWEST_TOKENS, MOST_TRIAL_STEPS),
+        (1, FEWEST_TOKENS, 2),
+        (1, FEWEST_TOKENS, 1),
+    ):
+        completions = groups * values["num_generations"]
+        micro_batch = min(completions, values["per_device_train_batch_size"])
+        changes = sizes(completions, tokens, steps, micro_batch) | {
+            "save_steps": steps,
+            "gradient_checkpointing": values["gradient_checkpointing"],
+        }
+        if "eval_strategy" in values:
+            changes["max_eval_samples"] = values["num_generations"]
+        v = load_recipe(None, {**values, **changes}, 1).flat
+        seconds = steps * step_seconds(size, v, batch_of(v, 1), rate)
+        if "eval_strategy" in values:  # one evaluation before the first step, one at the end
+            seconds += 2 * sampling_seconds(size, v, changes["max_eval_samples"], rate)
+        if seconds <= LONGEST_TRIAL:
+            break
+    differing = {key: value for key, value in changes.items() if value != values.get(key)}
+    return Trial(differing, seconds)
 
 
 def sizes(

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,6 @@ from grpo_ext.common.matrix_rate import MatrixRate
 from grpo_ext.preflight import estimated_time, first_recipe
 from grpo_ext.preflight.estimated_time import step_seconds
 from grpo_ext.preflight.first_files import in_yaml, reward_file
-from grpo_ext.preflight.first_recipe import FirstRecipe
 from grpo_ext.preflight.proposal import (
     Proposal,
     columns_for,
@@ -181,16 +181,40 @@ def test_sizes_are_those_of_an_evening(tiny_folder, monkeypatch):
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) >= 4
 
 
-def test_the_advice_to_try_a_long_run_first_keeps_a_checkpoint():
+def test_a_long_run_is_tried_first_in_about_two_minutes(tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_json_rows(tmp_path / "a.jsonl", WORDS)
     values = {
-        "max_steps": 200,
-        "per_device_train_batch_size": 8,
-        "gradient_accumulation_steps": 8,
-        "max_completion_length": 128,
+        "model_name_or_path": str(tiny_folder),
+        "output_dir": "my folder/run",
+        "task": "prompts",
+        "dataset_name": "a.jsonl",
+        "user_prompt": "Sort: {text}",
+        **first_recipe.held_out_rows("a.jsonl", 30),
     }
-    advice = describe_time(FirstRecipe(values, first_recipe.LONG + 1))
-    assert "add `--max_steps 5 --save_steps 1` to the command `train`" in advice
-    assert "--max_steps" not in describe_time(FirstRecipe(values, first_recipe.LONG - 1))
+    monkeypatch.setattr(first_recipe, "TINY", 0)
+    trials = []
+    for rate in (1e9, 3e8, 1e8, 3e7, 1e6):
+        monkeypatch.setattr(first_recipe, "rate_of_cpu", lambda hidden, rate=rate: rate)
+        recipe = first_recipe.with_sizes(dict(values), 512, lora=False)
+        assert (recipe.trial.seconds <= first_recipe.LONGEST_TRIAL) == (rate > 1e6)
+        trial = load_recipe(None, {**recipe.values, **recipe.trial.values})
+        batch = batch_of(trial.flat, 1)
+        assert batch.completions == batch.completions_per_step  # whole groups
+        assert trial.flat.save_steps == trial.flat.max_steps
+        length = trial.flat.max_completion_length
+        trials.append((trial.flat.max_steps, batch.completions, length))
+        command = describe_time(recipe, Path("my folder")).splitlines()[1]
+        words = shlex.split(command)
+        assert words[:4] == ["grpo-ext", "train", "--config", "my folder/recipe.yaml"]
+        written = dict(zip(words[4::2], words[5::2], strict=True))
+        assert written["--output_dir"] == "my folder/trial" and written["--max_eval_samples"] == "8"
+    assert trials == sorted(trials, reverse=True) and trials[0] > (5, 8, 64)
+    assert trials[-2:] == [(2, 8, 64), (1, 8, 64)]
+    monkeypatch.setattr(first_recipe, "rate_of_cpu", lambda hidden: 1e13)
+    recipe = first_recipe.with_sizes(dict(values), 64, lora=False)
+    assert recipe.seconds < first_recipe.LONG and recipe.trial is None
+    assert "\n" not in describe_time(recipe, Path("mine"))
 
 
 def test_the_time_of_a_step_counts_operations_and_layers():
