@@ -10,11 +10,12 @@ It needs no GPU, and without --sample it loads no model. It checks keys, types, 
 contradictions and the batch; the first rows of the data, with chat template, tools and tokenizer;
 the environment and the rewards on three made-up completions; the vLLM server; and the disk. A data
 set or model on a hub that cannot be reached is a problem, or a note with --elsewhere. --sample N
-also tries the rewards on N completions that the model writes, one for each of the first rows,
-sampled as in training by transformers.
+also tries the rewards on N completions that the model writes, sampled as in training by
+transformers: in groups of num_generations, but at most 4, for the first rows. N is rounded up to
+whole groups. It says in how many groups the rewards differ, which is what GRPO learns from.
 
-exit codes: 0 the recipe is sound, also if all sampled completions got equal scores; 1 it has
-problems; 2 there is no such recipe
+exit codes: 0 the recipe is sound, also if the rewards differ in no group; 1 it has problems;
+2 there is no such recipe
 """
 
 import argparse
@@ -106,20 +107,20 @@ def print_findings(findings: Findings, name: str) -> None:
 def verdict(findings: Findings) -> str:
     """Return the last line's words: the number of problems, or that the recipe is sound.
 
-    A recipe whose rewards gave equal scores to all sampled completions is sound, but its first
-    steps would probably teach nothing.
+    A recipe whose rewards differed in no group of sampled completions is sound, but its first steps
+    would probably teach nothing.
     """
     if not findings.sound:
         count = len(findings.problems)
         return f"{count} problem{'' if count == 1 else 's'}"
     samples = findings.figures.get("samples")
-    if samples and samples["scores_differ"] is False:
+    if samples and samples["groups"]["differ"] == 0:
         return (
             "sound, but nothing to learn from yet: no reward with a nonzero weight gave different "
-            f"scores to the {len(samples['completions'])} sampled completions. If the scores are "
-            "low, use an easier prompt, easier rows, a reward with partial credit, or a warm "
-            "start. If they are high, use harder rows (docs/does-not-learn.md). A larger --sample "
-            "tells more."
+            "scores to completions of the same prompt (groups with different rewards: 0 of "
+            f"{samples['groups']['count']}). If the scores are low, use an easier prompt, easier "
+            "rows, a reward with partial credit, or a warm start. If they are high, use harder "
+            "rows (docs/does-not-learn.md). A larger --sample tells more."
         )
     return "sound"
 
@@ -184,9 +185,13 @@ def has_equal_scores(figures: Mapping[str, Any]) -> bool:
 
 
 def print_samples(samples: Mapping[str, Any]) -> None:
-    """Print each sampled completion with its scores, and the mean and spread of each reward."""
+    """Print each sampled completion with its scores, the spread of each reward, and the groups."""
     completions = samples["completions"]
-    print(f"samples  {len(completions)} completions, at temperature {samples['temperature']:g}:")
+    groups = samples["groups"]
+    print(
+        f"samples  {len(completions)} completions, {groups['size']} of each prompt, at temperature "
+        f"{samples['temperature']:g}:"
+    )
     for completion in completions:
         end = ", cut off" if completion["finish_reason"] == "length" else ""
         scores = []
@@ -198,8 +203,13 @@ def print_samples(samples: Mapping[str, Any]) -> None:
             print(f"         | {line}")
     width = max(map(len, samples["rewards"]), default=0)
     for name, spread in samples["rewards"].items():
-        mean = f"mean {spread['mean']:.3g}, std {spread['std']:.3g}"
+        mean = f"mean {spread['mean']:.3g}, std within a group {spread['std']:.3g}"
         print(f"         {printable(name):{width}}  {mean}")
+    if groups["differ"] is not None:
+        print(
+            f"groups   {groups['differ']} of {groups['count']} have completions with different "
+            "rewards, which is what GRPO learns from"
+        )
 
 
 def shortened(text: str) -> str:

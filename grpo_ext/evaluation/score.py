@@ -265,16 +265,23 @@ def outcome_figures(samples: list[Sample], name: str, k: int) -> Figures:
     return with_errors(figures)
 
 
+def mixed_rows(samples: list[Sample], name: str) -> pd.Series:
+    """Return for each row whether its samples got different scores from the reward `name`.
+
+    Rows without a score are left out.
+    """
+    scores = by_row(samples, name).dropna()
+    scores = scores.astype("float32")  # the trainer compares float32 too
+    return scores.groupby(level=0).nunique() > 1
+
+
 def mixed_share(samples: list[Sample], name: str) -> Estimate | None:
     """Return the share of rows whose samples got different scores from the reward `name`.
 
     With k samples per row, this estimates the share of groups with signal when training with
     `num_generations: k`. Rows without a score are left out; `None` if no row is left.
     """
-    scores = by_row(samples, name).dropna()
-    scores = scores.astype("float32")  # the trainer compares float32 too
-    is_mixed = scores.groupby(level=0).nunique() > 1
-    return over_rows(samples, is_mixed)
+    return over_rows(samples, mixed_rows(samples, name))
 
 
 def with_outcome(samples: list[Sample], outcomes: Sequence[str]) -> list[Sample]:

@@ -1,6 +1,8 @@
-"""Try a recipe's rewards on completions that its model samples as in training."""
+"""Try a recipe's rewards on groups of completions that its model samples as in training."""
 
-from statistics import fmean, pstdev
+from collections import Counter
+from collections.abc import Iterable
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -12,13 +14,14 @@ from transformers import (
 )
 from trl import get_quantization_config
 
+from grpo_ext.common.columns import TASK
 from grpo_ext.common.quiet import quiet
 from grpo_ext.common.stop_strings import KEY, stop_strings_of
 from grpo_ext.common.untrusted import first_line
 from grpo_ext.environments.start_episodes import Begin
 from grpo_ext.evaluation.completions import Decoding, generate_completions
 from grpo_ext.evaluation.run_precision import precision_of
-from grpo_ext.evaluation.score import Sample, score_completions
+from grpo_ext.evaluation.score import Sample, by_row, mixed_rows, score_completions
 from grpo_ext.preflight.first_rows import Row
 from grpo_ext.recipe.group_options import reward_weights_of
 from grpo_ext.recipe.load import Recipe
@@ -30,6 +33,7 @@ from grpo_ext.run.from_recipe import model_init_kwargs
 
 MODEL = "model_name_or_path"
 REWARDS = "reward_funcs"
+LARGEST_GROUP = 4  # completions of a prompt, so that 8 completions are of two prompts
 # What rewards get in training in addition to the columns.
 EXTRAS = {
     "trainer_state": TrainerState(),
@@ -47,30 +51,33 @@ def try_rewards_on_samples(
     findings: Findings,
     begin: Begin | None = None,
 ) -> None:
-    """Sample completions of the first rows, and score them with the rewards.
+    """Sample groups of completions of the first rows, and score them with the rewards.
 
-    The figure "samples" has the form `{"temperature": 1.0, "completions": [{"row", "text",
-    "length", "finish_reason", "rewards"}], "rewards": {"format": {"mean": 0.25, "std": 0.43}},
-    "scores_differ": true}`, where `row` is counted from 0, a reward without any score has no entry,
-    and `scores_differ` is the result of `scores_differ`. The figure is `None`, with a note, if the
-    model is not on this machine or fails.
+    A group has as many completions as in training, but at most `LARGEST_GROUP`, so that there are
+    several groups. The figure "samples" has the form `{"temperature": 1.0, "completions": [{"row",
+    "text", "length", "finish_reason", "rewards"}], "rewards": {"format": {"mean": 0.25, "std":
+    0.43}}, "groups": {"count": 2, "size": 4, "differ": 1}}`, where `row` is counted from 0, a
+    reward without any score has no entry, `std` is the mean standard deviation within a group, and
+    `differ` is the result of `count_differing`, or `None` if groups cannot be compared. The figure
+    is `None`, with a note, if the model is not on this machine or fails.
 
     Args:
         recipe: the recipe, which sets the model, the sampling, and the time limit of rewards.
         rewards: the rewards; those that are or load a model are not tried.
-        rows: the first rows, with their prompts and columns; they are repeated if there are fewer
-            than `count`.
+        rows: the first rows, with their prompts and columns.
         tokenizer: the model's tokenizer.
-        count: number of completions.
+        count: minimum number of completions; it is rounded up to whole groups.
         findings: receives the figure, the problems and the notes.
         begin: the function that starts episodes, if the recipe has an environment.
     """
     v = recipe.flat
-    sampled_rows = [rows[i % len(rows)] for i in range(count)]
+    size = min(count, v.num_generations, LARGEST_GROUP)
+    numbers = rows_of_groups(rows, -(-count // size))
+    sampled_rows = [rows[number] for number in numbers]
     try:
         model = load_model(recipe)
         template_options: Any = recipe.training.chat_template_kwargs  # already parsed as a mapping
-        decoding = training_decoding(v)
+        decoding = training_decoding(v, size)
         completions = generate_completions(
             model,
             tokenizer,
@@ -78,7 +85,7 @@ def try_rewards_on_samples(
             decoding,
             fast=v.fast_generate,
             chat_template_kwargs=template_options,
-            progress=f"sample {count}",
+            progress=f"sample {size * len(numbers)}",
             begin=begin,
             precision=precision_of(recipe, model),
         )
@@ -95,12 +102,16 @@ def try_rewards_on_samples(
         samples = score_completions(sampled_rows, completions, guards, EXTRAS)
     report_failures(guards, findings, v.reward_max_failure_rate)
     reward_spreads = spreads(list(guards), samples, findings)
-    can_compare = len(samples) > 1 and len(guards) == len(rewards)
+    differing = None
+    if size > 1 and len(guards) == len(rewards):
+        weights = reward_weights_of(v)
+        names = [name for name in guards if weights.get(name, 1.0) != 0]
+        differing = count_differing(names, samples)
     findings.figures["samples"] = {
         "temperature": decoding.temperature,
         "completions": [
             {
-                "row": sample.row % len(rows),
+                "row": numbers[sample.row],
                 "text": sample.text,
                 "length": sample.length,
                 "finish_reason": sample.finish_reason,
@@ -109,23 +120,45 @@ def try_rewards_on_samples(
             for sample in samples
         ],
         "rewards": reward_spreads,
-        "scores_differ": scores_differ(v, reward_spreads) if can_compare else None,
+        "groups": {"count": len(numbers), "size": size, "differ": differing},
     }
 
 
-def scores_differ(v: Values, reward_spreads: dict[str, dict[str, float]]) -> bool:
-    """Return whether a reward with a nonzero weight gave the sampled completions different scores.
+def rows_of_groups(rows: list[Row], count: int) -> list[int]:
+    """Return the index in `rows` of the row of each group.
 
-    Otherwise no completion is better than another, so the model learns nothing from them.
+    With several tasks, the first row of each task comes before the second row of any. Rows are
+    repeated if there are fewer than groups.
 
     Args:
-        v: the values of the recipe, which set the weights.
-        reward_spreads: the result of `spreads`.
+        rows: the first rows.
+        count: number of groups.
     """
-    weights = reward_weights_of(v)
-    return any(
-        spread["std"] > 0 and weights.get(name, 1.0) != 0 for name, spread in reward_spreads.items()
-    )
+    seen: Counter[str] = Counter()
+    order = []
+    for number, row in enumerate(rows):
+        task = str(row.get(TASK))
+        order.append((seen[task], number))
+        seen[task] += 1
+    order.sort()
+    return [order[i % len(order)][1] for i in range(count)]
+
+
+def count_differing(names: Iterable[str], samples: list[Sample]) -> int:
+    """Return the number of groups in which a reward gave completions different scores.
+
+    In the other groups, no completion is better than another, so the model learns nothing from
+    them.
+
+    Args:
+        names: the names of the rewards with a nonzero weight.
+        samples: the scored completions; those with the same `row` are a group.
+    """
+    differing: set[int] = set()
+    for name in names:
+        is_mixed = mixed_rows(samples, name)
+        differing.update(is_mixed.index[is_mixed])
+    return len(differing)
 
 
 def load_model(recipe: Recipe) -> PreTrainedModel:
@@ -155,8 +188,12 @@ def load_model(recipe: Recipe) -> PreTrainedModel:
     return model
 
 
-def training_decoding(v: Values) -> Decoding:
+def training_decoding(v: Values, num_samples: int = 1) -> Decoding:
     """Return the sampling settings of training as a `Decoding` for transformers.
+
+    Args:
+        v: the values of the recipe.
+        num_samples: number of completions of each prompt.
 
     Raises:
         ValueError: if `max_completion_length` is null, or the stop strings are invalid.
@@ -176,6 +213,7 @@ def training_decoding(v: Values) -> Decoding:
         top_p=v.top_p,
         top_k=v.top_k,
         min_p=v.min_p,
+        num_samples=num_samples,
         seed=v.seed,
         stop_strings=stop_strings_of(v.generation_kwargs),
         options=options,
@@ -220,30 +258,27 @@ def report_failures(guards: dict[str, Guard], findings: Findings, max_rate: floa
 def spreads(
     names: list[str], samples: list[Sample], findings: Findings
 ) -> dict[str, dict[str, float]]:
-    """Return the mean and standard deviation of each reward's scores.
+    """Return the mean of each reward's scores, and their mean standard deviation within a group.
 
     A reward without scores has no entry. Rewards whose scores are all equal are noted.
 
     Args:
         names: the names of the rewards.
-        samples: the scored completions.
+        samples: the scored completions; those with the same `row` are a group.
         findings: receives the notes.
     """
     figures = {}
     for name in names:
-        scores = []
-        for sample in samples:
-            score = sample.rewards[name]
-            if score is not None:
-                scores.append(score)
-        if not scores:
+        scores = by_row(samples, name).dropna()
+        if scores.empty:
             continue
-        figures[name] = {"mean": fmean(scores), "std": pstdev(scores)}
-        if len(scores) > 1 and len({*scores}) == 1:
+        stds = scores.groupby(level=0).std(ddof=0)
+        figures[name] = {"mean": fmean(scores), "std": fmean(stds)}
+        if len(scores) > 1 and scores.nunique() == 1:
             findings.note(
-                f"all sampled completions got the same score from reward {name!r}: {scores[0]:g} "
-                f"for each of {len(scores)}. Where all completions of a prompt get the same score, "
-                "the model learns nothing from it.",
+                f"all sampled completions got the same score from reward {name!r}: "
+                f"{scores.iloc[0]:g} for each of {len(scores)}. Where all completions of a prompt "
+                "get the same score, the model learns nothing from it.",
                 REWARDS,
             )
     return figures

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from grpo_ext import load_recipe
 from grpo_ext.cli.main import main
 from grpo_ext.preflight.check_recipe import check_recipe
-from grpo_ext.preflight.sample_completions import training_decoding
+from grpo_ext.preflight.sample_completions import rows_of_groups, training_decoding
 
 PLUGIN = '''
 from grpo_ext.rewards import register
@@ -27,6 +27,12 @@ def words(completions, **columns):
 def constant(completions, **columns):
     """Gives all the same."""
     return [0.25] * len(completions)
+
+
+@register("by_prompt")
+def by_prompt(prompts, completions, **columns):
+    """Scores the prompt alone."""
+    return [float(len(str(prompt))) + 7 * str(prompt).count("6") for prompt in prompts]
 
 
 @register("broken")
@@ -77,21 +83,37 @@ def path(tiny_folder, tmp_path):
 def test_completions_of_the_model_are_scored(path, capsys):
     assert main(["check", "--config", path, "--sample", "6"]) == 0
     out = capsys.readouterr().out
-    assert "samples  6 completions, at temperature 1:" in out
-    assert out.count("tokens") >= 6 and out.count("words ") >= 6
+    assert "samples  8 completions, 4 of each prompt, at temperature 1:" in out
+    assert out.count("tokens") >= 8 and out.count("words ") >= 8
     constant = (
-        "all sampled completions got the same score from reward 'constant': 0.25 for each of 6"
+        "all sampled completions got the same score from reward 'constant': 0.25 for each of 8"
     )
     assert constant in out
     assert "same score from reward 'words'" not in out
+    assert "groups   2 of 2 have completions with different rewards" in out
 
     assert main(["check", "--config", path, "--sample", "6", "--json"]) == 0
     samples = json.loads(capsys.readouterr().out)["samples"]
-    assert [c["row"] for c in samples["completions"]] == [0, 1, 2, 3, 4, 5]
+    assert [c["row"] for c in samples["completions"]] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert len({c["text"] for c in samples["completions"]}) == 8
     scores = [c["rewards"]["words"] for c in samples["completions"]]
     assert samples["rewards"]["words"]["mean"] == pytest.approx(statistics.fmean(scores))
-    assert samples["rewards"]["words"]["std"] == pytest.approx(statistics.pstdev(scores))
+    stds = [statistics.pstdev(scores[:4]), statistics.pstdev(scores[4:])]
+    assert samples["rewards"]["words"]["std"] == pytest.approx(statistics.fmean(stds))
+    assert samples["groups"] == {"count": 2, "size": 4, "differ": 2}
     assert all(0 < c["length"] <= 12 for c in samples["completions"])
+
+
+@pytest.mark.parametrize(
+    ("num_generations", "count", "groups", "size"),
+    [(4, 1, 1, 1), (4, 3, 1, 3), (4, 4, 1, 4), (4, 5, 2, 4), (2, 5, 3, 2), (8, 8, 2, 4)],
+)
+def test_whole_groups_are_sampled(path, num_generations, count, groups, size):
+    values = {"num_generations": num_generations}
+    figures = check_recipe(path, values, num_samples=count).figures["samples"]
+    assert (figures["groups"]["count"], figures["groups"]["size"]) == (groups, size)
+    rows = [completion["row"] for completion in figures["completions"]]
+    assert rows == [row for row in range(groups) for _ in range(size)]
 
 
 NOTHING_TO_LEARN = "sound, but nothing to learn from yet: no reward with a nonzero weight gave"
@@ -110,13 +132,28 @@ def test_the_verdict_says_that_equal_scores_teach_nothing(path, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == f"{path}: sound"
 
 
+def test_scores_that_differ_only_between_prompts_teach_nothing(path, capsys):
+    words = ["check", "--config", path, "--sample", "16", "--reward_funcs", "[by_prompt]"]
+    assert main([*words, "--json"]) == 0
+    samples = json.loads(capsys.readouterr().out)["samples"]
+    assert len({c["rewards"]["by_prompt"] for c in samples["completions"]}) > 1
+    assert samples["rewards"]["by_prompt"]["std"] == 0
+    assert samples["groups"] == {"count": 4, "size": 4, "differ": 0}
+
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "groups   0 of 4 have completions with different rewards" in out
+    assert "std within a group 0\n" in out
+    assert "same prompt (groups with different rewards: 0 of 4)" in out.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("rewards", "count", "differ"),
-    [("constant", 4, False), ("constant", 1, None), ("words", 4, True)],
+    [("constant", 4, 0), ("constant", 1, None), ("words", 4, 1)],
 )
-def test_the_figures_say_whether_scores_differ(path, rewards, count, differ):
+def test_the_figures_say_in_how_many_groups_scores_differ(path, rewards, count, differ):
     findings = check_recipe(path, {"reward_funcs": [rewards]}, num_samples=count)
-    assert findings.figures["samples"]["scores_differ"] is differ
+    assert findings.figures["samples"]["groups"]["differ"] == differ
 
 
 def test_without_sample_the_verdict_says_less(path, capsys):
@@ -135,8 +172,13 @@ def test_without_sample_the_verdict_says_less(path, capsys):
 
 def test_rows_are_repeated_if_there_are_too_few(path):
     recipe = {"num_problems": 8, "per_device_train_batch_size": 8}
-    samples = check_recipe(path, recipe, num_samples=11).figures["samples"]
-    assert [c["row"] for c in samples["completions"]] == [*range(8), 0, 1, 2]
+    samples = check_recipe(path, recipe, num_samples=40).figures["samples"]
+    assert [c["row"] for c in samples["completions"]][::4] == [*range(8), 0, 1]
+
+
+def test_each_task_is_sampled_before_any_is_sampled_twice():
+    rows = [{"task": task} for task in ("a", "a", "a", "b", "c", "b")]
+    assert rows_of_groups(rows, 8) == [0, 3, 4, 1, 5, 2, 0, 3]
 
 
 def test_a_reward_that_fails_on_the_models_completions_is_a_problem(path, capsys):
@@ -211,7 +253,12 @@ def test_what_a_model_writes_stays_in_its_lines(capsys):
         "rewards": {"a\x1b": 0.5, "b": None},
     }
     print_samples(
-        {"temperature": 1.0, "completions": [completion], "rewards": {"a": {"mean": 0.5, "std": 0}}}
+        {
+            "temperature": 1.0,
+            "completions": [completion],
+            "rewards": {"a": {"mean": 0.5, "std": 0}},
+            "groups": {"count": 1, "size": 1, "differ": None},
+        }
     )
     out = capsys.readouterr().out
     assert "\x1b" not in out and "\r" not in out and "\u202e" not in out
