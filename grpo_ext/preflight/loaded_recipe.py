@@ -247,7 +247,10 @@ def check_completions(
     try:
         check_columns(rewards, [*rows[0], *(COLUMNS if has_episodes else ())])
         if can_try_rewards:
-            findings.figures |= try_rewards_of_tasks(rewards, rows, prefilled, findings, begin)
+            max_failure_rate = recipe.flat.reward_max_failure_rate
+            findings.figures |= try_rewards_of_tasks(
+                rewards, rows, prefilled, findings, begin, max_failure_rate
+            )
     except ValueError as error:
         findings.problem(error, "reward_funcs")
     if num_samples and tokenizer is not None and findings.sound:

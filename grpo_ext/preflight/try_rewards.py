@@ -48,6 +48,7 @@ def try_rewards_of_tasks(
     prefilled: bool,
     findings: Findings,
     begin: Begin | None = None,
+    max_failure_rate: float = Guard.max_failure_rate,
 ) -> dict[str, Any]:
     """Try the rewards of each task on the first row of the task.
 
@@ -57,6 +58,7 @@ def try_rewards_of_tasks(
         prefilled: see `try_rewards`.
         findings: receives the problems and notes.
         begin: the function that starts episodes; see `try_rewards`.
+        max_failure_rate: see `try_rewards`.
 
     Returns:
         The figures `{"rewards": trial}`, where a trial is the result of `try_rewards`. They are
@@ -65,14 +67,15 @@ def try_rewards_of_tasks(
     """
     several_environments = TASK in rows[0] and ENVIRONMENT in rows[0]
     if not several_environments and not any(tasks_of(reward) for reward in rewards):
-        return {"rewards": try_rewards(rewards, rows[0], prefilled, findings, begin)}
+        trial = try_rewards(rewards, rows[0], prefilled, findings, begin, max_failure_rate)
+        return {"rewards": trial}
     first_rows: dict[str, Row] = {}
     for row in rows:
         first_rows.setdefault(str(row[TASK]), row)
     trials = {}
     for task, row in first_rows.items():
         of_task = [reward for reward in rewards if task in (tasks_of(reward) or (task,))]
-        trials[task] = try_rewards(of_task, row, prefilled, findings, begin)
+        trials[task] = try_rewards(of_task, row, prefilled, findings, begin, max_failure_rate)
     if len(trials) == 1:
         return {"rewards": trials[task]}
     return {"rewards_by_task": trials}
@@ -89,6 +92,7 @@ def try_rewards(
     prefilled: bool,
     findings: Findings,
     begin: Begin | None = None,
+    max_failure_rate: float = Guard.max_failure_rate,
 ) -> dict[str, Any]:
     """Score three made-up completions of a row with each reward.
 
@@ -103,6 +107,8 @@ def try_rewards(
         findings: receives the problems and notes.
         begin: the function that starts an episode for each completion, which becomes its first
             turn; `None`: no episodes.
+        max_failure_rate: the share of failures above which training ends,
+            `reward_max_failure_rate`, for a note.
 
     Returns:
         `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0], ...}}`, with
@@ -126,7 +132,7 @@ def try_rewards(
     for guard in guard_rewards(tried, timeout=PATIENCE, max_failure_rate=1.0):
         if not isinstance(guard, Guard):  # a reward model
             continue
-        scores = score_until(guard, completions, row, until, findings)
+        scores = score_until(guard, completions, row, until, findings, max_failure_rate)
         all_scores[guard.name] = [*scores, None, None, None][: len(texts)]
         if begin is None:
             warning = constant_warning(guard, scores)
@@ -176,7 +182,12 @@ def made_up(text: str, row: Row, begin: Begin | None) -> Completion:
 
 
 def score_until(
-    guard: Guard, completions: list[Completion], row: Row, until: float, findings: Findings
+    guard: Guard,
+    completions: list[Completion],
+    row: Row,
+    until: float,
+    findings: Findings,
+    max_failure_rate: float,
 ) -> list[Score]:
     """Score completions one after another until the time is up, and report failures.
 
@@ -189,6 +200,7 @@ def score_until(
         row: the row, with its prompt and columns.
         until: when to stop, by `time.monotonic`.
         findings: receives the problem or note.
+        max_failure_rate: the share of failures above which training ends.
     """
     # The trainer passes these to every reward in addition to the columns.
     extras = {
@@ -213,5 +225,11 @@ def score_until(
     elif guard.failed == len(scores):
         findings.problem(f"reward {guard.name!r} fails on every completion: {reason}", KEY)
     elif guard.failed:
-        findings.note(f"reward {guard.name!r} fails on some completions: {reason}", KEY)
+        findings.note(
+            f"reward {guard.name!r} fails on {guard.failed} of {len(scores)} made-up completions, "
+            "which get no score (- in the table). Training ends with a checkpoint if it fails on "
+            f"more than the share {max_failure_rate:g} of the completions "
+            f"(`reward_max_failure_rate`). The last failure: {reason}",
+            KEY,
+        )
     return scores

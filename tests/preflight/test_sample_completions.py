@@ -201,7 +201,8 @@ def test_more_failures_than_training_allows_are_a_problem(path, capsys):
 
     assert main([*words, "--reward_max_failure_rate", "0.8"]) == 0
     out = capsys.readouterr().out
-    assert "reward 'mostly_nan' fails on 3 of 4 sampled completions" in out
+    assert "reward 'mostly_nan' fails on 3 of 4 sampled completions, which get no score" in out
+    assert "if it fails on more than the share 0.8 (`reward_max_failure_rate`)" in out
 
 
 def test_completions_are_sampled_as_the_recipe_says(path):
