@@ -207,8 +207,8 @@ def print_samples(samples: Mapping[str, Any]) -> None:
         print(f"         {printable(name):{width}}  {mean}")
     if groups["differ"] is not None:
         print(
-            f"groups   {groups['differ']} of {groups['count']} have completions with different "
-            "rewards, which is what GRPO learns from"
+            f"groups   {groups['differ']} of {groups['count']} "
+            "have completions with different rewards, which is what GRPO learns from"
         )
 
 

@@ -249,10 +249,10 @@ def report_failures(guards: dict[str, Guard], findings: Findings, max_rate: floa
             )
         else:
             findings.note(
-                f"reward {name!r} fails on {guard.failed} of {guard.asked} sampled completions, "
-                "which get no score (- in the list). Training ends with a checkpoint if it fails "
-                f"on more than the share {max_rate:g} (`reward_max_failure_rate`). The last "
-                f"failure: {reason}",
+                f"reward {name!r} fails on {guard.failed} of {guard.asked} "
+                "sampled completions, which get no score (- in the list). Training ends with a "
+                f"checkpoint if it fails on more than the share {max_rate:g} "
+                f"(`reward_max_failure_rate`). The last failure: {reason}",
                 REWARDS,
             )
 
