@@ -203,8 +203,10 @@ def print_samples(samples: Mapping[str, Any]) -> None:
             print(f"         | {line}")
     width = max(map(len, samples["rewards"]), default=0)
     for name, spread in samples["rewards"].items():
-        mean = f"mean {spread['mean']:.3g}, std within a group {spread['std']:.3g}"
-        print(f"         {printable(name):{width}}  {mean}")
+        print(
+            f"         {printable(name):{width}}  mean {spread['mean']:.3g}, "
+            f"std within a group {spread['std']:.3g}"
+        )
     if groups["differ"] is not None:
         print(
             f"groups   {groups['differ']} of {groups['count']} "

@@ -228,8 +228,8 @@ def score_until(
         findings.note(
             f"reward {guard.name!r} fails on {guard.failed} of {len(scores)} "
             "made-up completions, which get no score (- in the table). Training ends with a "
-            f"checkpoint if it fails on more than the share {max_failure_rate:g} of the completions "
-            f"(`reward_max_failure_rate`). The last failure: {reason}",
+            f"checkpoint if it fails on more than the share {max_failure_rate:g} of the "
+            f"completions (`reward_max_failure_rate`). The last failure: {reason}",
             KEY,
         )
     return scores
