@@ -34,7 +34,7 @@ class MissingColumn(ValueError):
 
 @contextmanager
 def columns_named_in(key: str) -> Iterator[None]:
-    """Set `MissingColumn.key` to the recipe key that names the columns read in this context."""
+    """Set the `key` of a `MissingColumn` that is raised in this context."""
     try:
         yield
     except MissingColumn as error:
@@ -49,7 +49,7 @@ class CheckedRow(dict):
 
     Args:
         row: the columns of the data.
-        derived: the columns that the task derived from them, which replace those of the same name.
+        derived: columns that the task derives from the data; they replace columns of the same name.
     """
 
     def __init__(self, row: Row, derived: Row | None = None):

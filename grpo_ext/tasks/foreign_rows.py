@@ -43,7 +43,7 @@ TEXT_BYTES = 8  # per text in memory, in addition to its characters
 def check_rows(path: Path) -> None:
     """Check that reading a data file can neither fill the memory nor crash the process.
 
-    A file that is missing or damaged passes, because `datasets` then reports the error.
+    A missing file passes, and so do most damaged files, because `datasets` reports their errors.
 
     Raises:
         ValueError: if the file is not a regular file, or reading it is not safe.
@@ -185,7 +185,8 @@ def _is_deep(document: bytes) -> bool:
 def _check_arrow(path: Path) -> None:
     """Check that no table of an Arrow file is compressed.
 
-    `datasets` never writes compressed tables. Others are memory-mapped as they are on disk.
+    `datasets` never writes compressed tables. Uncompressed tables are memory-mapped, so they are no
+    larger in memory than on disk.
     """
     import pyarrow as pa
 
@@ -296,7 +297,7 @@ def _check_texts(path: Path, file: "ParquetFile", group: int, columns: list[str]
 
 
 def _text_bytes(array: Any) -> int:
-    """Return the total bytes of the dictionary-encoded texts in a pyarrow array."""
+    """Return the bytes that the dictionary-encoded texts in a pyarrow array take when decoded."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -22,7 +22,7 @@ TEST_SEEDS = 2**31  # seeds of held-out problems start here; seeds of training p
 
 
 def rows(generators: Sequence[Mapping[str, Any]], seed: int, test: bool) -> Iterator[dict]:
-    """Yield rows of all generators by their weights, until all are exhausted.
+    """Yield rows of generators that are drawn by weight, until all generators are exhausted.
 
     Args:
         generators: the name, weight and options of each generator.
@@ -77,7 +77,7 @@ def problems(name: str, options: dict[str, Any], seed: int, test: bool) -> Itera
 def row_of(name: str, options: dict[str, Any], problem: Mapping[str, Any]) -> dict:
     """Return the row of a problem.
 
-    Its `entry` contains everything that the problem's scorer reads, as a Python literal. JSON would
+    The `entry` contains everything that the problem's scorer reads, as a Python literal. JSON would
     turn tuples into lists, which some scorers judge differently.
     """
     metadata = {}

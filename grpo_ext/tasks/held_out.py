@@ -78,7 +78,7 @@ class HeldOutFilter:
 
         Args:
             count: number of rows.
-            other: "larger" or "smaller", the change of the share that divides the rows.
+            other: "larger" or "smaller", whichever share would divide the rows.
         """
         if count == 1:
             return ". Use more rows, or remove held_out_share."
@@ -101,13 +101,13 @@ def canonical(key: object) -> str:
 
     In a data set, a column of numbers becomes floats if any row has a float, and mappings get the
     keys of all rows, with null where a row lacks one. Whole floats are therefore written as
-    integers, and entries that are null are left out.
+    integers, and null entries of mappings are left out.
     """
     return json.dumps(normalized(key), ensure_ascii=True, sort_keys=True, default=str)
 
 
 def normalized(key: object) -> object:
-    """Return a copy of a key without null entries, and with whole floats as integers."""
+    """Copy a key without null entries in mappings, and with whole floats as integers."""
     if isinstance(key, Mapping):
         return {str(name): normalized(part) for name, part in key.items() if part is not None}
     if isinstance(key, list | tuple):

@@ -29,7 +29,7 @@ class Instructions(Task):
     """Requests for short texts with verifiable instructions, generated from a seed.
 
     Raises:
-        ValueError: if a field is out of range.
+        ValueError: if a field is out of range, or a kind is unknown.
     """
 
     name: ClassVar[str] = "instructions"

@@ -64,7 +64,7 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
 def repeated_counts(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """Return (tasks,) row counts in proportion to `shares`, without leaving out any row.
 
-    A task with a count above its size has its first rows repeated.
+    If a count exceeds the size of its task, the rows are repeated from the first.
 
     Args:
         sizes: (tasks,) number of rows of each task.

@@ -77,7 +77,8 @@ class Poem(Task):
     def keep(self, row: Row) -> bool:
         """Return whether a poem has the right size.
 
-        It must have 4 or 8 lines, and its given lines must all have 5 or all have 7 characters.
+        With its last line, given or not, it must have 4 or 8 lines. The given lines must all have 5
+        or all have 7 characters.
         """
         lines = self.columns(row)["lines"]
         if len(lines) + 1 not in COUNTS:

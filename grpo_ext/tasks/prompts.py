@@ -37,13 +37,13 @@ class Prompts(Task):
     from the prompt and becomes the column of this name.
 
     `user_prompt` is a template with columns of the row in braces, as in "{question} Answer
-    briefly."; `prompt_column` is then not read. `{choices:letters}` writes a list of options as
-    `A) ...`, `B) ...`, one on each line, and `{verses:lines}` a list without letters. White space
-    that an empty column leaves at the beginning or end of the prompt is removed.
+    briefly."; it replaces the prompt in `prompt_column`. `{choices:letters}` writes a list of
+    options as `A) ...`, `B) ...`, one on each line, and `{verses:lines}` a list without letters.
+    White space that an empty column leaves at the beginning or end of the prompt is removed.
 
     Raises:
         ValueError: if the braces of `user_prompt` do not match or, when rows are read, if a column
-            or the assistant's answer is missing.
+            or the assistant's answer is missing, or a prompt cannot be converted or formatted.
     """
 
     name: ClassVar[str] = "prompts"
@@ -149,7 +149,7 @@ def value_at(row: Row, path: str) -> Any:
     """Return a column or, for `column.key`, an entry of the mapping in a column.
 
     Raises:
-        ValueError: if the entry is missing.
+        ValueError: if the entry is missing or null.
     """
     if path in row or "." not in path:
         return row[path]

@@ -40,8 +40,8 @@ class ReasoningGym(Task):
     default) and options of the generator: `[gcd, {name: chain_sum, weight: 2, max_terms: 4}]`.
 
     Raises:
-        ValueError: if the package is missing or has another version, or a generator is unknown or
-            refuses its options.
+        ValueError: if the package is missing or has another version, no generator is named, or a
+            generator is unknown, repeated or refuses its options.
     """
 
     name: ClassVar[str] = "reasoning_gym"
@@ -133,10 +133,10 @@ def read_generator(values: dict[str, Any], configs: Mapping[str, type]) -> Gener
 
     Args:
         values: the entry: `name`, `weight` and options.
-        configs: the dataclass of the options of each known generator.
+        configs: the options dataclass of each known generator, by name.
 
     Raises:
-        ValueError: if the name or an option is unknown, or a value is refused.
+        ValueError: if the name is missing or unknown, an option is unknown, or a value is refused.
     """
     if "name" not in values:
         raise ValueError(

@@ -60,8 +60,9 @@ class LengthFilter:
         """Return for each row whether it stays, and update the counts and shortest lengths.
 
         Raises:
-            ValueError: with `max_prompt_tokens`, if prompts have images, whose tokens only the
-                model's processor knows; with `max_answer_tokens`, if there is no reference answer.
+            ValueError: with `max_prompt_tokens`, if prompts have images, because only the model's
+                processor can count their tokens; with `max_answer_tokens`, if a row has no
+                reference answer.
         """
         if not rows:
             return []

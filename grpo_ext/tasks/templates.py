@@ -47,7 +47,7 @@ def fill(template: str, row: Mapping[str, Any]) -> str:
 
 
 def literal(text: str) -> str:
-    """Return a text as a template writes it, with its braces doubled."""
+    """Escape a text for use in a template by doubling its braces."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
