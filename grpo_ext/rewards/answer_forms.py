@@ -52,7 +52,7 @@ def is_expanded(formula: str) -> bool:
 
 
 def is_factored(formula: str) -> bool:
-    """Return whether a formula is no sum, and has a factor that is a sum, as in `2(x + 3)`.
+    """Return whether a formula is not a sum, and has a factor that is a sum, as in `2(x + 3)`.
 
     No number or letter may divide all terms of such a factor: `(2x + 6)` is not factored.
     """

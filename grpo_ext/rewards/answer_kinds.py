@@ -1,8 +1,8 @@
 """Rewards for answers of one kind: a text, a choice, a number, a pattern, JSON.
 
-The answer is the last `<answer>` block, or else the whole completion without its thoughts, cut to
-100,000 characters. Choices and numbers are read from its last 5,000 characters. For mathematics
-there is `accuracy`.
+Except for `regex`, the answer is the last `<answer>` block, or else the whole completion without
+its thoughts, cut to 100,000 characters. Choices and numbers are read from its last 5,000
+characters. For mathematics, use `accuracy`.
 """
 
 import json

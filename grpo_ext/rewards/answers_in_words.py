@@ -33,7 +33,7 @@ _LONE_WORD = re.compile(r"[\s*().]*([A-Za-z]{1,30})[\s*().]*")
 
 
 def words_at_end(text: str, request: Request) -> str | None:
-    """Return the words that answer a question in the last sentence; `None` if there are none.
+    """Return the words in the last sentence that answer the question; `None` if there are none.
 
     For a question that expects yes or no, the whole last line is searched as well.
     """

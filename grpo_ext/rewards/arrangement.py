@@ -134,8 +134,8 @@ def without_own_indices(indexed: frozenset[str], gold: str, answer: str) -> str:
     r"""Remove names with subscripts that the answer made up, so that their order does not count.
 
     For example, return `3, 1` for `\lambda_1 = 3, \lambda_2 = 1`. The answer is returned unchanged
-    if the question uses that symbol with subscripts (`indexed` contains it), or if the gold answer
-    is ordered or uses other names.
+    if its names are not one symbol with several numbers, if the question uses that symbol with
+    subscripts (`indexed` contains it), or if the gold answer is ordered or uses other names.
     """
     actual = collection(answer)
     symbols = set()

@@ -145,7 +145,8 @@ def without_hypothesis(text: str, request: Request) -> str:
 def without_point(text: str, request: Request) -> str:
     """Remove the point that restates a value, as in `5, i.e. the point (0, 5)`.
 
-    It is kept if it does not have the value, or if the question asks for a point.
+    The point is kept if the value is not one of its coordinates, or if the question asks for a
+    point.
     """
     match = _POINT.search(text)
     if match is None or request.words & {"point", "coordinate", "pair"}:

@@ -73,7 +73,7 @@ _AND = re.compile(r"\band (?:then|so|hence|thus|therefore|thereby)\b(?= \$?[a-z]
 
 
 def with_conclusion(text: str, request: Request) -> str:
-    """Cut the last sentence with a value after the value that was asked for.
+    """Cut the last sentence that contains a value, right after the value that was asked for.
 
     The value is written in digits. Text that may change the answer, such as a new claim, is kept.
     """

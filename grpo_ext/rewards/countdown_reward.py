@@ -25,6 +25,9 @@ def fault(
 
     Returns:
         A sentence without a period at its end, or `None`.
+
+    Raises:
+        TypeError: if `target` or an entry of `nums` is not a number.
     """
     answer = first_answer(text)
     if answer is None:
@@ -37,7 +40,7 @@ def fault_of(
 ) -> str | None:
     """Return the reason why an expression is wrong, or `None` if it is correct.
 
-    The other arguments are the same as for `fault`.
+    The other arguments and the exceptions are the same as for `fault`.
     """
     goal = exact(target, "target")
     try:
@@ -86,7 +89,7 @@ def listing(numbers: Sequence[int | Fraction]) -> str:
 def readable(number: int | Fraction) -> str:
     """Format a number: exactly if that takes at most 20 characters, else to five digits.
 
-    For a number too large for a float, only its number of digits is given.
+    For a number too large for a float, return only how many digits its integer part has.
     """
     text = str(number)
     if len(text) <= 20:
@@ -130,7 +133,7 @@ def countdown(
 ) -> list[float]:
     """1 if the first <answer> uses every given number once and makes the target, else 0.
 
-    The reward reads the text to the left of the first `=`, which may have 1,000 characters. It
+    The reward reads the text to the left of the first `=`, up to 1,000 characters. It
     allows digits, `+ - * / ( ) .` and white space, but no signs in front of numbers. The value is
     computed exactly.
 

@@ -158,8 +158,8 @@ def has_symbol(formula: str) -> bool:
 def is_evidence(side: str, last: str) -> bool:
     """Return whether a side counts as part of the answer, so that the gold answer must equal it.
 
-    Such a side has no symbols, and the last side is a number. If that number is a decimal, the side
-    must have another value, not one that rounds to the decimal.
+    Such a side has no symbols, and the last side is a number. If that number is a decimal, a side
+    that rounds to it or cannot be evaluated does not count.
     """
     is_readable = not _UNREAD.search(side) and not _APPROXIMATE.search(side)
     if has_symbol(side) or not is_readable or not _VALUE.search(side):

@@ -187,8 +187,8 @@ def pairs_of_values(a: Any, b: Any) -> list[tuple[Any, Any]]:
 def values(found: Any, other: Any) -> list[Any]:
     """Return the value of `found` at each of `POINTS`; `None` where it has no finite value.
 
-    All are `None` if `found` or `other` is not a scalar expression. The value of a symbol depends
-    on the names of all symbols of both, so a symbol of both has the same value in both.
+    All are `None` if `found` or `other` is not a scalar expression. Symbols get their values in the
+    order of the names in both expressions, so a shared symbol has the same value in both.
     """
     from sympy import Expr, I
 

@@ -283,7 +283,7 @@ def computed_sides(sides: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def has_symbol(side: str) -> bool:
-    """Return whether a side has a symbol; the letters of its unit are none."""
+    """Return whether a side has a symbol; the letters of its unit do not count."""
     core, _ = split_unit(side)
     return _SYMBOL.search(core) is not None
 

@@ -13,7 +13,7 @@ class Explanation(NamedTuple):
 
 
 def clip(text: str) -> str:
-    """Cut a text of more than 80 characters to 60, followed by its full length."""
+    """Shorten a text of more than 80 characters to its first 60, followed by its full length."""
     if len(text) <= 80:
         return text
     return f"{text[:60]}... ({len(text)} characters)"

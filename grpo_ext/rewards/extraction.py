@@ -196,8 +196,8 @@ def boxed(text: str) -> str | None:
 def stated(text: str, in_words: bool = False) -> str | None:
     """Return the answer after the last `####` or "answer is"; `None` if it is withdrawn afterwards.
 
-    If another answer is stated afterwards, return that answer. Without such a mark, return the bold
-    text at the end or the last formula or number.
+    If it is withdrawn and another answer is stated after it, return that answer. Without such a
+    mark, return the bold text at the end, or else the last formula or number.
     """
     statements = list(_STATED.finditer(text))
     if not statements:

@@ -116,7 +116,7 @@ def numbers_in(text: str) -> list[int]:
 
 
 def power_cost(formula: str) -> int:
-    """Return an upper bound on the digits or terms of the powers in a formula.
+    """Return an estimate of the number of digits or terms of the powers in a formula.
 
     Factors, terms and operators add to the cost; only a power of a power multiplies it: `x^5 - x^4`
     costs 10, and `((2^9)^9)^9` costs 729. If a bracket with letters costs more than `MAX_EXPANDED`
@@ -157,7 +157,7 @@ def power_cost(formula: str) -> int:
 
 
 def exponent_size(exponent: str) -> int:
-    """Return the product of the numbers in an exponent, a bound on its value without powers."""
+    """Return the product of the numbers in an exponent, counting 0 as 1, to estimate its value."""
     size = 1
     for number in numbers_in(exponent):
         size *= max(number, 1)

@@ -4,7 +4,7 @@ Nine of its scorers pass the answer to `eval` or to sympy's parser, which calls 
 so with a part of the problem. Both come from outside, so a text must match the pattern of its
 scorer: lists of words and numbers, or formulas without texts, attributes and large powers. A power
 has an exponent of at most two digits, a fraction or a letter, and few powers have a power or a sum
-as their base, so that no number becomes large enough to fill time or memory.
+as their base, so that no number becomes large enough to exhaust time or memory.
 """
 
 import re
@@ -44,7 +44,7 @@ PROBLEMS: dict[str, tuple[str, re.Pattern[str]]] = {
 
 
 def may_score(generator: str, answer: str) -> bool:
-    """Return whether the scorer of a generator may get this answer."""
+    """Return whether it is safe to pass this answer to the scorer of a generator."""
     pattern = ANSWERS.get(generator)
     return pattern is None or matches(pattern, answer)
 

@@ -1,4 +1,4 @@
-"""Verifiable instructions: each check decides from the text alone whether one was followed.
+"""Verifiable instructions: each check decides from the text alone whether it follows one.
 
 Names and parameters are the same as in the columns `instruction_id_list` and `kwargs` of IFEval
 (arXiv 2311.07911). `startend:start_checker`, `detectable_format:json_keys` and

@@ -121,7 +121,7 @@ def model_at(url: str) -> str:
 
     Raises:
         ConnectionError: if the server does not respond.
-        ValueError: if `url` is not the URL of a server, the server asks for a key, or the response
+        ValueError: if `url` is not the URL of a server, the server requires a key, or the response
             is not a list of models with plain names.
     """
     check_server_url(url)

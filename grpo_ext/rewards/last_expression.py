@@ -224,8 +224,8 @@ def without_delimiters(formula: str) -> str:
 def last_formula(text: str) -> tuple[int, int] | None:
     """Return (start, end) of the last formula between math delimiters; `None` if there is none.
 
-    Formulas before it in the same list are included: `$x = 1$ and $x = 2$`. So are those with the
-    same unit behind them: `$t = 1$ s and $t = 3$ s`.
+    Formulas before it in the same list are included: `$x = 1$ and $x = 2$`. A list may repeat the
+    unit after each formula: `$t = 1$ s and $t = 3$ s`.
     """
     spans = delimited_spans(text, len(text))
     if not spans:

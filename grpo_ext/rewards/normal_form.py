@@ -61,7 +61,7 @@ def sides_of(text: str, *, in_words: bool) -> Iterator[str]:
 
 
 def without_zeros(token: str) -> str:
-    """Return a decimal in its shortest form, such as `0.75` for `.750`; other tokens unchanged."""
+    """Normalize a decimal, as in `0.75` for `.750`; return other tokens unchanged."""
     if "." not in token or not token.replace(".", "").isdecimal():
         return token
     integer, _, decimals = token.partition(".")

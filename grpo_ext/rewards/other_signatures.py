@@ -37,11 +37,11 @@ def imports_swift(error: BaseException | None) -> bool:
 
 
 def of_swift(orm: Callable) -> Callable:
-    """Return a reward that calls an object that was written for ms-swift.
+    """Return a reward that calls an object written for ms-swift.
 
-    The object gets the texts as its first argument, then the columns of the data set, and the
-    tokens of the texts as `response_token_ids`. If it does not take `**kwargs`, it gets only the
-    columns that it names.
+    The object gets the texts as its first argument and, by name, the columns of the data set, TRL's
+    other arguments, and the tokens of the texts as `response_token_ids`. If it does not take
+    `**kwargs`, it gets only the arguments that it names.
     """
     parameters = list(inspect.signature(orm).parameters.values())[1:]
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -71,7 +71,7 @@ def of_swift(orm: Callable) -> Callable:
 
 
 def of_verl(compute_score: Callable) -> Callable:
-    """Return a reward that calls a function that was written for verl, once for each completion.
+    """Return a reward that calls a function written for verl once for each completion.
 
     The reward reads verl's columns: `reward_model`, a mapping with `ground_truth` or the ground
     truth itself, and, where the data has them, `data_source` and `extra_info`. Options of the

@@ -133,7 +133,8 @@ def last_user_content(messages: Sequence[Any]) -> Any:
 def asked_unit(text: str) -> str | None:
     """Return the unit that a question asks for, such as `square feet`; `None` if it is unclear.
 
-    Beside units of area or volume, units of length count only if they come last, and then alone.
+    If the last unit is a square or cubic one, any other unit makes it unclear, unless that unit is
+    part of the last one. Otherwise square and cubic units are ignored.
     """
     units = _ASKED_UNIT.findall(text)
     if "£" in text:

@@ -54,8 +54,10 @@ def resolve_rewards(
         plugins: Python files that register rewards.
 
     Raises:
-        ValueError: if there is no spec, a spec is malformed, a name or option is unknown, a weight
-            is not a number within ±`LARGEST_WEIGHT`, or two rewards have the same metric name.
+        ValueError: if a plugin fails, there is no spec, a spec is malformed, a name or option is
+            unknown, an option has a wrong value, a weight is not a number within
+            ±`LARGEST_WEIGHT`, two rewards have the same metric name, or the trainer cannot call a
+            function.
         WeightsError: if `reward_weights` do not match the rewards.
     """
     for path in plugins:
@@ -88,7 +90,7 @@ def resolve(spec: Any) -> tuple[Any, Any]:
     """Return a spec's callable or reward-model id, and its weight (`None` if it has none).
 
     Raises:
-        ValueError: if the spec is malformed, or names no reward.
+        ValueError: if the spec is malformed, names no reward, or has invalid options.
     """
     if isinstance(spec, str):
         return find(spec, {}), None

@@ -70,7 +70,7 @@ def is_async(function: Callable) -> bool:
 
 
 def routine_of(function: Callable) -> Callable:
-    """Return the function behind a reward: partials are unwrapped, objects give `__call__`."""
+    """Return the function behind a reward: unwrap partials, and look up an object's `__call__`."""
     while isinstance(function, partial):
         function = function.func
     if inspect.isroutine(function) or inspect.isclass(function):
@@ -165,7 +165,7 @@ def misfit(value: Any, annotation: Any) -> str | None:
 
     Uses JSON rules: a list is accepted for a tuple, but a string is not accepted for a number. A
     value that JSON cannot represent must be an instance of the type. A type that pydantic does not
-    know accepts any value.
+    support accepts any value.
     """
     try:
         adapter = TypeAdapter(annotation, config=ConfigDict(strict=True, allow_inf_nan=False))

@@ -158,7 +158,7 @@ def top_relations(text: str) -> Iterator[str]:
 
 
 def without_builder(text: str) -> str:
-    r"""Return the condition of a set `\{x | x > 3\}`; any other text unchanged."""
+    r"""Return the condition of a set `\{x | x > 3\}`; return any other text unchanged."""
     match = _BUILDER.fullmatch(text)
     if match is None or not (is_name(match[1]) or MEMBER.search(match[1])):
         return text

@@ -193,8 +193,8 @@ def with_expected_texts(
 ) -> list[list[tuple[Question, str]]]:
     """Return the questions of each assert, each with the canonical text of the correct answer.
 
-    Literals are parsed in this process. Other right sides are evaluated in a sandbox without the
-    program. If one of them raises an error, or its value has no canonical text (for example, an
+    Literals are parsed in this process. Other expected values are evaluated in a sandbox without
+    the program. If one of them raises an error, or its value has no canonical text (for example, an
     object of a class), its question is replaced by a question about the whole condition.
 
     Args:
@@ -203,7 +203,7 @@ def with_expected_texts(
         start_by: the latest time for the sandbox to start, as for `run`.
 
     Raises:
-        TimeoutError: if the right sides are not evaluated within the limits.
+        TimeoutError: if the expected values are not evaluated within the limits.
         MachineFault: if the sandbox does not start.
     """
     sources = {question.expected for questions in asserts.tests for question in questions}

@@ -52,6 +52,9 @@ class Limits:
         seconds: wall-clock seconds for all inputs of a row together.
         megabytes: the limit of address space, and of memory if a cgroup can be created.
         isolated: whether to isolate the program; `False` runs it with the trainer's rights.
+
+    Raises:
+        ValueError: if `megabytes` is below `MIN_MEGABYTES`, or `seconds` is not positive.
     """
 
     seconds: float = 3.0

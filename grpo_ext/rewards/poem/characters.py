@@ -1,4 +1,4 @@
-"""The variants of a character, its readings in Mandarin and in 平水韵, its tones and its rhymes.
+"""Look up a character's variants, readings (in Mandarin and in 平水韵), tones and rhymes.
 
 The Mandarin readings come from pypinyin. The package data contain 平水韵 with its 106 groups, made
 by `tests/rewards/poem/build_rhyme_book.py`, and 中华新韵 (2005) with its 14 rhymes of modern finals.

@@ -76,7 +76,7 @@ def judge(
             (一三五不论).
 
     Raises:
-        ValueError: if there are not 4 or 8 lines.
+        ValueError: if there are not 4 or 8 lines, or `tones` or `rhyme_book` is unknown.
     """
     if isinstance(lines, str) or len(lines) not in COUNTS:
         given = "one string" if isinstance(lines, str) else f"{len(lines)} lines"
@@ -139,7 +139,7 @@ def best_form(line_tones: list[list[str]], candidates: Sequence[Form], strict: b
     Args:
         line_tones: for each line, the possible tones of each character.
         candidates: the forms to choose from.
-        strict: whether all places count as faults, or only the places that are not free.
+        strict: whether a wrong tone at a free place counts as a fault.
     """
 
     def count_faults(form: Form, strict: bool) -> int:

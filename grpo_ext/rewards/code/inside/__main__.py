@@ -6,7 +6,8 @@ It reads a job as JSON from its standard input, `{"program", "imports", "express
 "inputs", "seconds", "megabytes", "filter"}`, and answers each input with a frame on its standard
 output: a line of JSON, `{"status", "length"}`, followed by `length` bytes. These bytes are what the
 program printed or, if there are `expressions`, one line for each with its canonical text (`!` if it
-has none). `status` is the program's exit code, or null if it was killed at a limit.
+has none). `status` is the program's exit code, or null if it was killed at a limit; the remaining
+inputs are then skipped.
 
 This process is protected from the program, which cannot signal it, trace it, or write to its
 descriptors. The forked process writes a byte to READY_FD when its limits and its filter are in
