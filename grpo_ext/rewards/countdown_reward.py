@@ -133,9 +133,9 @@ def countdown(
 ) -> list[float]:
     """1 if the first <answer> uses every given number once and makes the target, else 0.
 
-    The reward reads the text to the left of the first `=`, up to 1,000 characters. It
-    allows digits, `+ - * / ( ) .` and white space, but no signs in front of numbers. The value is
-    computed exactly.
+    The reward reads the text to the left of the first `=`. It may have at most 1,000 characters:
+    digits, `+ - * / ( ) .` and white space, but no signs in front of numbers. The value is computed
+    exactly.
 
     Args:
         nums: the given numbers, a list for each row.
