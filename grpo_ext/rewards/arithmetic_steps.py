@@ -151,7 +151,7 @@ class Scanner:
         self.end_side()
 
     def end_side(self, link: str = "") -> None:
-        """Finish the current side and start a new one, joined by `link` (unrelated if empty)."""
+        """Finish the current side and start a new one; without a `link`, they are unrelated."""
         if self.left is not None:
             step = step_between(self.left, self.side, self.link)
             if step is not None:

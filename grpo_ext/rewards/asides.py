@@ -230,7 +230,7 @@ def without_rounded(match: re.Match[str]) -> str:
 
 
 def rounds(decimal: str, exact: str, factor: int = 1) -> bool:
-    """Return whether `decimal` is `factor` times an integer or fraction, rounded or truncated.
+    """Return whether `decimal` is `factor` times `exact`, rounded or truncated.
 
     Return `False` if `decimal` has no decimal places, `exact` is itself a decimal, or either text
     is longer than `MAX_DIGITS`.

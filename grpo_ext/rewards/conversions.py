@@ -39,7 +39,7 @@ def measured_text(text: str) -> str:
 
 
 def stated_quantities(text: str) -> frozenset[Quantity]:
-    """Return the quantities with a unit of measure, or prices in $, that a question states."""
+    """Return the quantities with units of measure and the prices in $ that a question states."""
     measures = _PRICE.findall(text)
     for match in _QUANTITY.finditer(measured_text(text)):
         measures.append(match[0].replace("-", " "))

@@ -183,7 +183,7 @@ def says_none(text: str) -> bool:
 
 
 def is_verdict(text: str) -> bool:
-    """Return whether an answer is yes, no, true or false; more text may follow punctuation."""
+    """Return whether an answer is yes, no, true or false, alone or before a punctuation mark."""
     return _VERDICT.match(text) is not None
 
 

@@ -109,7 +109,7 @@ class Task:
         raise NotImplementedError
 
     def held_out_key(self, row: Row) -> Any:
-        """Return a key that identifies a row's question, which `held_out_share` hashes.
+        """Return the key that `held_out_share` hashes, which identifies a row's question.
 
         The key is a number, a string, or a list or mapping of keys. Rows with the same key are held
         out together. The key should depend only on the data, so that rewording the prompt does not

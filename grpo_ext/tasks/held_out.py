@@ -97,7 +97,7 @@ class HeldOutFilter:
 
 
 def canonical(key: object) -> str:
-    """Return a key as text that does not depend on the other rows of its data set.
+    """Convert a key to a string that does not depend on the other rows of its data set.
 
     In a data set, a column of numbers becomes floats if any row has a float, and mappings get the
     keys of all rows, with null where a row lacks one. Whole floats are therefore written as

@@ -1,4 +1,4 @@
-"""Keep only rows whose prompt and reference answer are short enough, in tokens of a tokenizer."""
+"""Keep only rows whose prompt and reference answer have few enough tokens."""
 
 from __future__ import annotations
 

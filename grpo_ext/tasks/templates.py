@@ -7,7 +7,7 @@ from typing import Any
 
 
 class PromptFormatter(string.Formatter):
-    """Python's format strings with two formats for lists: `{choices:letters}` and `{verses:lines}`.
+    """Formats like `str.format`, with two formats for lists: `{choices:letters}`, `{verses:lines}`.
 
     `letters` writes an option on each line, as in `A) red`, and `lines` an entry on each line.
     """
@@ -28,7 +28,7 @@ class PromptFormatter(string.Formatter):
 
 
 def entries_of(value: object, format_spec: str) -> list[str]:
-    """Return the entries of a list as texts.
+    """Return the entries of a list as strings.
 
     Raises:
         ValueError: if the value is not a list.

@@ -72,7 +72,7 @@ class Limits:
 
     @property
     def start_seconds(self) -> float:
-        """The seconds allowed for evaluating right sides and starting the sandbox."""
+        """The seconds allowed for evaluating expected values and starting the sandbox."""
         return max(MIN_START_SECONDS, START_SHARE * self.seconds)
 
     @property

@@ -27,7 +27,7 @@ def canonical(value: Any, expected: bool = False) -> str:
             there, because its equality depends on the other operand.
 
     Raises:
-        NotPlain: if the value is anything else.
+        NotPlain: if the value is anything else, or is or contains NaN.
         RecursionError: if the value contains itself.
     """
     if value is None:
