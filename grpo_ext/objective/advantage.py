@@ -306,7 +306,7 @@ def turn_advantages(
     As in process supervision (DeepSeekMath, section 4.1.3), a turn is credited with the rewards
     from that turn on. Here they are summed first and then normalized over the episodes of the group
     that have a turn k. Single-turn episodes get the same advantages as from `group_advantages`. The
-    formula above for A is the one of `scale_rewards: group`.
+    formula for A is that of `scale_rewards: group`.
 
     Args:
         rewards: (B,), the weighted sums for whole episodes; NaN marks an episode without a score.
@@ -392,9 +392,8 @@ def normalized_then_summed(rewards: Tensor, weights: Tensor) -> Tensor:
 
     Like TRL, center each reward and divide it by its std within the group, then center the weighted
     sum and divide it by its std over the batch. Both are sample stds (n - 1). In a group of equal
-    weighted sums all advantages are exactly 0. Takes rewards (N, G, R) and weights (R,), and
-    returns advantages (N, G); NaN for a completion that no reward scored, if another one in its
-    group was scored.
+    weighted sums all advantages are exactly 0; in any other group, a completion that no reward
+    scored gets NaN. Takes rewards (N, G, R) and weights (R,), and returns advantages (N, G).
     """
     import torch
 

@@ -98,9 +98,9 @@ def memory_for(rows: int, width: int) -> Tensor:
 
 
 def give_back(memory: Tensor) -> None:
-    """Keep `memory` for `memory_for` to reuse, if it is larger than what is already kept.
+    """Store `memory`, so that `memory_for` can reuse it, if it is larger than the stored memory.
 
-    Memory from `torch.inference_mode` is not kept.
+    Memory from `torch.inference_mode` is not stored.
     """
     if memory.is_inference():  # only `torch.inference_mode` can write to it
         return
@@ -110,7 +110,7 @@ def give_back(memory: Tensor) -> None:
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add `a @ b` to `total` in place. `total` must be float32, and the product is summed in it."""
+    """Add `a @ b` in place to `total`, which must be float32; all sums are float32, too."""
     if total.is_cuda and a.dtype != torch.float32:
         torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
     else:

@@ -414,8 +414,8 @@ def vespo_weight(x: LossInputs) -> Tensor:
 
     k and lambda depend on whether A >= 0, so the result has the shape of the advantages, (B, 1) or
     (B, T). With a separate sampler, W includes the sampler's ratio. log W and the log of the
-    sampler's ratio are clamped to [log 1e-8, 20], and the log ratio of each token to [-20, 20]. The
-    result has no gradient, and is 0 where it would not be finite.
+    sampler's ratio are clamped to [log 1e-8, 20], the log ratio of each token to [-20, 20], and
+    lambda to at least 1e-4. The result has no gradient, and is 0 where it would not be finite.
     """
     options = x.options
     lowest = math.log(1e-8)

@@ -122,8 +122,8 @@ class Recorder:
         """Stop recording the rows that have ended.
 
         Args:
-            input_ids: (b, P + t), the tokens of these rows so far, including those drawn last.
-            rows: the indices of the rows that continue.
+            input_ids: (b, P + t), the tokens so far, including those of the rows that have ended.
+            rows: (n,), the indices of the rows of `input_ids` that continue.
         """
         self._drawn(input_ids[:, -1])
         self._rows = self._rows[rows]

@@ -95,8 +95,8 @@ def resolve_sampling(
             can be scored.
 
     Raises:
-        SamplingError: if a field and `generation_kwargs` contradict each other, a value is out of
-            range, or the samples cannot be scored exactly.
+        SamplingError: if a field and `generation_kwargs` contradict each other, decoding is greedy,
+            a value is not a number or out of range, or the samples cannot be scored exactly.
     """
     overrides = dict(generation_kwargs or {})
     for name, value in overrides.items():
