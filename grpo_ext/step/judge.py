@@ -246,8 +246,8 @@ def outcome_order(names: Sequence[str], weights: Sequence[float], metric: str | 
 
     `outcome_index` comes first, then the other rewards in descending order of weight, skipping
     weight 0. `group_outcomes` chooses among them. If each task has rewards that score only its own
-    rows, each group is thus judged by the reward of its task with the largest weight or, in the
-    task of the reward `metric`, by that reward.
+    rows, each group is thus judged by a reward of its task: by `metric` if that is one of them,
+    otherwise by the one with the largest weight.
 
     Args:
         names: the names of the rewards.

@@ -1,6 +1,6 @@
 """Metrics of micro-batches and generations, merged into one value per step.
 
-TRL communicates between ranks six to eight times per micro-batch only to log. Here each rank
+TRL communicates between ranks six to eight times per micro-batch just to log. Here each rank
 records sums and extremes on its device, and one collective call at the end of the step merges them.
 """
 

@@ -135,13 +135,13 @@ class Scored:
         return self.advantages
 
     def take(self, rows: Tensor, most: int | None = None, trim: bool = True) -> Scored:
-        """Return some rows in the given order, cut to their longest prompt and completion.
+        """Return some rows in the given order, by default cut to their longest sequences.
 
         Args:
             rows: the row indices, (b,).
             most: the maximum number of completion tokens to keep; `None` keeps all.
-            trim: whether to cut columns that are masked in all of these rows, but at least one
-                prompt and one completion column stays.
+            trim: whether to cut columns that are masked in all of these rows. At least one column
+                of the prompt and one of the completion remain.
 
         Raises:
             ValueError: if the table has model inputs.
@@ -198,7 +198,7 @@ class Scored:
         return replace(self, **columns, model_inputs=inputs)
 
     def without(self, left_out: Tensor) -> Scored:
-        """Return a copy of the table in which some rows count neither in the loss nor its divisors.
+        """Return a copy in which some rows count neither in the loss nor in its divisors.
 
         `left_out` is a bool mask (B,) of these rows.
         """
@@ -404,6 +404,6 @@ class Ranks:
         return bool(self.total(flag) > 0)
 
     def own_slice(self, rows: int) -> slice:
-        """Return this rank's slice of `rows` rows, a multiple of the number of ranks."""
+        """Return this rank's slice of `rows` rows; `rows` must be a multiple of `count`."""
         share = rows // self.count
         return slice(self.index * share, (self.index + 1) * share)
