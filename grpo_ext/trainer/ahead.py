@@ -39,11 +39,11 @@ class Ahead:
             self._arrived = self.sampler.collect()
 
     def take(self, step: int) -> Generation | None:
-        """Wait for the requested generation, and return it once; `None` if none is for this step.
+        """Wait for the requested generation, and return it; `None` if there is none for `step`.
 
-        After a failure the current generation is redone, so the one requested ahead belongs to a
-        later step. If `None` is returned, unfinished completions are discarded, because their
-        prompts will be requested again.
+        It is returned only once. After a failure the current generation is redone, so the one
+        requested ahead belongs to a later step. If `None` is returned, unfinished completions are
+        discarded, because their prompts will be requested again.
         """
         self.wait()
         generation = self._arrived if self.due == step else None

@@ -80,8 +80,8 @@ def evaluate_policy(
         decoding: the decoding settings.
         eval_dataset: a data set, a mapping of named data sets, the name of one of the trainer's
             data sets, or `None` for all of them.
-        prefix: prepended to the names of the metrics; for a named data set, `_` and its name are
-            appended to it.
+        prefix: prepended to the names of the metrics; for a mapping, `_` and the name of each data
+            set are appended to it.
 
     Returns:
         The metrics; all names start with `{prefix}_`: each reward's mean; `length`; for the outcome
@@ -93,6 +93,8 @@ def evaluate_policy(
 
     Raises:
         ValueError: if the name is unknown, there is no data set, or a data set has no rows.
+        EnvironmentFailure, RewardFailure: on all ranks, if an environment or a reward failed too
+            often.
     """
     datasets = trainer.eval_dataset if eval_dataset is None else eval_dataset
     if isinstance(datasets, str):

@@ -104,7 +104,11 @@ class Generations:
         self._said_shut_out = False
 
     def made_by_trl(self, rows: list[Row], table: dict[str, Any]) -> Judged:
-        """Return the judged completions of a table that TRL has generated."""
+        """Return the judged completions of a table that TRL has generated.
+
+        Raises:
+            RewardFailure: on all ranks, if a reward failed too often.
+        """
         self.judge.count_failures()
         failed = self.judge.failures(len(rows))
         judged = scored_by_trl(
@@ -414,7 +418,7 @@ class Generations:
         )
 
     def _limit(self, episodes: list[Episode]) -> None:
-        """Limit episodes to the engine's context; warn once if some have no room for a token.
+        """Limit episodes to the room after their prompts; warn once if some have no room at all.
 
         Raises:
             ValueError: on all ranks, if no episode of any rank has room for a token.
@@ -455,7 +459,7 @@ class Generations:
     def ask(self, rows: list[Row], due: int) -> None:
         """Request completions of this rank's rows for step `due`, sampled by the current weights.
 
-        If there are neither rows nor completions in progress, nothing is sampled.
+        If there are neither rows nor unfinished completions, nothing is sampled.
         """
         request = None
         if rows or self.ahead.sampler.has_unfinished:

@@ -1,8 +1,8 @@
 """Detect runs that learn nothing: no advantages, no gradients, or weights that never changed.
 
-The whole run is watched, from its first step to its last. A run in which one of the three never
-occurred learnt nothing, whatever its other metrics say. `verdict` says which one is missing, for
-the last lines of the output, the model card and the exit status.
+The whole run is watched, from its first step to its last. A run that never had an advantage, never
+had a gradient or never changed a weight learnt nothing, whatever its other metrics say. `verdict`
+says what is missing, for the last lines of the output, the model card and the exit status.
 """
 
 from dataclasses import dataclass, field

@@ -75,8 +75,8 @@ def model_size_of(trainer: Trainer) -> ModelSize | None:
 def mean_prompt_tokens(trainer: Trainer) -> int | None:
     """Return the mean length of the first prompts in tokens.
 
-    Return `None` if the data set is a stream, is empty or has no column `prompt`, with a multimodal
-    processor, and if an `environment_factory` or a `rollout_func` may change the prompts.
+    Return `None` if the data set is a stream, is empty or has no column `prompt`, if the processor
+    is multimodal, or if an `environment_factory` or a `rollout_func` may change the prompts.
     """
     rows = trainer.train_dataset
     if not isinstance(rows, Dataset) or len(rows) == 0 or "prompt" not in rows.column_names:

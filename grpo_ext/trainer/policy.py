@@ -202,6 +202,10 @@ class PolicyUpdate:
             model: the wrapped model that is trained.
             batch: the micro-batch.
             accumulation: the number of micro-batches in the step, as the trainer counts them.
+
+        Raises:
+            EngineFailure: on all ranks, on the last micro-batch, if `deterministic` is true and the
+                log-probs of sampler and trainer differ.
         """
         trainer = self.trainer
         rows = batch.rows

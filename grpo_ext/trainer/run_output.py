@@ -66,9 +66,10 @@ class RunOutput(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Draw curves, write the model card and print gains; from Python, also the next command.
+        """Draw curves, write the model card, print gains and remarks, and suggest a next command.
 
-        Nothing is done if the run stopped before its last step.
+        Only a run started from Python gets the suggestion. Nothing is done if the run stopped
+        before its last step.
         """
         if not state.is_world_process_zero or state.global_step < state.max_steps:
             return
@@ -252,7 +253,7 @@ def first_lines(trainer: Trainer) -> str:
 
 
 def sharding(trainer: Trainer) -> str:
-    """Describe what of the model is trained, and how accelerate has sharded it."""
+    """Describe which part of the model is trained, and how the model is sharded."""
     adapter = adapter_of(trainer.model)
     beside = f"{adapter}, " if adapter else ""
     if trainer.is_deepspeed_enabled:

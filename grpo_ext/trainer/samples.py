@@ -51,7 +51,7 @@ class Samples:
         return [c for c in self.trainer.callback_handler.callbacks if hasattr(c, "on_samples")]
 
     def hand_out(self, judged: Judged) -> None:
-        """Pass each sample of one generation to all callbacks, unless none of them wants it.
+        """Pass each sample of one generation to all callbacks if at least one of them wants it.
 
         The samples are gathered from all ranks, in group order. All ranks must call it.
         """
@@ -123,7 +123,7 @@ class Samples:
         return columns
 
     def hand_out_evaluation(self, samples: list[Sample], rows: list[Row], name: str) -> None:
-        """Pass each sample of one evaluation to all callbacks, unless none of them wants it.
+        """Pass each sample of one evaluation to all callbacks if at least one of them wants it.
 
         Args:
             samples: the samples, the same number for each row and in the order of the rows; the

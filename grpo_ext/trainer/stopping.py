@@ -192,8 +192,10 @@ class Stopping(TrainerCallback):
             The output of `train`, with the `train_loss` of its metrics as `training_loss`.
 
         Raises:
+            CheckpointMismatch: see `Checkpoints.begin`.
             Interrupted: if a signal stopped the run.
-            NonFiniteSteps: if more than `max_skipped_steps` steps in a row had no finite gradient.
+            NonFiniteSteps: if more than `max_skipped_steps` steps in a row had no finite gradient,
+                or if DeepSpeed has taken such a step.
         """
         self._stop = None
         with self._signals:

@@ -63,7 +63,7 @@ class GRPOExtTrainer(GRPOTrainer):
         EngineFailure: likewise, if a vLLM server fails and does not recover, or the engine's
             weights differ from the trainer's.
         NonFiniteSteps: likewise, if more than `max_skipped_steps` steps in a row have no finite
-            gradient.
+            gradient; without a checkpoint, if DeepSpeed has taken such a step.
         Interrupted: likewise, on SIGTERM, SIGUSR1 or Ctrl-C; a script that does not catch it ends
             with exit code 75.
     """
@@ -115,10 +115,10 @@ class GRPOExtTrainer(GRPOTrainer):
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Like TRL's `train`; `True` resumes from the newest complete checkpoint in `output_dir`.
+        """Like TRL's `train`; `resume_from_checkpoint=True` uses the newest complete checkpoint.
 
-        If there is none, the run starts from scratch. If a reward, an environment or the sampler's
-        engine fails, a checkpoint is saved before the error is raised.
+        If `output_dir` has none, the run starts from scratch. If a reward, an environment or the
+        sampler's engine fails, a checkpoint is saved before the error is raised.
         """
         train = super().train
         self.accelerator.print(first_lines(self))
@@ -315,7 +315,7 @@ class GRPOExtTrainer(GRPOTrainer):
 
     @property
     def learnt_nothing(self) -> str | None:
-        """Why the run learned nothing; `None` if it learned something or has not ended yet."""
+        """Why the run learnt nothing; `None` if it learnt something or has not ended yet."""
         return self.parts.learning.verdict
 
     @property

@@ -38,7 +38,7 @@ def scored_by_trl(
     order: Sequence[int],
     failed: Tensor,
 ) -> Judged:
-    """Return the generation that TRL has just made and scored as a `Judged` record.
+    """Convert the generation that TRL has just made and scored to a `Judged` record.
 
     Its lists and table hold this rank's completions; its rewards and advantages cover all ranks.
 

@@ -32,8 +32,8 @@ class WeightSample:
     def shift(self, tensors: Mapping[str, Tensor]) -> float | None:
         """Return the norm of the change since the sample was taken, relative to the current norm.
 
-        Tensors that have no elements on this rank, or whose shape has changed, are left out. Return
-        `None` if no tensor is left, or if all elements are 0.
+        Tensors that are new or resized, or have no elements on this rank, are left out.
+        Return `None` if no tensor is left, or if all elements are 0.
         """
         change = 0.0
         size = 0.0
@@ -50,7 +50,7 @@ class WeightSample:
 def elements_of(tensor: Tensor) -> Tensor:
     """Return at most `ELEMENTS` evenly spaced elements of a tensor, copied to the CPU: (N,).
 
-    Of a sharded tensor, they are elements of this rank's part.
+    For a sharded tensor, the elements are from this rank's part.
     """
     flat = local(tensor.detach()).reshape(-1)
     stride = max(1, -(-flat.numel() // ELEMENTS))
