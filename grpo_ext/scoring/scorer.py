@@ -63,7 +63,7 @@ class Scorer:
 
         Raises:
             ValueError: if sampling was truncated, and a pass scored more or fewer positions than
-                its completions have tokens.
+                its completions have tokens; also see `check_packed`.
         """
         if table.model_inputs:
             head = self._head(table)
