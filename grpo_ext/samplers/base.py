@@ -140,7 +140,7 @@ class Sampler:
         self._request = None
 
     def load_weights(self, step: int) -> None:
-        """Load the trainer's weights after optimizer step `step`.
+        """Load the trainer's current weights, which are those of optimizer step `step`.
 
-        Does nothing if the sampler has no copy of its own.
+        Does nothing by default: a sampler without its own copy of the weights needs no update.
         """

@@ -198,11 +198,12 @@ def _refuse_unknown_kept_tokens(
 ) -> None:
     """Refuse options under which the trainer cannot recompute the tokens that the sampler kept.
 
-    Under these options, the trainer's weights are newer than the sampler's, or it runs no pass with
-    the sampler's weights.
+    Under these options, the trainer's weights are newer than the sampler's, or the trainer runs no
+    pass with the sampler's weights.
 
     Raises:
-        ValueError: if sampling is truncated, and the sampler does not return what it kept.
+        ValueError: if such an option is set, sampling is truncated, and the sampler is a separate
+            engine that does not return the tokens that it kept.
     """
     if abilities.returns_kept_tokens or not params.truncated or not abilities.separate_engine:
         return

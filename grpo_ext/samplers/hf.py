@@ -66,7 +66,7 @@ class HFSampler(Sampler):
         return Generation(request.prompt_ids, completion_ids, request.policy_step, logps, kept_sets)
 
     def _play(self, request: Request) -> Generation:
-        """Play the episodes of a request within as few calls of `generate` as possible."""
+        """Play the episodes of a request in as few calls of `generate` as possible."""
         if self._own_generate:
             return play_by_turns(request, self._turns)
         episodes = request.episodes

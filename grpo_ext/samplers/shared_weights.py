@@ -81,7 +81,7 @@ def mapped(fd: int, size: int, places: list[Place]) -> list[Tensor]:
 def no_hook(*args: object, **kwargs: object) -> None:
     """Do nothing; replaces a hook that is defined inside a function.
 
-    Sampling does not need such hooks, for example that of gradient checkpointing.
+    Sampling does not need such hooks. Gradient checkpointing, for example, adds one.
     """
 
 

@@ -225,7 +225,7 @@ class ServerClient(ServerConnection):
         return answer_of(prompts, responses)
 
     def _num_kept(self, settings: dict[str, Any]) -> int:
-        """Return how many tokens truncation keeps at a position, apart from ties."""
+        """Return how many kept tokens a response may contain per position, apart from ties."""
         return settings.get("top_k", 0) if self.returns_kept else 0
 
     @contextmanager
@@ -251,7 +251,7 @@ class ServerClient(ServerConnection):
     def room_for(self, request: Request, sampling: dict[str, Any]) -> AbstractContextManager[None]:
         """Within the context, accept responses as large as any one turn of the episodes needs.
 
-        `sampling` has the options of each turn's request.
+        `sampling` contains the options of each turn's request.
         """
         num_tokens = 0
         for ids, episode in zip(request.prompt_ids, request.episodes, strict=True):
