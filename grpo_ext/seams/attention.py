@@ -1,9 +1,9 @@
 """Attention in float32, or on a CPU in float64, for queries, keys and values in a half type.
 
-Registered with transformers as an attention implementation of its own. The order of its summands
-differs between a token with a cache, a whole row and a packed row. In float32 that moves some
-results in 10,000 across a border between two numbers of bfloat16, and all later layers see another
-number; in float64 it moves none.
+It is registered with transformers as an attention implementation of its own. Attention adds its
+terms in a different order for a token with a cache, a whole row and a packed row. In float32, some
+results in 10,000 are therefore rounded to a different bfloat16 number, which changes the inputs of
+all later layers; in float64, none are.
 """
 
 from typing import Any
@@ -65,9 +65,9 @@ def attend(
 
 
 class _InFloat64(torch.autograd.Function):
-    """Attention in float64; its backward pass, which would take most of the time, is float32.
+    """Attention in float64, with a backward pass that computes the attention again in float32.
 
-    The backward pass computes the attention again in float32.
+    A backward pass in float64 would take most of the time.
     """
 
     @staticmethod
@@ -102,7 +102,7 @@ AttentionMaskInterface.register(SDPA_IN_FP32, sdpa_mask)
 
 
 def why_not_attention_in_fp32(model: PreTrainedModel) -> str | None:
-    """Return why a model cannot have its attention in float32; `None` if it can.
+    """Return why a model cannot compute its attention in float32; `None` if it can.
 
     Args:
         model: the model, without adapters and wrappers.

@@ -55,7 +55,7 @@ def replaced(owner: object, **attributes: Any) -> Iterator[None]:
 
 @contextmanager
 def fast_generation(model: torch.nn.Module) -> Iterator[None]:
-    """Make a model's `generate` read each distinct prompt once and drop rows that have ended.
+    """Within the context, make `generate` read each distinct prompt once and drop ended rows.
 
     The distribution is the same, and greedy decoding gives the same tokens. If our loop cannot
     decode as transformers would, transformers decodes instead, and a warning says why, once.

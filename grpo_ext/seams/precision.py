@@ -149,8 +149,8 @@ def dtype_of_layers(model: nn.Module) -> torch.dtype:
 def why_not_float32(model: PreTrainedModel) -> str | None:
     """Return why a model cannot add up its layers' results in float32; `None` if it can.
 
-    It can if autocast converts the input of each of its matrices, and its norms keep the dtype of
-    their input.
+    It can if it has a single part, its weights are not sharded, autocast converts the input of each
+    of its matrices, and its norms keep the dtype of their input.
     """
     inner = base_model(model)
     if inner.config.get_text_config() is not inner.config:

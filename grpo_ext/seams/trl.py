@@ -214,7 +214,7 @@ def calculate_rewards(
 def without_unscored_warnings(is_reported: Callable[[], bool]) -> Iterator[None]:
     """Within the context, drop what TRL logs if `is_reported` returns True.
 
-    While it computes rewards, TRL logs only a warning with a row that no reward has scored.
+    While TRL computes rewards, it logs only a warning about a row that no reward has scored.
 
     Args:
         is_reported: returns whether the user is told elsewhere why a row has no score. It is called
@@ -258,7 +258,7 @@ def keep_completions(
     All ranks must call it.
 
     Args:
-        trainer: the trainer that holds the table.
+        trainer: the trainer with the logs.
         prompts: the prompts of this rank, one per completion.
         completions: the completions of this rank.
         rewards: (B of all ranks, R).
