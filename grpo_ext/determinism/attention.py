@@ -48,7 +48,7 @@ def attention(
         attn_mask: broadcasts to (B, H, Q, K); bool, true for keys that are seen, or added to the
             scores. `None`: all keys are seen.
         dropout_p: must be 0.
-        is_causal: whether query i sees only the keys up to i.
+        is_causal: whether query i sees only the keys up to i; `attn_mask` is then ignored.
         scale: the factor of the scores; `None`: 1 / sqrt(D).
         enable_gqa: whether `key` and `value` may have fewer heads.
 
@@ -163,7 +163,7 @@ def _scores(query: Tensor, key: Tensor) -> Tensor:
 
 
 def rounded(x: Tensor, bits: int) -> Tensor:
-    """Round each row (..., D) to `bits` bits below its largest entry, in float32."""
+    """Round each row of `x` (..., D) to `bits` bits, counted from its largest entry; float32."""
     x = x.float()
     return to_multiples(x, power_below(x.abs().amax(-1, keepdim=True)), bits)
 
@@ -175,9 +175,10 @@ def power_below(x: Tensor) -> Tensor:
 
 
 def to_multiples(x: Tensor, unit: Tensor, bits: int) -> Tensor:
-    """Round `x`, float32 and below 2 `unit`, to multiples of 2^(1 - bits) `unit`, a power of two.
+    """Round `x`, a float32 tensor, to multiples of 2^(1 - bits) `unit`.
 
-    Adding a number whose last digit has that size, and subtracting it, rounds in two steps.
+    `unit` is a power of two, and abs(x) is below 2 `unit`. The function adds a number whose last
+    digit has the size of these multiples, and subtracts it again.
     """
     shift = unit * (3 * 2.0 ** (23 - bits))
     return (x + shift).sub_(shift)

@@ -46,7 +46,7 @@ class InvariantOperations(TorchFunctionMode):
 def deterministic_algorithms() -> Iterator[None]:
     """Let torch use only deterministic algorithms within the context, also in backward passes.
 
-    New memory is not filled, which torch would do to find reads of uninitialized memory.
+    torch would also fill new memory, to expose reads of uninitialized memory; this is turned off.
     """
     enabled = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
