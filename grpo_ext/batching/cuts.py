@@ -99,7 +99,10 @@ def even_cuts(costs: np.ndarray, num_pieces: int) -> list[int]:
 
 
 def _fill(costs: np.ndarray, bound: int) -> list[int]:
-    """Cut greedily: before each item, except the first, that lifts its piece above `bound`."""
+    """Return greedy cuts: a piece ends before the item that would lift its sum above `bound`.
+
+    There is no cut before the first item.
+    """
     cuts = []
     total = 0
     for position, cost in enumerate(costs.tolist()):
@@ -157,8 +160,8 @@ def length_chunks(
 ) -> list[Tensor]:
     """Split rows into chunks of similar length where this saves more padding than a call costs.
 
-    For rows sorted by length, finds the cuts that minimize the sum over chunks of
-    `rows x (per_row + longest) + call`.
+    The rows are sorted by length and cut so that the sum over chunks of
+    `rows x (per_row + longest) + call` is smallest.
 
     Args:
         lengths: (B,), the lengths of the completions, in tokens.
