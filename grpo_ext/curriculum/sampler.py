@@ -200,7 +200,7 @@ class PromptSupply:
         """Return the next `num` rows: first those that were put back, then new ones.
 
         Raises:
-            ValueError: if the data set is a stream, and a pass over it gives no row.
+            ValueError: if the data set is a stream, and a pass over it yields no row.
         """
         rows = self.waiting[:num]
         self.waiting = self.waiting[num:]
