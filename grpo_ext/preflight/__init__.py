@@ -1,4 +1,4 @@
-"""Check a run before its model is loaded: its rows, prompts, rewards, server and disk.
+"""Check, estimate and propose recipes before training: rows, prompts, rewards, memory and disk.
 
-These checks do not use the trainer.
+Nothing here uses the trainer.
 """

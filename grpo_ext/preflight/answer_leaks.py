@@ -21,8 +21,9 @@ AT_THE_END = 0.9  # share of prompts that end with the answer, above which it is
 def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) -> None:
     """Report prompts that contain the answer.
 
-    It is a problem if most prompts contain their own answer marked as in a solution, and a note if
-    most contain the answer in another way, or nearly all end with it.
+    It is a problem if most prompts contain their own answer, marked as in a solution. It is a note
+    if most contain the answer unmarked, or marked in a text that all prompts share, or if nearly
+    all prompts end with it and the answers differ.
 
     Args:
         rows: the rows, with their prompts.

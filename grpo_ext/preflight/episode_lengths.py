@@ -16,19 +16,20 @@ def check_episode_lengths(
 ) -> None:
     """Check that a second turn fits, and record how many turns do.
 
-    If no second turn fits, this is a problem if the environment answered a made-up turn, and
-    otherwise a note, because the model may not call a tool. It is also a note if no second turn
-    fits after a first turn of `turn_tokens`, or if answers are cut off. Nothing is checked if
+    A second turn that does not fit is a problem if the environment answered a made-up turn.
+    Otherwise it is a note, because the model may never call a tool. It is also a note if no second
+    turn fits after a first turn of `turn_tokens`, or if answers are cut off. Nothing is checked if
     episodes have one turn, or if there are no answers and no tools.
 
     Args:
         episode: any episode of the environment.
         room: maximum number of tokens of all turns and answers together.
         answers: the number of tokens of each answer to a made-up turn.
-        findings: receives the problem or the note, and the figure "episodes", in tokens: the room,
-            the lengths of the shortest and the longest answer, the length of the shortest possible
-            answer, the number of turns that fit with answers of mean length, and the length of
-            these turns. With several environments, it is in "episodes_by_environment".
+        findings: receives the problem or the note, and the figure "episodes": the room, the lengths
+            of the shortest and the longest answer, the length of the shortest possible answer, the
+            number of turns that fit between answers of mean length, and the length of these turns.
+            Lengths are in tokens. With several environments, the figure is in
+            "episodes_by_environment".
     """
     turns = episode.rules.turns
     turn_tokens = episode.rules.turn_tokens

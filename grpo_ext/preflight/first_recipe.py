@@ -1,7 +1,7 @@
 """Create a first recipe for a data file and a model.
 
 The prompt and the reward are chosen to suit the rows. The sizes and the learning rate are chosen to
-suit the model and this machine: the run should fit its memory and, on a CPU, take an evening.
+suit the model and this machine: the run should fit in memory and take at most an evening on a CPU.
 """
 
 from dataclasses import dataclass
@@ -95,7 +95,7 @@ class FirstRecipe:
 def recipe_of(
     proposal: Proposal, rows: list[Row], data: str, model: str, folder: str, lora: bool
 ) -> FirstRecipe:
-    """Return the recipe, with sizes that should fit this machine.
+    """Return the first recipe for a proposal, with sizes that should fit this machine.
 
     Args:
         proposal: the prompt and the reward.
@@ -298,7 +298,10 @@ def sizes(
 
 
 def fits_memory(recipe: Recipe, size: ModelSize) -> bool:
-    """Return whether a run is estimated to fit in GPU memory or, without a GPU, in free memory."""
+    """Return whether a run should need less than `MEMORY_SHARE` of the GPU memory or free RAM.
+
+    The free RAM counts only if there is no GPU. The estimate is for prompts of 512 tokens.
+    """
     memory = psutil.virtual_memory().available
     if torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory

@@ -118,7 +118,8 @@ def are_prompts(rows: Sequence[Row], findings: Findings) -> bool:
 def is_prompt(prompt: object) -> bool:
     """Return whether `prompt` is a non-empty string or a non-empty list of chat messages.
 
-    Each message must be a mapping with `role` and `content`, and the last content not empty.
+    Each message must be a mapping with `role` and `content`, and the last content must not be
+    empty.
     """
     if isinstance(prompt, str):
         return prompt != ""

@@ -82,7 +82,7 @@ def make_forecast(
         device_memory: the memory of one device in bytes; `None`: as on this machine.
 
     Raises:
-        FileNotFoundError: if there are no such training or held-out data.
+        FileNotFoundError: if the training data or the held-out data does not exist.
         ValueError: if the training rows do not fill a generation, or cannot be counted here.
     """
     v = recipe.flat

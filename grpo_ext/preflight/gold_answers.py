@@ -46,7 +46,7 @@ def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings)
 
     It is a note if some answers are empty, unreadable or scored 0, if all rows have the same
     answer, if most answers are too long for `exact`, or if prompts contain the answer in another
-    way. Only prompts are checked for rewards that are not one of `ANSWER_REWARDS`.
+    way. For rewards other than `ANSWER_REWARDS`, only the prompts are checked.
 
     Args:
         rows: the rows, with their prompts and all columns.
@@ -152,7 +152,7 @@ def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Fin
 
 
 def advice(reward: Reward) -> str:
-    """Return a sentence on what to write if a reward does not suit the gold answers."""
+    """Return advice on what to write if a reward does not suit the gold answers."""
     if reward.registration.name == "choice" and reward.options["first_index"] is None:
         return (
             " It needs letters. If the answers are the numbers of options, write {name: choice, "

@@ -1,4 +1,4 @@
-"""Add notes on bfloat16 and float16: their rounding, and float16 where nothing computes in it."""
+"""Add notes on the rounding of bfloat16 and float16, and on `fp16` where it does nothing."""
 
 import torch
 
@@ -14,8 +14,8 @@ def half_type_key(v: Values, on_gpu: bool) -> str | None:
 
     Args:
         v: the values of the recipe.
-        on_gpu: whether the run has a GPU, on which TRL sets `bf16: true` if nothing else is set,
-            and without which `fp16: true` does nothing.
+        on_gpu: whether the run uses a GPU. On a GPU, TRL sets `bf16: true` if neither `bf16` nor
+            `fp16` is set. Without a GPU, `fp16: true` does nothing.
     """
     if str(v["dtype"]).removeprefix("torch.") in HALF:
         return "dtype"
@@ -26,7 +26,7 @@ def half_type_key(v: Values, on_gpu: bool) -> str | None:
 
 
 def note_half_types(v: Values, findings: Findings) -> None:
-    """Note a half type, with the command that measures its rounding, and `fp16` on a CPU."""
+    """Add a note if the run computes in a half type, and a note if `fp16` does nothing on a CPU."""
     on_gpu = torch.accelerator.is_available() and not v["use_cpu"]
     if v["fp16"] and not on_gpu and sharding(v) == 0:
         findings.note(

@@ -1,4 +1,4 @@
-"""Check that TRL can multiply the head of a recipe's model in float32, if it is asked to."""
+"""Check that TRL can apply `cast_lm_head_to_fp32` to a recipe's model."""
 
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
@@ -11,7 +11,7 @@ KEY = "cast_lm_head_to_fp32"
 
 
 def check_head(v: Values, findings: Findings) -> None:
-    """Report `cast_lm_head_to_fp32` as a problem if TRL would fail on it while it starts.
+    """Report `cast_lm_head_to_fp32` as a problem if it would make TRL fail at the start.
 
     With tied embeddings, TRL looks for `model.model.embed_tokens`, which a model with an adapter
     does not have. Nothing is reported if the config of the model is not on this machine.

@@ -223,12 +223,12 @@ def check_completions(
     findings: Findings,
     num_samples: int,
 ) -> None:
-    """Check the prompts, and try environment and rewards on made-up and sampled completions.
+    """Check the prompts, and try the environment and rewards on made-up and sampled completions.
 
     Args:
         recipe: the recipe.
         rows: the first training rows; at least one.
-        tokenizer: the model's tokenizer; `None` if there is none.
+        tokenizer: the model's tokenizer; `None` if it cannot be loaded.
         rewards: the rewards that score them.
         findings: receives the problems, notes and figures.
         num_samples: number of completions that the model samples to try the rewards on.

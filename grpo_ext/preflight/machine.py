@@ -41,7 +41,7 @@ def check_machine(v: Values, findings: Findings) -> None:
 
 
 def check_processor(v: Values, findings: Findings) -> None:
-    """Add a note on bfloat16 if an x86 processor lacks AVX-512, which makes products slow."""
+    """Add a note on bfloat16 if the run uses an x86 processor without AVX-512, where it is slow."""
     import torch
 
     if torch.accelerator.is_available() and not v["use_cpu"]:

@@ -95,7 +95,9 @@ def estimate_on_gpu(recipe: Recipe, forecast: Forecast, gigabytes: float) -> OnG
 
 
 def find_remedies(recipe: Recipe, forecast: Forecast, size: ModelSize, room: int) -> list[Remedy]:
-    """Return the single changes that make the run fit, or else the first combination that does.
+    """Return the changes that make the run fit: at most one of each kind, or else a combination.
+
+    The list is empty if neither is enough.
 
     Args:
         recipe: the recipe.

@@ -59,7 +59,10 @@ def has_positions(name: str, rows: list[Row]) -> bool:
 
 
 def is_position(value: object, entries: object) -> bool:
-    """Return whether a value can be the number of a list's entry, counted from 0 or from 1."""
+    """Return whether `value` can be the position of an entry in a list, counted from 0 or 1.
+
+    Return `False` if `entries` is not a list.
+    """
     if isinstance(value, bool) or not isinstance(entries, list):
         return False
     return str(value).isdecimal() and int(str(value)) <= len(entries)

@@ -43,8 +43,8 @@ def question_of_pairs(rows: list[Row]) -> str:
 def language_pair(rows: list[Row]) -> tuple[str, str] | None:
     """Return the field of the source text and the column of its translation.
 
-    They are exactly two columns, or two keys of the column `translation`, that have language codes
-    as names. Return `None` if there are no such two.
+    The names of exactly two columns of strings, or of exactly two keys of the column `translation`,
+    must be language codes. Otherwise, return `None`.
     """
     columns = [name for name in rows[0] if name in LANGUAGES and is_text_column(rows, name)]
     if len(columns) == 2:
@@ -71,7 +71,7 @@ def is_identifier_column(rows: list[Row], name: str) -> bool:
 
 
 def has_answer(prompt: object) -> bool:
-    """Return whether a prompt is chat messages that end with a string of the assistant."""
+    """Return whether a prompt is chat messages that end with an assistant message of plain text."""
     if not isinstance(prompt, list) or not prompt or not isinstance(prompt[-1], dict):
         return False
     return ends_with_answer(prompt) and isinstance(prompt[-1].get("content"), str)

@@ -29,11 +29,12 @@ def judge_rows(
 ) -> None:
     """Check that prompts ask a question and have one answer each.
 
-    Problems: prompts that end with the assistant's message, rows with equal prompts but different
-    answers, identifiers, addresses or numbers in place of prompts, and several system messages.
-    Notes: rows with equal prompts that differ in other columns that a reward reads, and columns
-    that look like part of the question but that neither the prompt nor a reward uses. If a prompt
-    ends with the assistant's message, nothing else is checked.
+    It is a problem if any prompt ends with the assistant's message; nothing else is then checked.
+    It is a problem if most prompts are identifiers, addresses or numbers, contain several system
+    messages, or also belong to a row with a different answer. It is a note if fewer prompts contain
+    several system messages or belong to rows with different answers, if rows with equal prompts
+    differ in other columns that a reward reads, or if neither the prompts nor a reward use a column
+    that looks like part of the question. A column in braces in a system message is also reported.
 
     Args:
         rows: the rows, with their prompts and all columns.
@@ -202,7 +203,7 @@ def report_equal_prompts(
 
 
 def ambiguous_prompts(rows: Sequence[Row], columns: Sequence[str]) -> list[bool]:
-    """Return for each row whether another has the same prompt but different values in `columns`.
+    """Return for each row whether a row with the same prompt has different values in `columns`.
 
     Worked solutions differ only if their final answers do.
     """

@@ -35,7 +35,7 @@ def row_of_sample(rows: Rows, sample: Row) -> Row:
 
 
 def fits(row: Row, sample: Row) -> bool:
-    """Return whether a row has the columns of a sample and could begin its prompt.
+    """Return whether a row has the column values of a sample and could begin its prompt.
 
     The last message of the logged prompt may be longer, because `reset` can add to it. Columns of
     the episode are not compared, and neither are prompts that are plain strings.

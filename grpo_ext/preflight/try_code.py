@@ -85,13 +85,13 @@ def check_isolation(limits: Limits, findings: Findings) -> None:
 
 
 def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings) -> None:
-    """Add notes on tests that cannot be used or can be cheated, and on prompts without a function.
+    """Add notes on tests that are unusable or can be cheated, and on prompts that name no function.
 
     Prompts are noted if most of them name none of the functions that their tests call.
 
     Args:
         rows: the rows, with their `tests`.
-        refuses_cheatable: whether the reward leaves rows with such asserts unscored.
+        refuses_cheatable: whether the reward leaves rows with cheatable asserts unscored.
         findings: receives the notes.
     """
     unusable: list[str] = []

@@ -61,9 +61,9 @@ def try_rewards_of_tasks(
         max_failure_rate: see `try_rewards`.
 
     Returns:
-        The figures `{"rewards": trial}`, where a trial is the result of `try_rewards`. They are
-        `{"rewards_by_task": {"math": trial, ...}}` if the rows have several tasks and also name
-        environments, or if they have several tasks and a reward scores only some of them.
+        The figures `{"rewards": trial}`, where a trial is the result of `try_rewards`. If the rows
+        have several tasks, and also name environments or a reward scores only some of the tasks,
+        the figures are `{"rewards_by_task": {"math": trial, ...}}`.
     """
     several_environments = TASK in rows[0] and ENVIRONMENT in rows[0]
     if not several_environments and not any(tasks_of(reward) for reward in rewards):
