@@ -32,7 +32,8 @@ def check_arguments(
     """Check arguments built in Python by the same rules as recipes.
 
     Rules that depend on the model, its adapter or the data are skipped, because only a recipe names
-    these. A value that differs from its default counts as set.
+    these. A value that differs from its default counts as set. A value that fits its field only
+    after conversion is replaced in `args`, as by `field_problems`.
 
     Args:
         args: the arguments of the trainer.
@@ -56,7 +57,7 @@ def check_arguments(
 
 
 def argument_notes(args: GRPOExtConfig, num_processes: int) -> list[Problem]:
-    """Return notes on valid arguments whose values are odd; they are used as given."""
+    """Return notes on arguments with valid but odd values, which are used as given."""
     return notes_of(argument_values(args, set()), ARGUMENT_NOTES, num_processes)
 
 

@@ -160,7 +160,7 @@ def stop_tokens_that_are_no_ids(v: Values, _: int) -> Iterator[Problem]:
 
 
 def lengths_that_are_no_counts(v: Values, _: int) -> Iterator[Problem]:
-    """A limit of tokens must be positive: without one, engines end completions after 20 or 16."""
+    """A token limit must be a positive integer; without one, engines stop after 20 or 16 tokens."""
     options = v.generation_kwargs or {}
     for key in ("max_new_tokens", "max_tokens"):
         length = options.get(key)

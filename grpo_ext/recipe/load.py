@@ -1,8 +1,8 @@
 """Load recipes from YAML and the command line, and check their values.
 
 `load_recipe` reports all faults that can be found without a model, a GPU or the data, in one error.
-It imports neither TRL nor torch if their fields are known (see `grpo_ext.recipe.keys`), so a faulty
-recipe is refused fast. The dataclasses are built on demand, because TRL's depend on the machine:
+It imports neither TRL nor torch if TRL's fields are known (see `grpo_ext.recipe.keys`), so a faulty
+recipe is refused quickly. The dataclasses are built on demand, because TRL's depend on the machine:
 a `GRPOConfig` with bfloat16 cannot be built on a machine without a GPU.
 """
 

@@ -49,7 +49,7 @@ def weight_bytes(size: ModelSize, v: Values) -> int:
 
 
 def trained_bytes(size: ModelSize, v: Values) -> int:
-    """Return the size of a trained weight in bytes; 4 with an adapter, kept in float32 by peft."""
+    """Return the size of a trained weight in bytes; 4 with an adapter, which is in float32."""
     return 4 if v.use_peft else weight_bytes(size, v)
 
 
@@ -164,7 +164,7 @@ def longest_that_fits(
 def longest_completion(
     size: ModelSize, v: Values, batch: Batch, room: int, sharding: int = 0, prompt: int = 0
 ) -> int:
-    """Estimate as `longest_that_fits`, for one completion per micro-batch with checkpointing.
+    """Estimate `longest_that_fits` for one completion per micro-batch and with checkpointing.
 
     Args:
         size: the dimensions of the model.

@@ -49,9 +49,9 @@ def no_learning_rate(v: Values, _: int) -> Iterator[Problem]:
 
 
 def rounded_steps(v: Values, _: int) -> Iterator[Problem]:
-    """Most small steps of weights in a half type are rounded away, unless a copy is stepped.
+    """Most small updates of weights in a half type are lost to rounding.
 
-    An adapter's weights are in float32; DeepSpeed and FSDP step weights in float32.
+    An adapter's weights are in float32, and DeepSpeed and FSDP update weights in float32.
     """
     dtype = str(v.dtype).removeprefix("torch.")
     if v.use_peft or v.optim not in PLAIN_ADAM:

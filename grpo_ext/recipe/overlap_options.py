@@ -151,7 +151,7 @@ def has_top_k(v: Values) -> bool:
 
 
 def vllm_may_return_kept(v: Values) -> bool:
-    """Return whether vLLM can return the tokens that truncation kept, if its version can.
+    """Return whether vLLM can return the tokens that truncation kept, if its version supports it.
 
     It needs top_k, which bounds their number, and a GPU. A server is assumed to have a GPU until
     the trainer has connected to it.

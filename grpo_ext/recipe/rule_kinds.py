@@ -1,7 +1,7 @@
 """The kinds of rules that a recipe must pass, and the notes on it.
 
-A rule reads the `Values` of a recipe and yields its problems. Any function of that signature is a
-rule; the classes here are the rules that only need a predicate or a table.
+A rule reads the `Values` of a recipe and yields its problems. Any function with that signature is a
+rule; the classes here are for rules that need only a predicate or a table.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -51,7 +51,7 @@ class Values(dict[str, Any], Fields):
         return key in self.defaults
 
     def replaced(self, **values: Any) -> "Values":
-        """Return the same recipe with some values replaced."""
+        """Return a copy with some values replaced."""
         return Values({**self, **values}, self.defaults, self.unsound)
 
     if not TYPE_CHECKING:  # mypy knows the fields by name and type

@@ -79,7 +79,7 @@ def convert(key: str, value: Any, hint: object) -> Any:
 
 
 def choices(hint: object) -> list[Any]:
-    """Return the values of a `Literal`, or of each in a union; an empty list for other types."""
+    """Return the values of a `Literal`, or of all `Literal` types in a union; otherwise `[]`."""
     allowed: list[Any] = []
     for kind in (hint, *typing.get_args(hint)):
         if typing.get_origin(kind) is Literal:
