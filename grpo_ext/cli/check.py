@@ -177,7 +177,7 @@ def print_rewards(rewards: Mapping[str, Any], task: str = "") -> None:
 
 
 def has_equal_scores(figures: Mapping[str, Any]) -> bool:
-    """Return whether a reward gave the same score to all made-up completions."""
+    """Return whether a reward gave all made-up completions the same score, or scored none."""
     trials = [*figures.get("rewards_by_task", {}).values()]
     if figures.get("rewards"):
         trials.append(figures["rewards"])

@@ -147,7 +147,7 @@ def show_end(episode: "Episode", room: int, scores: dict[str, Any]) -> None:
 
     Args:
         episode: the episode.
-        room: the tokens that it could have.
+        room: the maximum number of tokens that it could have.
         scores: the score of each reward.
     """
     by_model = sum(episode.mask)
