@@ -39,8 +39,8 @@ def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool =
         prompts: whether to turn rows into examples.
 
     Raises:
-        ValueError, FileNotFoundError, ConnectionError: for the reasons of `Task.dataset` and
-            `with_environments`.
+        ValueError, FileNotFoundError, ConnectionError, OSError: for the reasons of `train_rows_of`
+            and `with_environments`.
     """
     if streaming is None:
         streaming = recipe.run.dataset_streaming
@@ -67,7 +67,7 @@ def eval_rows(recipe: Recipe, *, streaming: bool = False, prompts: bool = True) 
 
     Raises:
         ValueError: if the data has no held-out rows.
-        ValueError, FileNotFoundError, ConnectionError: for the reasons of `train_rows`.
+        ValueError, FileNotFoundError, ConnectionError, OSError: for the reasons of `train_rows`.
     """
     rows_by_task = {}
     for name, (task, options) in task_options(recipe).items():

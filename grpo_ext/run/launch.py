@@ -86,9 +86,9 @@ def launch_command(
 def threads_of(recipe: Recipe) -> int | None:
     """Return the number of threads per process for a recipe's model: 1 if it is tiny, else `None`.
 
-    With a tiny model, threads would wait for each other longer than they compute. On a machine the
-    number depends only on the model, because a run with another number of threads rounds sums
-    differently, and would not resume bit for bit. Returns `None` also with a GPU, if
+    With a tiny model, threads would wait for each other longer than they compute. On a given
+    machine, the number depends only on the model, because a run with another number of threads
+    rounds sums differently, and would not resume bit for bit. It is also `None` with a GPU, if
     `OMP_NUM_THREADS` is set, or if the size of the model is unknown.
     """
     if gpu_is_there() or "OMP_NUM_THREADS" in os.environ:
@@ -119,6 +119,9 @@ def launch(
         recipe: the recipe that `words` name.
         num_processes: replaces the number in the recipe's accelerate config.
         environment: additional environment variables.
+
+    Raises:
+        ValueError, OSError: for the reasons of `launch_command`.
     """
     command, launch_environment = launch_command(
         module,

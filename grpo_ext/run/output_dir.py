@@ -28,7 +28,7 @@ RUN_FILES = (
 def hold(folder: Path, seconds: float = 0.0) -> FileLock | None:
     """Lock a folder until the lock is released or the process ends; create the folder if needed.
 
-    On a file system that does not support locks, a lock is returned that locks nothing.
+    On a file system that does not support locks, the returned lock has no effect.
 
     Args:
         folder: the folder of a run.
@@ -80,7 +80,7 @@ def checkpoint_to_resume(recipe: Recipe, trainer: TransformersTrainer) -> str | 
     """Choose the checkpoint to resume from; without one, move the files of an earlier run aside.
 
     All ranks must call it; only the main process moves files. If a run continues with changed
-    values, a warning names them.
+    values, a warning names them. Supervised training neither moves files nor compares values.
 
     Returns:
         The checkpoint's folder; `True` for the newest one, which transformers finds; `None` to

@@ -68,6 +68,7 @@ def train_rows_of(
 
     Raises:
         ValueError, FileNotFoundError, ConnectionError: for the reasons of `Task.dataset`.
+        OSError: for the reasons of `row_filters`.
     """
     filters = row_filters(recipe, options, held_out=False)
     rows = task.dataset(
@@ -105,6 +106,7 @@ def eval_rows_of(
     Raises:
         ValueError: if the data set has no held-out rows.
         ValueError, FileNotFoundError, ConnectionError: for the reasons of `Task.dataset`.
+        OSError: for the reasons of `row_filters`.
     """
     name = options.eval_dataset_name or options.dataset_name
     if not can_hold_out(options) and is_unsplit(Path(str(name)).expanduser()):
@@ -151,6 +153,9 @@ def row_filters(recipe: Recipe, options: Options, held_out: bool) -> list[RowFil
         recipe: the whole recipe.
         options: the options of the task.
         held_out: whether to filter evaluation rows; otherwise training rows.
+
+    Raises:
+        OSError: if a length limit is set, and the model's tokenizer cannot be loaded.
     """
     filters: list[RowFilter] = []
     if options.held_out_share is not None:
