@@ -99,10 +99,9 @@ def training_command(words: list[str]) -> tuple[str, int] | None:
 
 
 def training_file(words: list[str]) -> tuple[str, int] | None:
-    """Return the project and number of words for a command with a Python file such as `grpo.py`.
+    """Return what `training_command` returns, for a command with a Python file such as `grpo.py`.
 
-    One of its options must be `config` or a known key. Returns `None` for any other command, like
-    `training_command`.
+    One of its options must be `config` or a known key. Returns `None` for any other command.
     """
     if words[0] in NOT_TRAINING:
         return None

@@ -54,7 +54,7 @@ def read_source(path: Path, project: str | None = None) -> Source:
 def refuse_other_methods(source: Source) -> None:
     """Raise `ValueError` if the settings are for a method other than GRPO.
 
-    Accepted are methods whose names the file does not set, and all verl estimators except `gae`.
+    All verl estimators except `gae` are accepted, and so is a method that the file does not name.
     """
     others = []
     rlhf_type = source.settings.get("rlhf_type")
@@ -72,7 +72,7 @@ def refuse_other_methods(source: Source) -> None:
 
 
 def names() -> str:
-    """Return the names of the projects as a list in words."""
+    """Return the names of the projects as a phrase such as `a, b or c`."""
     return f"{', '.join(PROJECTS[:-1])} or {PROJECTS[-1]}"
 
 

@@ -216,9 +216,9 @@ def write_adapter(draft: Draft) -> None:
 
 
 def write_all_sizes(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Write the batch, which keys of Megatron may set, and a default for a missing learning rate.
+    """Write the batch, and a default learning rate if none is set; return the batch.
 
-    Arguments, return value and errors are those of `translate`.
+    Keys of Megatron may set the batch sizes. Arguments and errors are those of `translate`.
     """
     if "learning_rate" not in draft.left and "lr" not in draft.left:
         draft.default("learning_rate", 1e-5, "ms-swift")
