@@ -420,7 +420,7 @@ class TimeLimit(TrainerCallback):
         budget: the time of the benchmark.
         reserve: the seconds of the budget that must remain after another step.
         pass_reserve: the seconds of the budget that must be left before each forward pass.
-        steps: the fewest steps after which the run may stop between two steps.
+        steps: the minimum number of steps before the run may stop between two steps.
     """
 
     def __init__(

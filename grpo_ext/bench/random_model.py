@@ -38,7 +38,8 @@ def has_weights(model: str) -> bool:
 def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return a model with the recipe's shape and random weights, and a tokenizer for it.
 
-    The model is in bfloat16 on the GPU, or in float32 on the CPU if the recipe sets `use_cpu`.
+    The model is in bfloat16 on the GPU, or in float32 on the CPU if the recipe sets `use_cpu` or
+    there is no GPU.
 
     Raises:
         ValueError: if the shape is not known and there is no config of the model on this machine.

@@ -349,7 +349,8 @@ def fastest_settings(config: str) -> Settings:
     The settings are returned by `Search.lines`, which is empty if the recipe's own are best.
 
     Raises:
-        ValueError: if the recipe cannot be used, a step takes too long, or no layout can be used.
+        ValueError: if the recipe cannot be used, a step takes too long, or no layout can be used or
+            fits into memory.
         FileNotFoundError: if there is no such recipe.
         KeyboardInterrupt: after Ctrl-C.
     """
