@@ -87,15 +87,15 @@ def attempts_downwards(
     operators: str,
     largest: int,
 ) -> list[tuple[int, str, str]]:
-    """Return (value, steps, equation) for each value that `chains` can make, in descending order.
+    """Return (value, steps, expression) for each value that `chains` can make, largest value first.
 
     Only values from 1 to `largest` are returned, or all values if none is in that range. For each
-    value, the equation that starts with the largest numbers is chosen.
+    value, the expression that starts with the largest numbers is chosen.
 
     Args:
         nums: the numbers.
         operators: the operators that may occur.
-        largest: the largest value, also of each step; ignored if no equation keeps to it.
+        largest: the largest value, also of each step; ignored if every expression exceeds it.
     """
     by_value = chains(nums, operators, largest)
     if not any(by_value):
@@ -114,7 +114,7 @@ def chains(
     operators: str,
     largest: int | None = None,
 ) -> dict[int, list[Chain]]:
-    """Return the equations that use each number once from left to right, by their value.
+    """Return the expressions that are computed from left to right with each number once, by value.
 
     A `Chain` is a pair such as `5 + 11 → 16 - 8 → 8` and `5 + 11 - 8`.
 
@@ -147,7 +147,7 @@ def chains(
 
 
 def numbers_of(chain: Chain) -> list[int]:
-    """Return the numbers of an equation of `chains`, in order."""
+    """Return the numbers of an expression of `chains`, in order."""
     _, equation = chain
     return list(map(int, re.findall(r"\d+", equation)))
 
@@ -249,7 +249,7 @@ def check_demonstrations(
 
 
 def expressions_around(nums: list[int], operators: str) -> dict[int, list[str]]:
-    """Return the equations of `chains` whose numbers are a rotation of `nums`, by their value."""
+    """Return the expressions of `chains` whose numbers are a rotation of `nums`, by their value."""
     rotations = []
     for start in range(len(nums)):
         rotations.append(nums[start:] + nums[:start])

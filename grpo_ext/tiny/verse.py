@@ -214,7 +214,7 @@ def draw_line(
     rng: random.Random,
     used: set[str],
 ) -> str:
-    """Draw a character from the urn of each tone, and return the characters as a text.
+    """Draw a character from the urn of each tone, and return the characters as a string.
 
     Args:
         urns: an urn for each tone.
