@@ -22,7 +22,7 @@ class Budget:
 
     Args:
         seconds: the length of the budget; unlimited by default.
-        clock: returns the current time in seconds.
+        clock: a function that returns the current time in seconds.
 
     Attributes:
         interrupted: whether Ctrl-C has ended the budget.

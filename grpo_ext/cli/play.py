@@ -132,7 +132,7 @@ def typed_turns(until_blank: bool) -> Iterator[str]:
 
 
 def show_messages(episode: "Episode") -> None:
-    """Print the turns as they were written, with their tokens, and the answers."""
+    """Print the turns as they were written, with their lengths in tokens, and the answers."""
     turns = iter(episode.turn_ids())
     for message in episode.messages:
         if message["role"] == "assistant":

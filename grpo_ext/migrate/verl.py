@@ -287,7 +287,7 @@ def write_intervals(draft: Draft, steps: int) -> None:
 
 
 def in_steps(setting: Setting | None, steps: int) -> int:
-    """Convert a setting from generations to optimizer steps; return 0 if its number is unknown.
+    """Convert a setting from generations to optimizer steps; return 0 if it is not a known integer.
 
     `steps` is the number of optimizer steps per generation.
     """

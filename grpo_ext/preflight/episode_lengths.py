@@ -85,8 +85,8 @@ def check_episode_lengths(
 def shortest_answers(episode: Episode) -> list[int]:
     """Return the numbers of tokens of the shortest possible answers of an environment.
 
-    These are a result of each tool and, if the environment answers turns or has no tools, a message
-    of the environment; each is cut down to `CUT_OFF`.
+    The answers are one result of each tool and, if the environment answers turns or has no tools,
+    one message of the environment, each cut down to `CUT_OFF`.
     """
     tools = episode.tokens.tools
     messages: list[Message] = []

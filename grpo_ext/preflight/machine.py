@@ -189,7 +189,7 @@ def returns_kept(line: VllmLine, base: str) -> bool:
     """Return whether the vLLM server at `base` returns the tokens that truncation kept.
 
     Raises:
-        ConnectionError: if it does not answer, or not in vLLM's format.
+        ConnectionError: if it does not respond, or its response is an error or lacks vLLM's format.
     """
     address = f"{base}/server_info?config_format=json"
     answer = line.ask("GET", address, None, SERVER_PATIENCE)

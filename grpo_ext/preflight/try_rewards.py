@@ -97,8 +97,8 @@ def try_rewards(
     """Score three made-up completions of a row with each reward.
 
     It is a problem if a reward fails on all of them, or expects a think tag that the prompt already
-    opens. A slow reward is only noted, because this machine may be busy. Equal scores are noted if
-    no completion is a turn of an episode.
+    opens. A slow reward is only noted, because this machine may be busy. Equal scores are noted
+    unless the completions are turns of episodes.
 
     Args:
         rewards: the rewards; those that are or load a model are noted but not tried.
