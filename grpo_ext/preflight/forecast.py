@@ -83,7 +83,8 @@ def make_forecast(
 
     Raises:
         FileNotFoundError: if the training data or the held-out data does not exist.
-        ValueError: if the training rows do not fill a generation, or cannot be counted here.
+        ValueError: if the training rows do not fill a generation or cannot be counted here, or if
+            the model has no layer that its adapter names.
     """
     v = recipe.flat
     if rows is None and not v["dataset_streaming"]:
@@ -170,6 +171,9 @@ def model_size(v: Values, model_config: ModelConfig) -> ModelSize | None:
 
     Return `None` if its config can be neither loaded nor found in `shapes.yaml`, if it is not a
     language model, or if its folder could block loading or fill the memory.
+
+    Raises:
+        ValueError: if the model has no layer that the adapter names.
     """
     name = v["model_name_or_path"]
     trust = bool(v["trust_remote_code"])
