@@ -46,7 +46,7 @@ class ThreadPool:
         """Run functions one after another in a thread, and return a future for each.
 
         Args:
-            works: the functions; if one returns a coroutine, its result is that of the coroutine.
+            works: the functions; a coroutine that one of them returns is awaited.
             seconds: time limit of all functions together. It begins once a thread is free.
 
         Returns:
@@ -85,7 +85,7 @@ class ThreadPool:
 
 
 def call_all(works: Sequence[Work], returned: Sequence[Future[Any]]) -> None:
-    """Call functions one after another until one of the futures of their results is cancelled."""
+    """Call functions one after another and set their futures; stop at a cancelled future."""
     for work, future in zip(works, returned, strict=True):
         if not future.set_running_or_notify_cancel():
             return
@@ -100,8 +100,8 @@ async def settle(result: Future[Any], returned: Future[Any], end: float) -> None
 
     Args:
         result: the future to set.
-        returned: the future of what the code returned; if it is not done, `result` raises
-            `TooLate`.
+        returned: the future with the value that the code returned; if it is not done, `result`
+            raises `TooLate`.
         end: the time limit of the coroutine, as a value of `time.monotonic`.
     """
     try:

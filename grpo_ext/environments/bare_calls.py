@@ -130,8 +130,8 @@ def bare_calls(
         ends: tokens that end a turn of the model.
 
     Raises:
-        ValueError: if the template does not write such turns, or ends them with an ordinary token
-            or with one that is not in `ends`.
+        ValueError: if the template does not write such turns, or ends them with a token that is
+            ordinary text or not in `ends`.
     """
     fields = parsed_fields(tokenizer)
     thought_field = next((name for name in THOUGHT_FIELDS if name in fields), "")

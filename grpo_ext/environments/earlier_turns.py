@@ -98,7 +98,7 @@ def sampled_turn(prompt: str) -> str:
 
 
 def options_of_thoughts(template: str) -> list[tuple[str, bool]]:
-    """Return the names in a template that contain `think` or `reason`, with each value to try.
+    """Return each name in a template that contains `think` or `reason`, with `True` and `False`.
 
     Some of them may not be options. `enable_thinking`, which can switch thoughts off, comes last.
     """
@@ -113,7 +113,7 @@ def end_of_turn(
     ends: Collection[int],
     answers_texts: bool,
 ) -> int:
-    """Return the token with which a template ends a turn of the model without calls.
+    """Return the token that a template writes at the end of a turn without calls.
 
     Args:
         written: writes messages with the chat template.

@@ -32,7 +32,7 @@ class Episode:
         rules: the rules of the episode.
         tokens: converts the prompt and answers to tokens.
         room: maximum number of tokens of all turns and answers together.
-        row: a row of the data set, whose `prompt` is a conversation.
+        row: a row of the data set; its `prompt` is a conversation.
         environment: the environment to play; `None`: `rules` create one.
         wait: whether to wait for `reset`; otherwise call `open` before anything else.
 
@@ -235,14 +235,14 @@ class Episode:
         """Pass a complete turn of the model to the environment, unless the episode ends with it.
 
         The episode ends if the turn fills the room without an end token (the environment's
-        `cut_off` then gets it), if it is `left_out` because the environment has already failed, or
-        if this is the last turn and it calls a tool, since the model could not read the result.
+        `cut_off` then gets it), if the environment has already failed (see `left_out`), or if this
+        is the last turn and it calls a tool, since the model could not read the result.
 
         Args:
             message: the turn as a chat message, with its tool calls.
             text: the whole text of the turn.
             stopped: whether the turn has its end token.
-            fault: the error that answers a turn whose call cannot be made; otherwise `None`.
+            fault: the error that answers a turn with an invalid call; otherwise `None`.
         """
         self.messages.append(message)
         self.turn_texts.append(text)
@@ -340,7 +340,7 @@ class Episode:
 
     @property
     def seconds(self) -> float:
-        """Seconds until `reset` and the answers returned, also of turns that were played again."""
+        """Seconds until `reset` and the answers returned, including those of replayed turns."""
         return self._retries.seconds + self.world.seconds
 
     def _replayed(self) -> Replay | None:
@@ -393,10 +393,11 @@ class Episode:
 
         The fields are `prompt`; `seed`; `messages`; `room` (the maximum number of tokens of all
         turns and answers); `turns` (the number of turns); `end` (why the episode ended);
-        `environment_time` (its `seconds`); and `ids_checksum` (a checksum of all tokens with those
-        of the prompt). Each turn in `messages` also has `counted_tokens`, the number of its tokens
-        in the loss; `earned`, its value from `gains`; and the fields of `TurnTokens.as_written`,
-        with which it can be played again. For a `single_turn`, the dict is empty.
+        `environment_time` (its `seconds`); and `ids_checksum` (a checksum of the tokens of the
+        prompt and the episode). Each turn in `messages` also has `counted_tokens`, the number of
+        its tokens in the loss; `earned`, its value from `gains`; and the fields of
+        `TurnTokens.as_written`, from which it can be replayed. For a `single_turn`, the dict is
+        empty.
 
         Args:
             weights: see `gains`; `None` leaves out `earned`.

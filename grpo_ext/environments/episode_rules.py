@@ -42,7 +42,7 @@ class EpisodeRules:
     threads: PositiveInt | None = None
     columns: tuple[str, ...] = COLUMNS  #: columns of an episode that rewards may read
     name: str = ""  #: name of the environment in messages
-    single_turn: bool = False  #: whether its rows have no environment, but others do
+    single_turn: bool = False  #: whether these rows have no environment while other rows do
     label: str = ""  #: name of its entry in `environments`; empty if all rows have this environment
 
     @cached_property
@@ -95,9 +95,9 @@ def episode_rules(environment: str | Mapping[str, Any], label: str = "") -> Epis
         label: the name of its entry in `environments`.
 
     Raises:
-        ValueError: for an unknown name or option, a value out of range, options that the class
-            refuses, a class with an option named like a key of `RULE_TYPES`, or an environment that
-            has neither `step` nor tools.
+        ValueError: for a missing or unknown name, an unknown option, a value out of range, options
+            that the class refuses, a class with an option named like a key of `RULE_TYPES`, or for
+            the reasons of `check_answers`.
     """
     if isinstance(environment, str):
         environment = {"name": environment}

@@ -76,7 +76,7 @@ class EnvironmentFailures:
         name: name of the environment in messages.
         max_failure_rate: the run ends if more than this share of the last 256 calls of a method
             failed; 1: never.
-        on_failure: what becomes of an episode whose environment fails, for the log.
+        on_failure: what happens to an episode whose environment fails; used only in log messages.
     """
 
     def __init__(self, name: str, max_failure_rate: float, on_failure: str = "train"):

@@ -41,13 +41,14 @@ def fitted_answer(
 
     A message that is cut off ends with `CUT_OFF`. Messages of an answer share its tokens evenly,
     and longer messages get the tokens that short ones do not need. No message is cut to less than
-    `CUT_OFF`, so an answer may still have more than `limit` tokens.
+    `CUT_OFF`, so an answer may still have more than `limit` tokens. If the template allows only one
+    call per turn, the results are joined into one message.
 
     Args:
         messages: the answer as chat messages.
         tokens: converts answers to tokens.
         ended: whether the model's turn has its end token.
-        limit: maximum number of tokens, with those of the template around the answer.
+        limit: maximum number of tokens, including those of the template around the answer.
     """
     answer = list(messages)
     try:

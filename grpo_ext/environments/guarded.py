@@ -142,7 +142,7 @@ class GuardedEnvironment:
         return results, False
 
     def cut_off(self, text: str) -> None:
-        """Pass the last turn, which was cut off, to the `cut_off` of the environment."""
+        """Pass the last turn, which was cut off, to the environment's `cut_off`."""
         if type(self.environment).cut_off is not Environment.cut_off:
             with self.rules.stopwatch:
                 self._answer_of("cut_off", text, lambda: self._note_cut_off(text))

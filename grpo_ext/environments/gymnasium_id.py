@@ -30,8 +30,8 @@ class GymnasiumEnvironment(SteppedEnvironment):
 
     Raises:
         ValueError: if Gymnasium is not installed, the environment has actions of another kind, the
-            number of words is not that of the actions, or two words are equal in lower case.
-            Errors of `gymnasium.make`, such as for an unknown id, are raised unchanged.
+            number of words differs from the number of actions, or two words are equal in lower
+            case. Errors of `gymnasium.make`, such as for an unknown id, are raised unchanged.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class GymnasiumEnvironment(SteppedEnvironment):
         """Return the action that a turn states in its answer tags, or else outside its thoughts.
 
         Raises:
-            InvalidAction: if it states none, or more than one.
+            InvalidAction: if it states no valid action, or more than one.
         """
         answer = (last_answer(text) or without_thoughts(text)).strip()
         if not self._is_numbered:

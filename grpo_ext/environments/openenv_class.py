@@ -23,9 +23,9 @@ class OpenEnvEnvironment(SteppedEnvironment):
     """An instance of a class with `reset` and `step`, such as a subclass of OpenEnv's Environment.
 
     The text in the answer tags of a turn, or else the turn without its thoughts, becomes an action.
-    If the action class has exactly one field without a default and that field is a text, the text
-    is its value; otherwise the text must be a JSON object of the fields. Without an action class,
-    `step` gets the whole turn.
+    If the action class has exactly one field without a default and its type is `str`, the text
+    becomes its value; otherwise the text must be a JSON object with the fields. Without an action
+    class, `step` gets the whole turn.
 
     Args:
         place: the class, as `package.module:Class` or `file.py:Class`.

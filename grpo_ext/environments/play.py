@@ -23,7 +23,7 @@ class PlayedEpisode:
 
     prompt: list[Message]  #: the prompt, with the text of `reset`
     messages: list[Message]  #: turns and answers
-    #: why it ended: `"environment"`, `"turns"`, `"failures"`; empty if the turns ran out before
+    #: why it ended: `"environment"`, `"turns"`, `"failures"`; empty if the turns ran out first
     end: End
     state: dict[str, Any]  #: the environment's state, as rewards read it
     counts: EpisodeCounts  #: turns, calls, failures, seconds

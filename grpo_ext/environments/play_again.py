@@ -94,7 +94,7 @@ class Replay:
         self._check(world, self._expected_opening in (None, self.opening))
 
     def hear(self, world: GuardedEnvironment, exchange: Exchange) -> None:
-        """Wait for the answer to a turn; discard the environment if it failed or the text differs.
+        """Wait for the answer to a turn; discard the environment if it fails or the answer differs.
 
         If the turn was the one on which the old environment failed, any answer is accepted.
 

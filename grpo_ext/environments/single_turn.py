@@ -1,7 +1,7 @@
 """Rows without an environment, in a run in which other rows have one.
 
 Such a row is an episode of a single turn, which is not answered. Its prompt, tokens and rewards are
-those of a run without environments.
+the same as in a run without environments.
 """
 
 from collections.abc import Collection
@@ -24,7 +24,7 @@ class SingleTurn(Environment):
 
 
 class SingleTurnTokens(TurnTokens):
-    """Converts prompts to tokens, where no turn is answered.
+    """Converts prompts to tokens for episodes of a single turn, which is not answered.
 
     How the chat template writes earlier turns therefore does not matter.
 
@@ -32,7 +32,7 @@ class SingleTurnTokens(TurnTokens):
         tokenizer: the model's tokenizer.
         ends: tokens that end the turn.
         args: the training arguments; `chat_template_kwargs` are passed to the template, and
-            `generation_kwargs` may have stop strings.
+            `generation_kwargs` may contain stop strings.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, ends: Collection[int], args: Any):

@@ -43,8 +43,8 @@ def beginning(
         tokenizer: the model's tokenizer.
         ends: the tokens that end a turn.
         args: the training arguments; `max_completion_length` limits a whole episode,
-            `chat_template_kwargs` are passed to the template, and `generation_kwargs` may have stop
-            strings.
+            `chat_template_kwargs` are passed to the template, and `generation_kwargs` may contain
+            stop strings.
 
     Raises:
         ValueError: see `episode_rules`, `TurnTokens` and `stop_strings_of`.

@@ -20,12 +20,12 @@ class InvalidAction(ValueError):
 class SteppedEnvironment(Environment):
     """An instance of another package's class, played with `reset` and `step`.
 
-    Its state contains the number of `steps`, and of `invalid_actions`: turns that are not an
-    action.
+    Its state contains `steps`, the number of valid actions, and `invalid_actions`, the number of
+    turns without one.
 
     Args:
         instance: the instance, with `reset` and `step`.
-        invalid_action_reward: added to the score for each turn that is not an action.
+        invalid_action_reward: added to the score for each turn without a valid action.
     """
 
     def __init__(self, instance: object, invalid_action_reward: float = 0.0):
@@ -71,7 +71,7 @@ class SteppedEnvironment(Environment):
 
 
 def outcome(returned: object) -> tuple[object, float, bool]:
-    """Return the observation, the reward and whether the episode is over, from what `step` returns.
+    """Return the observation, the reward and whether the episode is over, from a result of `step`.
 
     A reward of `None` counts as 0.
 

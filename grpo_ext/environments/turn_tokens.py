@@ -212,8 +212,8 @@ class TurnTokens:
     def as_written(self, ids: list[int]) -> dict[str, Any]:
         """Return a turn as it was sampled, for a log.
 
-        `raw` is its text with special tokens and the markup of calls. `raw_ids` are its tokens,
-        only if `raw` would be tokenized otherwise.
+        `raw` is its text with special tokens and the markup of calls. `raw_ids`, its tokens, is
+        present only if `raw` would be tokenized differently.
         """
         text = str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
         if self.tokens_of(text) == ids:

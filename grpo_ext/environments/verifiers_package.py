@@ -217,7 +217,7 @@ def load(package: str, args: str) -> Any:
 
 
 def check(package: str, env: Any, verifiers: Any) -> None:
-    """Check that an environment can be played with turns that our samplers write.
+    """Check that an environment can be played with our samplers.
 
     Args:
         package: the environment's name in messages.
