@@ -1,4 +1,4 @@
-"""The name of the input in which a model takes its KV cache.
+"""The name of the argument through which a model receives its KV cache.
 
 transformers 5.24 renamed it, and 5.40 drops the old name.
 """

@@ -28,7 +28,7 @@ def gpu_is_there() -> bool:
 
 
 def device_bytes(use_cpu: bool) -> int:
-    """Return the memory in bytes of the GPU, or of the machine without a GPU or with `use_cpu`.
+    """Return the GPU's memory in bytes, or the machine's if it has no GPU or `use_cpu` is true.
 
     In a container, the memory of the machine is at most the container's limit.
     """

@@ -124,7 +124,7 @@ class Line:
             method: the HTTP method.
             url: the URL, with its query.
             body: the body; `None` sends none.
-            seconds: the time limit for the complete response, connecting included.
+            seconds: the time limit for the complete response, including connecting.
             headers: further headers of this request.
 
         Raises:

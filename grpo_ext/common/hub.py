@@ -11,7 +11,7 @@ NOUNS = {"model": "model", "dataset": "data set"}
 
 
 def find_model(name: str) -> None:
-    """Check that a model is a local folder, or in the cache or on the hub, as `find_repo` does.
+    """Check that a model is a local folder or, with `find_repo`, in the cache or on the hub.
 
     The hub is asked once; transformers would retry each file for half a minute.
 

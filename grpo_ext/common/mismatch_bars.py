@@ -1,7 +1,6 @@
 """Limits on the difference between the probabilities of sampler and trainer, with their sources.
 
-`grpo-ext numerics` compares with these limits before a run, and the alarms of a run do so during
-it.
+`grpo-ext numerics` applies these limits before a run, and the alarms of a run apply them during it.
 """
 
 from dataclasses import dataclass

@@ -34,8 +34,8 @@ PACKAGES = (
 def versions() -> Mapping[str, str]:
     """Return the versions of this package, of Python, and of all installed packages in `PACKAGES`.
 
-    This package states its own version, because the metadata of an editable installation is as old
-    as the installation.
+    The version of this package comes from its source, because the metadata of an editable
+    installation may be outdated.
     """
     own = sys.modules["grpo_ext"].__version__
     installed = {"grpo_ext": own, "python": platform.python_version()}
@@ -179,8 +179,8 @@ def load_module(name: str, file: str | None = None) -> ModuleType:
 
     If `load_file` has already imported the file of the module, return that module.
 
-    Raises `ModuleNotFoundError` if no `file` is given, `ImportError` if the module calls
-    `sys.exit`, and any other error that the module or `load_file` raises.
+    Raises `ModuleNotFoundError` if a module is missing and no `file` is given, `ImportError` if the
+    module calls `sys.exit`, and any other error that the module or `load_file` raises.
     """
     try:
         with exits_as_errors(name):

@@ -11,7 +11,7 @@ def quiet(name: str, least: int = logging.CRITICAL) -> Iterator[None]:
 
     Args:
         name: the name of the logger.
-        least: the least level that is still logged; by default, warnings and errors are suppressed.
+        least: the lowest level still logged; by default, warnings and errors are suppressed.
     """
     logger = logging.getLogger(name)
     level = logger.level

@@ -48,7 +48,7 @@ class StopStrings:
         self.most_tokens = 1 + max(len(text.encode()) for text in texts)
 
     def cut(self, ids: list[int]) -> list[int]:
-        """Return the tokens up to the first one that completes a stop string, or all tokens."""
+        """Return the tokens up to the end of the first stop string; all if there is none."""
         for length in range(1, len(ids)):
             first = max(0, length - self.most_tokens)
             if self.end_with(ids[first:length]):

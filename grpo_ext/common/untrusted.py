@@ -40,8 +40,9 @@ def check_server_url(url: str) -> str:
     """Check the URL of a server, and return it unchanged.
 
     Raises:
-        ValueError: if the scheme is not http or https, the host is missing, or there is a user
-            name, a password, a query or a fragment. The message does not quote the URL.
+        ValueError: if the scheme is not http or https, the host is missing, the port or a character
+            is invalid, or there is a user name, a password, a query or a fragment. The message does
+            not quote the URL.
     """
     try:
         place = urlsplit(url)
