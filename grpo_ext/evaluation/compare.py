@@ -64,7 +64,7 @@ def compare(
 ) -> dict[str, Any]:
     """Return the differences in rewards and length between two evaluations of the same rows.
 
-    Rewards without a row that both evaluations scored are left out.
+    A reward is left out if no row has a score in both evaluations.
 
     Args:
         before: the samples of the first evaluation, by part: `greedy` and optionally `sampled`.

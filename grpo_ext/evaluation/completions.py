@@ -122,8 +122,8 @@ class Completion:
     def for_rewards(self, row: Row) -> tuple[Any, Any, Row]:
         """Return the prompt, the completion and the columns of the row, as rewards read them.
 
-        The completion is a text if the prompt is one, otherwise a list of messages. An episode has
-        its own prompt, which includes the text of `reset`, and adds its own columns.
+        The completion is a string if the prompt is a string, otherwise a list of messages. An
+        episode has its own prompt, which includes the text of `reset`, and adds its own columns.
         """
         if self.episode:
             columns = {**row, **self.episode.columns()}
@@ -153,7 +153,7 @@ def _decoding_as(
     config: GenerationConfig,
     seed: int,
 ) -> Iterator[None]:
-    """Set generation config, eval mode, no-grad mode and random seed, and restore them on exit.
+    """Set the generation config, eval mode, no_grad and the seed, and restore them on exit.
 
     If the model has an adapter, the config is also set on the base model.
     """

@@ -1,4 +1,4 @@
-"""The best constant answer: the score of one completion that is given to every prompt.
+"""The best constant answer: the completion that scores best when it is given to every prompt.
 
 If a constant answer satisfies a reward, the reward can rise although no answer depends on its
 prompt. Comparing the model's score with that of the best constant answer reveals this. The
@@ -44,7 +44,7 @@ def rewards_for_constants(rewards: Mapping[str, Any]) -> Rewards:
 
 
 def is_costly(guard: Guard) -> bool:
-    """Return whether a reward is registered as one that queries a server or loads a model."""
+    """Return whether a reward's registration says that it queries a server or loads a model."""
     if not isinstance(guard.reward, Reward):
         return False
     registration = guard.reward.registration

@@ -32,7 +32,7 @@ def evaluate(
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
     """Evaluate a model greedily and, if `num_samples` is above 0, also by sampling.
 
-    For each row, pass@k counts the first of `outcomes` that scored any of its samples.
+    For each row, pass@k uses the first of `outcomes` that scored any of its samples.
 
     Args:
         complete: a function that takes rows, a `Decoding` and `progress` (the title of a progress

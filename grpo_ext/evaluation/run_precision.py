@@ -9,8 +9,8 @@ from grpo_ext.seams.precision import MIXED, Precision, choose_precision
 def precision_of(recipe: Recipe, model: PreTrainedModel) -> Precision:
     """Return the number types in which a run of the recipe samples with transformers.
 
-    DeepSpeed, which converts the weights in place of autocast, multiplies in the same type. On a
-    CPU accelerate has no autocast to float16.
+    DeepSpeed converts the weights instead of using autocast, but multiplies in the same type.
+    `fp16` is ignored on a CPU, where accelerate has no autocast to float16.
 
     Raises:
         ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model does not

@@ -131,9 +131,9 @@ def values_of(results: dict[str, Any], name: str) -> dict[str, Values]:
 def compare_results(before: dict[str, Any], after: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the paired differences between two results on the same tasks, by task and metric.
 
-    Tasks and groups in a group that has figures are left out, and so are documents that only one
-    result has. Only metrics that are the mean over documents are compared, since only their
-    difference is the mean of paired differences.
+    Tasks and groups that belong to a group with figures are left out, and so are documents found in
+    only one of the results. Only metrics that are the mean over documents are compared, since only
+    their difference is the mean of paired differences.
 
     Args:
         before: the results of the first model.
@@ -195,7 +195,7 @@ def save_suite(path: Path, evaluation: dict[str, Any]) -> list[Path]:
 
 
 def without_document(sample: dict[str, Any]) -> dict[str, Any]:
-    """Return the saved fields of a sample: its number, prompt, target, responses and scores."""
+    """Return the fields of a sample to save: its number, filter, prompt, responses and scores."""
     fields = {
         "doc_id": sample["doc_id"],
         "filter": sample["filter"],

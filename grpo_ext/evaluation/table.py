@@ -141,7 +141,7 @@ def print_parts(summaries: dict[str, Row], parts: Sequence[str], title: str) -> 
 
 
 def figure_rows(summaries: dict[str, Row], parts: Sequence[str]) -> list[list[str]]:
-    """Return a row for each metric: its part, its name, and its text for each model."""
+    """Return a row for each metric: its part, its name, and its formatted value for each model."""
     rows = []
     for part in parts:
         figures_of_models = [summary.get(part, {}) for summary in summaries.values()]
