@@ -216,8 +216,8 @@ RULES = {
 class Watch:
     """Applies the rules to each log.
 
-    A rule raises an alarm when its value exceeds the threshold, and another one only if `WINDOW`
-    consecutive logs in between did not exceed it.
+    A rule raises an alarm when its value exceeds the threshold, and another one only after at least
+    `WINDOW` consecutive logs with no such value.
     """
 
     rules: list[Rule]
@@ -262,8 +262,8 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
     Args:
         settings: for each rule to change, `False` (disabled), a threshold, or a mapping with
             `threshold`, `action` or both; `None` changes nothing.
-        action: the action of rules that have none in `settings`, except those that only warn;
-            `"none"` disables all rules, without a check of `settings`.
+        action: the default action of all rules except those with `only_warns`; `"none"` disables
+            all rules and skips the check of `settings`.
 
     Raises:
         ValueError: if a rule or action is unknown, or a setting is of another kind.

@@ -54,8 +54,9 @@ class JsonLines:
     def append(self, rows: list[dict[str, Any]]) -> None:
         """Append a line for each row; the first key of a row must be `step`.
 
-        A full disk does not end the run: lines that cannot be written are kept in memory and
-        written with the next ones. Lines of over `MOST_LINE` bytes are dropped with a warning.
+        A full disk does not end the run: lines that cannot be written are kept in memory, up to
+        `KEPT_BACK` bytes, and written with the next ones. Lines of over `MOST_LINE` bytes are
+        dropped with a warning.
         """
         for row in rows:
             line = encoded(row)

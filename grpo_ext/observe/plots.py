@@ -148,7 +148,7 @@ def style_of(series: int, run: int | None) -> Style:
 
 
 def draw(axis: "Axes", series: Series, style: Style) -> None:
-    """Draw a curve and, if it has a spread, a band of that width around it.
+    """Draw a curve and, if it has a spread, a band from one spread below to one spread above it.
 
     A curve of exact values is a plain line. A noisy one is drawn as dots with error bars if it has
     at most `FEW` values, otherwise as a smoothed line over the raw one.

@@ -77,7 +77,7 @@ def evaluation_line(logs: dict[str, Any]) -> str:
 
 
 class RunLines(TrainerCallback):
-    """Prints the metrics that `RunProgress` shows as lines, for runs without a progress bar."""
+    """Prints a line with the metrics that `RunProgress` shows, for runs without a progress bar."""
 
     def on_log(
         self,

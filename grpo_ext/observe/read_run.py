@@ -111,7 +111,7 @@ class RunData:
 
     @property
     def rewards(self) -> list[Row]:
-        """Name, weight and options of each reward; only names if `run.json` has no rewards."""
+        """Name, weight and options of each reward; only names if `run.json` lists no rewards."""
         entries = mappings(self.about.get("rewards"))
         rewards = [entry for entry in entries if isinstance(entry.get("name"), str)]
         if not rewards and self.samples:

@@ -28,8 +28,8 @@ from grpo_ext.observe.log_files import METRICS, RUN, SAMPLES
 class RunLog(TrainerCallback):
     """Writes the logs of one training run.
 
-    A hash of step and group number decides whether the completions of a group are written, so a
-    resumed run writes the same ones.
+    A hash of the step and the group number decides whether the completions of a group are written,
+    so a resumed run writes the same ones.
     """
 
     share: float = 1.0  # fraction of the groups whose completions are written, 0 to 1

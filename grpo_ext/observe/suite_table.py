@@ -25,8 +25,8 @@ def suite_table(folder: Path, faults: list[str]) -> Row:
         faults: receives a sentence if the file cannot be read, or if rows are left out.
 
     Returns:
-        `models`, their names, and `rows` with `task`, `metric`, `values` (mean and standard error
-        for each model) and `differences` (from the first model: `mean`, `low`, `high` and
+        `models`, their names, and `rows`, each with `task`, `metric`, `values` (mean and standard
+        error for each model) and `differences` (from the first model: `mean`, `low`, `high` and
         `verdict`). Whatever is not known is `None`.
     """
     saved = read_mapping(folder / SUITE, faults)
@@ -61,17 +61,17 @@ def suite_table(folder: Path, faults: list[str]) -> Row:
 
 
 def as_mapping(value: object) -> dict[str, Any]:
-    """Return a mapping as it is, and `{}` for anything else."""
+    """Return a mapping unchanged, or `{}` for anything else."""
     return value if isinstance(value, dict) else {}
 
 
 def names_in(value: object) -> set[str]:
-    """Return the texts in a list as a set; an empty set for anything else."""
+    """Return the strings in a list as a set; an empty set if `value` is not a list."""
     return {name for name in value if isinstance(name, str)} if isinstance(value, list) else set()
 
 
 def number(value: object) -> float | None:
-    """Return a number as it is, and `None` for anything else."""
+    """Return a number unchanged, or `None` for anything else."""
     return value if is_number(value) else None
 
 

@@ -128,7 +128,7 @@ def build_page(
 
 
 def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
-    """Yield id and content of the blocks `index-i`, `prompts-i`, `texts-i-0`, ... for each run i.
+    """Yield the id and content of each run's blocks: `index-i`, `prompts-i`, `texts-i-0`, ...
 
     Explanations that take too long are reported in the run's `faults`.
     """
@@ -143,7 +143,7 @@ def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
 
 
 def about(run: RunData) -> dict[str, Any]:
-    """Return the data of a run that is not in its logs, such as name, recipe and notes."""
+    """Return the data of a run that is not in its logs, such as its name, recipe and notes."""
     note = ""
     with suppress(OSError), open_plain(run.folder / "notes.md", run.folder) as file:
         start_of_file = file.read(4 * MOST_NOTE)  # a character has at most 4 bytes

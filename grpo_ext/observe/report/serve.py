@@ -1,11 +1,11 @@
 """Serve the live report at 127.0.0.1: the page, and the lines logged since the last request.
 
 The server answers only GET requests for the page and its data, and only if the Host header names
-this server, so that a page of another site cannot read the data through a name that resolves to
-127.0.0.1. It keeps no log data between requests. A page requests the lines of a log from a byte
-offset on, and gets about `SLICE` bytes, up to the end of a step. It always requests its last step
-again, because that step may have been incomplete, and replaces it. If no line of that step begins
-at the offset any more, for example after a resume, the response starts at 0.
+this server. Otherwise a page of another site could read the data through a name that resolves to
+127.0.0.1. The server keeps no log data between requests. A page requests the lines of a log from a
+byte offset on, and gets about `SLICE` bytes, up to the end of a step. It always requests its last
+step again, because that step may have been incomplete, and replaces it. If no line of that step
+begins at the offset any more, for example after a resume, the response starts at 0.
 """
 
 import re
@@ -144,7 +144,7 @@ def since(
 
     Args:
         run: the run; it receives the rows.
-        completions: whether to read the log of completions rather than that of metrics.
+        completions: whether to read the completions instead of the metrics.
         start: the place in the log, in bytes; 0 is used if no line of `step` begins there.
         step: the step of the line at `start`.
 
