@@ -106,7 +106,8 @@ def kept_fault(
 
     Args:
         rows: the tokens of each completion.
-        kept_ids: for each completion, the ids of the kept tokens at each position.
+        kept_ids: for each completion, the ids of the kept tokens at each position; may be `None`
+            for a completion without tokens.
         vocabulary: number of tokens in the model's vocabulary.
     """
     if len(kept_ids) != len(rows):

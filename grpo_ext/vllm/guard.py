@@ -25,9 +25,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 class Guard:
     """Passes requests signed with the key to the app, and adds a proof to each response.
 
-    Replayed and unsigned requests get status 401. Only `/health` also answers without a signature,
-    but then without a proof. WebSockets are refused, because their content is not signed. Responses
-    are sent only when complete.
+    All other requests, including replayed and outdated ones, get status 401. Only `/health` also
+    answers unsigned requests, but without a proof. WebSockets are refused, because their content is
+    not signed. Responses are sent only when complete.
     """
 
     def __init__(self, app: App):

@@ -1,4 +1,4 @@
-"""Settings with which a vLLM engine returns the tokens that truncation kept.
+"""Settings that make a vLLM engine return the tokens that truncation kept.
 
 vLLM calls them the sampling mask (`return_sampling_mask`, vllm#49577). To return it, vLLM requires
 (in `VllmConfig._verify_sampling_replay_config` and `InputProcessor`) its model runner V2, which
@@ -26,7 +26,7 @@ def wants_kept(v: Mapping[str, Any]) -> bool:
 
 
 def engine_settings(v: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `vllm.LLM` with which an engine on a GPU returns the kept tokens.
+    """Return the arguments of `vllm.LLM` that make an engine on a GPU return the kept tokens.
 
     Return `{}` if these are not wanted, or if the installed vLLM cannot return them.
     """
@@ -51,7 +51,7 @@ def installed_vllm_can() -> bool:
 
 
 def installed_version() -> Version:
-    """Return the version of the installed vLLM without local parts; 0 if it is not installed."""
+    """Return the version of the installed vLLM without suffixes like `rc1`; 0 if not installed."""
     try:
         return Version(Version(version("vllm")).base_version)
     except PackageNotFoundError:

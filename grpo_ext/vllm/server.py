@@ -37,7 +37,7 @@ class Server:
         command: the command line.
         url: the address of the server.
         log: the file to which its output is appended.
-        devices: the `CUDA_VISIBLE_DEVICES` of the server; `None` keeps that of this process.
+        devices: the `CUDA_VISIBLE_DEVICES` of the server; `None` keeps the value of this process.
     """
 
     def __init__(self, command: list[str], url: str, log: Path, devices: str | None = None):

@@ -1,4 +1,4 @@
-"""The gloo process group in which a trainer sends weights to the workers of a vLLM server.
+"""The gloo process group that a trainer uses to send weights to the workers of a vLLM server.
 
 It needs only torch, so the trainer's client can be used without vLLM.
 """
