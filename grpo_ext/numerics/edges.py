@@ -40,7 +40,7 @@ class Edges:
 
 @dataclass
 class OtherTargets(Head):
-    """A head that scores, in place of each drawn token, the next token of the vocabulary."""
+    """A head that scores the next token of the vocabulary instead of each drawn token."""
 
     def __call__(
         self,
@@ -79,7 +79,7 @@ def compare_sets(
         with_drawn: the trainer's sets, to which the drawn tokens were added.
         with_other: the trainer's sets, to which other tokens were added.
         drawn: the tokens of each completion, (t,).
-        places: the positions in each completion to compare, those that the policy wrote.
+        places: the positions to compare in each completion: those that the policy wrote.
     """
     positions = 0
     differing = 0

@@ -52,12 +52,12 @@ class Passes:
         self.scorer: Scorer = trainer.parts.scorer
 
     def one_row(self) -> Tensor:
-        """Return the log-probs (B, T) of passes of one row each, without gradient."""
+        """Return the log-probs (B, T) computed one row at a time, without gradient."""
         layout = replace(self._layout("padded"), shares=False)
         return self._without_gradient(self._scorer(layout), 1).logps
 
     def cut(self, cut: Cut) -> Tensor:
-        """Return the log-probs (B, T) of passes of up to `ROWS` rows, without gradient.
+        """Return the log-probs (B, T) computed in passes of up to `ROWS` rows, without gradient.
 
         Args:
             cut: the layout of the passes.
@@ -80,7 +80,7 @@ class Passes:
         return self._without_gradient(scorer, ROWS).logps
 
     def before_the_step(self) -> Tensor:
-        """Return the log-probs (B, T) of the run's pass for old log-probs, without gradient."""
+        """Return the old log-probs (B, T) as the run computes them, without gradient."""
         return self._without_gradient(self.scorer, self.micro_batch).logps
 
     def of_the_step(self, checkpointing: bool | None = None) -> Tensor:
