@@ -43,7 +43,7 @@ def as_figure(estimate: Estimate | None) -> str:
 
 
 def print_table(outcomes: list[Outcome]) -> None:
-    """Print a table of the claims, and below it the reasons for verdicts that have one."""
+    """Print a table for each experiment, and below them the reasons for verdicts that have one."""
     from rich import print
     from rich.markup import escape
 

@@ -24,7 +24,7 @@ class PublishedValue:
     key: str
     status: Status
     published: Any  # `None` for a value that was not published
-    tool: str | None  # the tool whose default `published` is, with its versions
+    tool: str | None  # the tool that has `published` as its default, with its versions
     differs: bool  # whether the recipe has a different value
     in_recipe: Any  # the value in the recipe
     reason: str | None  # why the recipe differs
@@ -69,7 +69,7 @@ def experiments() -> dict[str, Experiment]:
 
 
 def differences_table(experiment: Experiment) -> str:
-    """Return a Markdown table of where the recipe differs from published values, and why.
+    """Return a Markdown table of the recipe's differences from published values, with reasons.
 
     Differences that do not belong to a recipe key come last.
     """
@@ -96,7 +96,7 @@ def unpublished_table(experiment: Experiment) -> str:
 
 
 def defaults_sentence(experiment: Experiment) -> str:
-    """Return a sentence that lists the recipe's values that are defaults of the original tools."""
+    """Return a sentence on the values of the recipe that are defaults of the original tools."""
     by_tool: dict[str, list[str]] = {}
     for value in experiment.values.values():
         if value.tool and not value.differs:

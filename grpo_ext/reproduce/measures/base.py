@@ -122,7 +122,7 @@ def mean_error(values: Array, count: int) -> float | None:
 
 
 def end_of(run: RunData, metric: str) -> tuple[float, float | None] | None:
-    """Return the mean of a curve's last tenth and its standard error; `None` if it is empty."""
+    """Return the mean of a curve's last values (`ends`) and its standard error; `None` if empty."""
     values = values_of(run, metric)
     if not len(values):
         return None

@@ -23,7 +23,8 @@ from grpo_ext.reproduce.measures.curves import beginning_and_end, reaches
 def difference(runs: Runs, metric: str) -> Figure | None:
     """Return the final value of a metric in the first run minus that in the second run.
 
-    A final value is the mean of the last tenth of a curve. Returns `None` if a run has no values.
+    A final value is the mean of the last values of a curve (see `ends`). Returns `None` if a run
+    has no values.
     """
     first = end_of(runs[0], metric)
     second = end_of(runs[1], metric)

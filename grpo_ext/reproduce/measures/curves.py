@@ -25,7 +25,7 @@ from grpo_ext.reproduce.measures.base import (
 
 @measure
 def end(runs: Runs, metric: str) -> Figure | None:
-    """Return the mean of the last tenth of a curve; `None` if it has no values."""
+    """Return the mean of the last values of a curve (see `ends`); `None` if it has no values."""
     last = end_of(runs[0], metric)
     return None if last is None else figure(*last)
 
@@ -109,7 +109,7 @@ def later(
     second: str,
     share: float = 0.5,
 ) -> Figure | None:
-    """Return how many steps after `first` the metric `second` reaches a share of its own rise.
+    """Return how many steps later `second` reaches a share of its rise than `first` does.
 
     Returns `None` if one of the metrics did not rise.
 
@@ -158,8 +158,8 @@ def dip(runs: Runs, metric: str) -> Figure | None:
 
     The depth is the smaller of the fall to the lowest part and the rise after it. The lowest of m
     means of noise is below their mean by about sqrt(2 ln m) standard errors, which is subtracted,
-    so the result is negative if the curve only falls or only rises. Returns `None` if there are too
-    few values.
+    so the result is negative if the curve only falls or only rises. Returns `None` if there are
+    fewer than three values.
     """
     values = values_of(runs[0], metric)
     count = ends(len(values))
@@ -182,7 +182,7 @@ def fall(runs: Runs, metrics: list[str]) -> Figure | None:
     """Return how far metrics end below their best part, corrected for the fall of pure noise.
 
     A fall is a negative number. With several metrics, the smallest fall is returned. Returns `None`
-    if a metric has too few values.
+    if a metric has fewer than three values.
     """
     falls = []
     details = []
@@ -206,7 +206,7 @@ def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None
     """Return the share of runs in which an alarm was correct.
 
     The alarm is correct if it was raised and the metric ended more than a fifth below its best, or
-    if neither is the case. Returns `None` if a run has too few values.
+    if neither is the case. Returns `None` if a run has fewer than three values.
 
     Args:
         runs: the runs.
@@ -232,7 +232,7 @@ def by_chance(error: float, count: int) -> float:
 
 
 def beginning_and_end(run: RunData, metric: str) -> tuple[float, float]:
-    """Return the means of the first and of the last tenth of a curve; NaN if it is empty."""
+    """Return the means of a curve's first and last values (see `ends`); NaN if it is empty."""
     values = values_of(run, metric)
     if not len(values):
         return np.nan, np.nan
