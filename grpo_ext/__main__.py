@@ -1,4 +1,4 @@
-"""`python -m grpo_ext` is `grpo-ext`."""
+"""Let `python -m grpo_ext` run the command `grpo-ext`."""
 
 import sys
 
