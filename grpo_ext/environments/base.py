@@ -162,7 +162,7 @@ def environment_class(name: str) -> Callable[..., Any]:
 
     Raises:
         ValueError: if there is no such class, or it is neither a subclass of `Environment` nor a
-            class that TRL's `environment_factory` takes.
+            class with `reset`, as for TRL's `environment_factory`.
     """
     package, sign, played = name.partition(":")
     if sign and package in ADAPTERS:

@@ -20,7 +20,7 @@ def problem_of(row: Row, completion: Completion, rewards: Iterable[Any]) -> str:
 
     Args:
         row: the row.
-        completion: a completion of the row; if it is an episode, its environment gives the key.
+        completion: a completion of the row; if it is an episode, its environment provides the key.
         rewards: the rewards of the evaluation.
     """
     episode = completion.episode

@@ -57,7 +57,7 @@ def write_report(
         max_samples: the maximum number of completions in the page, divided equally among the runs.
 
     Raises:
-        FileNotFoundError: if a folder holds no run.
+        FileNotFoundError: if a folder contains no run.
     """
     folders = []
     for path in paths:
