@@ -19,6 +19,8 @@ _LETTER_ABOVE_AND_BELOW = re.compile(r"\\frac ?\{[^{}+-]*([a-z])[^{}+-]*\} ?\{[^
 _SUM_IN_BRACKETS = re.compile(r"\(([^()]*[^()^{*/ -] ?[-+][^()]*)\)(?: ?\^ ?\{? ?([0-9]{1,2}))?")
 _COEFFICIENT = re.compile(r"[0-9]{1,9}")
 _LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
+_TIMES = re.compile(r"\\(?:cdot|times)(?![A-Za-z])|[*x()\s]")
+_EXPONENT = re.compile(r"(?<=[0-9]) ?\^ ?(?:[0-9]|\{ ?[0-9]+ ?\})")
 _SCIENTIFIC = re.compile(r"-?[1-9](?:\.[0-9]+)? ?(?:\\times|\\cdot|\*|x) ?10 ?\^.*")
 
 
@@ -78,6 +80,20 @@ def is_scientific(formula: str) -> bool:
     return _SCIENTIFIC.fullmatch(formula) is not None
 
 
+def is_product_of_primes(formula: str) -> bool:
+    """Return whether a formula is a product of at least two primes: `2^3 \\cdot 5`, not `8 * 5`."""
+    without_exponents, powers = _EXPONENT.subn("", formula)
+    factors = [factor for factor in _TIMES.split(without_exponents) if factor]
+    return len(factors) + powers > 1 and all(map(is_prime, factors))
+
+
+def is_prime(text: str) -> bool:
+    """Return whether a text is a prime number of at most nine digits."""
+    if not _COEFFICIENT.fullmatch(text) or int(text) < 2:
+        return False
+    return all(int(text) % divisor for divisor in range(2, math.isqrt(int(text)) + 1))
+
+
 def is_decimal(formula: str) -> bool:
     return "/" not in formula and r"\frac" not in formula
 
@@ -92,4 +108,7 @@ FORMS = {
     re.compile(r"\b(?i:factor(?:ize|ise)?\b(?!s))"): is_factored,
     re.compile(r"\b(?i:(?:to|as|in) (?:a )?decimal)\b"): is_decimal,
     re.compile(r"\b(?i:scientific notation)"): is_scientific,
+    re.compile(
+        r"\b(?i:prime (?:factori|decomposition)|product of (?:[a-z]+ ){0,3}primes?\b)"
+    ): is_product_of_primes,
 }
