@@ -21,6 +21,21 @@ _COEFFICIENT = re.compile(r"[0-9]{1,9}")
 _LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
 _TIMES = re.compile(r"\\(?:cdot|times)(?![A-Za-z])|[*x()\s]")
 _EXPONENT = re.compile(r"(?<=[0-9]) ?\^ ?(?:[0-9]|\{ ?[0-9]+ ?\})")
+_I = r"(?<![A-Za-z\\])i(?![A-Za-z])"
+_SUM_WITH_I = rf"\([^()]*{_I}[^()]*\)"
+_GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
+_SIGN_OF_PRODUCT = r" ?(?:\\cdot|\\times|\*)? ?"
+# A power or a product that is still to be computed, also `2(\cos 60^\circ + i \sin 60^\circ)`
+_UNFINISHED_WITH_I = re.compile(
+    rf"(?:{_I}|{_SUM_WITH_I}) ?\^|\^ ?(?:i|\{{[^{{}}]*{_I})"
+    rf"|[)i]{_SIGN_OF_PRODUCT}{_SUM_WITH_I}|{_SUM_WITH_I}{_SIGN_OF_PRODUCT}(?:\(|{_I})"
+    rf"|{_I}{_SIGN_OF_PRODUCT}{_I}|\\(?:cos|sin)(?![A-Za-z])"
+)
+_DENOMINATOR = re.compile(
+    rf"\\frac ?(?:{_GROUP}|[0-9]) ?({_GROUP}|i)|/ ?(i(?![A-Za-z])|\([^()]*\))"
+)
+_IMAGINARY = re.compile(_I)
+_SEVERAL = re.compile(r"[,;]|\b(?:and|or)\b|\\(?:pm|mp)(?![A-Za-z])")
 _SCIENTIFIC = re.compile(r"-?[1-9](?:\.[0-9]+)? ?(?:\\times|\\cdot|\*|x) ?10 ?\^.*")
 
 
@@ -94,6 +109,19 @@ def is_prime(text: str) -> bool:
     return all(int(text) % divisor for divisor in range(2, math.isqrt(int(text)) + 1))
 
 
+def is_cartesian(formula: str) -> bool:
+    """Return whether a formula is one complex number of the form `a + bi`, with an i.
+
+    It has at most two terms, and no i in a denominator, in a power or in a product of brackets.
+    """
+    if _IMAGINARY.search(formula) is None or _SEVERAL.search(formula):
+        return False
+    denominators = [match[1] or match[2] for match in _DENOMINATOR.finditer(formula)]
+    is_divided = any(map(_IMAGINARY.search, denominators))
+    is_unfinished = is_divided or _UNFINISHED_WITH_I.search(formula) is not None
+    return not is_unfinished and len(split(formula.lstrip("-+ "), _PLUS)) <= 2
+
+
 def is_decimal(formula: str) -> bool:
     return "/" not in formula and r"\frac" not in formula
 
@@ -111,4 +139,5 @@ FORMS = {
     re.compile(
         r"\b(?i:prime (?:factori|decomposition)|product of (?:[a-z]+ ){0,3}primes?\b)"
     ): is_product_of_primes,
+    re.compile(r"\S"): is_cartesian,  # any question: the gold answer alone asks for this form
 }

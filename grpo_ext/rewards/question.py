@@ -16,6 +16,7 @@ from grpo_ext.rewards.arrangement import (
     indexed_symbols,
     without_own_indices,
 )
+from grpo_ext.rewards.asides import are_stated
 from grpo_ext.rewards.conversions import (
     Quantity,
     asks_for_unit,
@@ -249,15 +250,14 @@ def has_asked_form(question: Question, gold: str, answer: str) -> bool:
     """Return whether an answer has every form that the question asks for, such as "reduced".
 
     A form that the gold answer lacks is not required. Only the last side of an equation is checked,
-    or the side before it if the last one is a number of the question: `2^3 \\cdot 5 = 40`.
+    or the side before it if the last one is an integer of the question: `2^3 \\cdot 5 = 40`.
 
     A factored answer must have at least as many factors as the gold answer: `x(x^2 - 1)` is not
     `x(x - 1)(x + 1)`.
     """
     gold = chain(gold).sides[-1]
     *first_sides, last = chain(answer).sides
-    restated = number(last) if first_sides else None
-    if restated is not None and restated.value in question.numbers:
+    if first_sides and last.isdecimal() and are_stated([last], question.numbers):
         last = first_sides[-1]
     required = [has_form for has_form in question.forms if has_form(gold)]
     if is_factored in required and factor_count(last) < factor_count(gold):

@@ -35,3 +35,43 @@ PRIME_FACTORS = "2^3 \\cdot 3^2 \\cdot 5"
 )
 def test_a_prime_factorization_has_only_primes(question, gold, completion, verdict):
     assert score(question, gold, completion) == verdict
+
+
+INVERSE = "Let $z = 3 - 4i$. Find $1/z$ in the form $a+bi$."
+INVERSE_IN_FORM = "\\frac{3}{25}+\\frac{4}{25}i"
+ROOT = "What is the principal cube root of this number?"
+ROOT_IN_FORM = "\\frac{1}{2}+\\frac{\\sqrt{3}}{2}i"
+CUBE_ROOTS = "2, -1+\\sqrt{3}i, -1-\\sqrt{3}i"
+CUBE_ROOTS_AS_POWERS = "\\boxed{2, 2e^{2\\pi i/3}, 2e^{-2\\pi i/3}}"
+
+
+@pytest.mark.parametrize(
+    ("question", "gold", "completion", "verdict"),
+    [
+        (INVERSE, INVERSE_IN_FORM, "\\boxed{\\frac{1}{3-4i}}", 0),
+        (INVERSE, INVERSE_IN_FORM, "So 1/z = 1/(3-4i).", 0),
+        (INVERSE, INVERSE_IN_FORM, "\\boxed{(3-4i)^{-1}}", 0),
+        (INVERSE, INVERSE_IN_FORM, "\\boxed{\\frac{\\sqrt{4}}{\\sqrt{36}-8i}}", 0),
+        (INVERSE, INVERSE_IN_FORM, "\\boxed{\\frac{3}{25}-\\frac{4}{25}i}", 0),
+        (INVERSE, INVERSE_IN_FORM, "\\boxed{\\frac{3+4i}{25}}", 1),
+        (INVERSE, INVERSE_IN_FORM, "\\boxed{\\frac{1}{25}(3+4i)}", 1),
+        (INVERSE, INVERSE_IN_FORM, "So $\\frac{1}{3-4i} = \\frac{4i}{25} + \\frac{3}{25}$.", 1),
+        (INVERSE, INVERSE_IN_FORM, "So 1/z = 3/25 + 4i/25.", 1),
+        ("Compute $z^2$ for $z = 3 - 4i$.", "-7-24i", "\\boxed{(3-4i)^2}", 0),
+        ("Compute $z^2$ for $z = 3 - 4i$.", "-7-24i", "\\boxed{(3-4i)(3-4i)}", 0),
+        ("Compute $z^2$ for $z = 3 - 4i$.", "-7-24i", "\\boxed{9-24i+16i^2}", 0),
+        ("Compute $z^2$ for $z = 3 - 4i$.", "-7-24i", "\\boxed{9-24i-16}", 0),
+        ("Compute $z^2$ for $z = 3 - 4i$.", "-7-24i", "\\boxed{(3-4i)^2 = -7-24i}", 1),
+        ("Compute $z^2$ for $z = 3 - 4i$.", "-7-24i", "\\boxed{-(7+24i)}", 1),
+        ("Compute $2/w$ for $w = 1 + i$.", "1-i", "\\boxed{\\frac{2}{1+i}}", 0),
+        ("Compute $2/w$ for $w = 1 + i$.", "1-i", "\\boxed{1-i}", 1),
+        (ROOT, ROOT_IN_FORM, "\\boxed{e^{i\\pi/3}}", 0),
+        (ROOT, ROOT_IN_FORM, "\\boxed{\\cos 60^\\circ + i \\sin 60^\\circ}", 0),
+        (ROOT, ROOT_IN_FORM, "\\boxed{\\frac{1+i\\sqrt{3}}{2}}", 1),
+        ("Write it in polar form.", "2e^{i\\pi/3}", "\\boxed{2e^{\\pi i/3}}", 1),
+        ("Solve $z^2+2z+4=0$.", "-1\\pm\\sqrt{3}i", "\\boxed{-1+\\sqrt{3}i, -1-\\sqrt{3}i}", 1),
+        ("Solve $z^3=8$.", CUBE_ROOTS, CUBE_ROOTS_AS_POWERS, 1),
+    ],
+)
+def test_a_complex_number_is_computed(question, gold, completion, verdict):
+    assert score(question, gold, completion) == verdict
