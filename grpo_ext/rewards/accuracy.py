@@ -36,7 +36,14 @@ from grpo_ext.rewards.question import (
 )
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.structure import alternatives
-from grpo_ext.rewards.texts import is_proper_name, is_text, letter_of
+from grpo_ext.rewards.texts import (
+    content_of,
+    is_proper_name,
+    is_text,
+    letter_of,
+    numbered_content,
+    option,
+)
 
 _PHRASE = re.compile(
     r"no (?:real )?solutions?|infinite(?:ly many)?(?: number of)? solutions|does not exist|none "
@@ -94,7 +101,8 @@ def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
     answer = find_answer(
         completion,
         has_choices=bool(question.choices) or letter_of(gold) is not None,
-        in_words=is_text(gold),
+        in_words=is_text(content_of(gold)),
+        choices=[content for _, content in question.choices],
         request=question.request,
     )
     if answer is None and is_comparable(gold):
@@ -157,11 +165,13 @@ def gold_answer(solution: str) -> str | None:
     marked = last_answer(solution) or boxed(solution)
     if sign:
         marked = behind
+    elif marked is None and is_text(numbered_content(solution.strip()) or ""):
+        marked = solution  # `(2) Mars`
     text = (boxed(marked) or marked) if marked else piece_of(solution)
     answer = plain(text or "")
     if len(answer) > MAX_ANSWER or not _ALPHANUMERIC.search(answer):
         return None
-    if number(answer) or date_of(answer):
+    if number(answer) or date_of(answer) or option(answer):
         return answer
     if is_text(answer):
         is_phrase = _PHRASE.fullmatch(answer) is not None or is_proper_name(answer)

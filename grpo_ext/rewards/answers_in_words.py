@@ -1,7 +1,7 @@
 """Find an answer in words in the last sentence: words in bold, yes or no, a name."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from grpo_ext.rewards.request import CAPITALIZED, Request, words_of
 
@@ -29,6 +29,7 @@ _DENIAL = re.compile(r"\b(?:not|never|cannot|wrong|incorrect)\b|n't\b", re.IGNOR
 _WHOLE_NAME = r"([A-Z][a-z]+(?:\s(?:(?:of|the|da|de|van|von)\s)?[A-Z][a-z]+){0,3})"
 _SUBJECT = re.compile(rf"(?:^|, ){_THEREFORE}{_WHOLE_NAME} (?!and\b|of\b)[a-z]")
 _PREDICATE = re.compile(rf"\b(?:is|was|by) {_WHOLE_NAME}$")
+_WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+[A-Za-z]")
 _LONE_WORD = re.compile(r"[\s*().]*([A-Za-z]{1,30})[\s*().]*")
 
 
@@ -90,6 +91,36 @@ def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str |
     if name in known and len(known) > 1:
         return None
     return name
+
+
+def named_choice(text: str, choices: Sequence[str], words: frozenset[str]) -> str | None:
+    """Return the only choice that the last sentence names: `The capital of Canada is Ottawa.`
+
+    Return `None` if the sentence names no choice or several, if it neither begins nor ends with the
+    choice, if it shares no word with the question, or if it has a word of denial, doubt or
+    comparison.
+
+    Args:
+        text: the text of the completion.
+        choices: the contents of the question's choices; only words and names are looked for.
+        words: the stems of the words of the question's request.
+    """
+    sentence = last_sentence(text).replace("**", "")
+    if _UNCERTAIN.search(sentence) or not words & words_of(sentence):
+        return None
+    named = []
+    for choice in choices:
+        phrase = rf"(?<![\w-]){re.escape(choice)}(?![\w-])"
+        if _WORDS.fullmatch(choice) and re.search(phrase, sentence, re.IGNORECASE):
+            named.append(choice)
+    if len(named) != 1:
+        return None
+    name = re.escape(named[0])
+    is_subject = re.match(rf"{_THEREFORE}(?:the )?{name} [a-z]", sentence, re.IGNORECASE)
+    is_predicate = re.search(rf"{name}\Z", sentence, re.IGNORECASE)
+    if is_subject is None and is_predicate is None:
+        return None
+    return named[0]
 
 
 def verdict(passage: str) -> str | None:

@@ -4,9 +4,10 @@ docs/rewards.md says where the answer may be.
 """
 
 import re
+from collections.abc import Sequence
 
 from grpo_ext.rewards.answers import last_answer, last_boxes, without_thoughts
-from grpo_ext.rewards.answers_in_words import lone_word, words_at_end
+from grpo_ext.rewards.answers_in_words import lone_word, named_choice, words_at_end
 from grpo_ext.rewards.asides import without_notes
 from grpo_ext.rewards.conclusion import with_conclusion
 from grpo_ext.rewards.last_expression import MAX_ANSWER, has_words, last_expression
@@ -67,6 +68,7 @@ def find_answer(
     *,
     has_choices: bool = False,
     in_words: bool = False,
+    choices: Sequence[str] = (),
     request: Request | None = None,
 ) -> str | None:
     """Return the text of the answer (at most `MAX_ANSWER` characters), or `None` if none is found.
@@ -75,6 +77,7 @@ def find_answer(
         completion: the text that a model wrote.
         has_choices: whether the question offers choices, so that the answer may be a letter.
         in_words: whether the gold answer is a text, so that the answer may be words in bold.
+        choices: the contents of the question's choices.
         request: the parsed request of the question; `None` if unknown.
     """
     text = own_text(completion)
@@ -94,6 +97,7 @@ def find_answer(
     words = None
     if in_words and not _STATED.search(tail):
         words = emphasised(tail, in_words=True) or words_at_end(tail, request)
+        words = words or named_choice(tail, choices, request.words)
     if not in_words:
         words = listed_values(tail)
         tail = with_conclusion(tail, request)

@@ -33,7 +33,7 @@ from grpo_ext.rewards.notation import plain, with_ascii_signs, with_repeating_de
 from grpo_ext.rewards.quantity import ASKED_NAMES, MULTIPLIERS, UNIT_NAMES, number, split_unit
 from grpo_ext.rewards.request import Request, request_of
 from grpo_ext.rewards.structure import RESTATEMENT, alternatives, chain, is_name, only, split
-from grpo_ext.rewards.texts import chosen_letter
+from grpo_ext.rewards.texts import chosen_letter, numbered_content
 
 MAX_QUESTION = 5_000  # characters read from the end of a prompt
 MAX_CHOICE = 300  # characters kept of one choice
@@ -54,6 +54,7 @@ _ASKED = re.compile(
     r"(?: the(?: [a-z]+){1,3} of)?[ :]*\$([^$]{1,100})\$",
     re.IGNORECASE,
 )
+_DIGIT = re.compile(r"[0-9]")
 _LENGTHS = re.compile(r"length\^[1-3]")
 _SIZE = re.compile(r"\b(?:area|volume|perimeter|circumference)\b", re.IGNORECASE)
 _DIMENSIONS = {"area": 2, "volume": 3, "perimeter": 1, "circumference": 1}
@@ -355,8 +356,12 @@ def chosen_contents(question: Question, gold: str, answer: str) -> tuple[str, st
     """If only one of the answers is the letter of a choice, replace it with the choice's content.
 
     Return (gold, answer), or `None` if both or neither are letters, or the question has no such
-    choice.
+    choice. A gold answer such as `(2) Mars` is replaced with `Mars` if the question has this choice
+    and the answer has no digit.
     """
+    numbered = numbered_content(gold)
+    if numbered is not None and question.request.states(gold) and not _DIGIT.search(answer):
+        return numbered, answer
     gold_letter = chosen_letter(gold)
     letter = chosen_letter(answer)
     gold_content = question.content(gold_letter)

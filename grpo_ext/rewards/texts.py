@@ -14,6 +14,7 @@ _PROPER_NAME = re.compile(
 )
 _OPTION = re.compile(r"\(?([A-H])(?:\)| ?[.:])\s*(\S.*)")
 _OPTION_BEHIND = re.compile(r"(\S.*\S) \(([A-H])\)")
+_NUMBERED = re.compile(r"\([1-9]\) +([A-Za-z].*)")
 _LETTER = re.compile(r"\(?([A-H])[).:]?\)?")
 _CLOCK = re.compile(r"([0-9]{1,2})(?: ?: ?([0-9]{2}))? ?(?:([ap])\.? ?m\.?)?", re.IGNORECASE)
 _BASE = re.compile(
@@ -101,6 +102,20 @@ def option(text: str) -> tuple[str, str] | None:
     if match is None:
         return None
     return match[2], match[1]
+
+
+def numbered_content(text: str) -> str | None:
+    """Return the content of a choice with a number: `Mars` for `(2) Mars`; else `None`."""
+    match = _NUMBERED.fullmatch(text)
+    return None if match is None else match[1]
+
+
+def content_of(text: str) -> str:
+    """Return the content of a choice with a letter or number; any other text unchanged."""
+    chosen = option(text)
+    if chosen is not None:
+        return chosen[1]
+    return numbered_content(text) or text
 
 
 def same_special(gold: str, answer: str) -> bool | None:
