@@ -27,7 +27,7 @@ _REMARK = re.compile(
 _CALCULATOR = re.compile(r"<<[^<>]{0,100}>>")
 # A sentence that checks the answer: `Check: 4(8) = 32`
 _CHECK = re.compile(
-    r"(?<=[.!?\n])[\s*]{0,10}(?:check|verif|(?:to|we can|let's|let us|let me) (?:check|verify)\b)"
+    r"(?<=[.!?\n])[\s*]{0,10}(?:(?:to|we can|let's|let us|let me) )?(?:(?:double[- ]?)?check|verif)"
     r"(?:(?!≠|\b(?:so|thus|therefore|hence|not|wrong|but|however)\b).)*\Z",
     re.IGNORECASE | re.DOTALL,
 )

@@ -96,6 +96,7 @@ _BLANKS = re.compile(r"[ \t]{2,}")
 _NUMBER_IN_BRACKETS = re.compile(r"\([0-9]+\)")
 _SEPARATOR = re.compile(r",?\s(?:and|or)\s|,\s?")
 _SEPARATOR_AT_END = re.compile(r",?\s(?:and|or)\s?$")
+_REASON_BEFORE = re.compile(r"\b(?:since|because|as|given(?: that)?)\s*\Z", re.IGNORECASE)
 _SEPARATOR_BEFORE = re.compile(r"\s*(?:[,;]|,?\s(?:and|or))\s*\Z")
 # cm$^2$
 _POWER_OF_UNIT = re.compile(rf"\b({UNIT_NAMES}|in) ?(?:\$|\\\()(\^\{{?[23]\}}?)(?:\$|\\\))")
@@ -225,13 +226,15 @@ def last_formula(text: str) -> tuple[int, int] | None:
     """Return (start, end) of the last formula between math delimiters; `None` if there is none.
 
     Formulas before it in the same list are included: `$x = 1$ and $x = 2$`. A list may repeat the
-    unit after each formula: `$t = 1$ s and $t = 3$ s`.
+    unit after each formula: `$t = 1$ s and $t = 3$ s`. A reason at the beginning of the list is not
+    included: `Since $x > 0$, $x = 2$`.
     """
     spans = delimited_spans(text, len(text))
     if not spans:
         return None
     start, end = max(spans, key=lambda span: span[1])
     unit = _UNIT_AFTER.match(text, end)
+    behind_comma = None
     for _ in range(MAX_FORMULAS):
         separator = _SEPARATOR_BEFORE.search(text, max(0, start - 20), start)
         if separator is None:
@@ -242,7 +245,11 @@ def last_formula(text: str) -> tuple[int, int] | None:
         joined = [begin for begin, stop in delimited_spans(text, limit) if stop == limit]
         if not joined or end - joined[0] > MAX_ANSWER:
             break
+        if "," in separator[0]:
+            behind_comma = start
         start = joined[0]
+    if behind_comma is not None and _REASON_BEFORE.search(text, max(0, start - 20), start):
+        return behind_comma, end
     return start, end
 
 
