@@ -1,8 +1,8 @@
 r"""Normal forms of formulas in a text: sorted terms and factors, `\frac` as a quotient.
 
 Formulas have the same normal form if they differ only in the order of terms and factors, in `+ 0`
-and factors of 1, or in notation, such as `\dfrac` for `\frac`. Bars of absolute values are ignored.
-Nothing is computed.
+and factors of 1, or in notation, such as `\dfrac` for `\frac`. Bars of absolute values and marks of
+vectors are ignored. Nothing is computed.
 """
 
 import re
@@ -13,6 +13,7 @@ _DELIMITED = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOT
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]*\.[0-9]+|[0-9]+|[A-Za-z]+|\S", re.DOTALL)
 _FUNCTIONS = {"sin", "cos", "tan", "log", "ln", "sqrt", "exp", "pi"}
 _IGNORED = {"*", "|", r"\cdot", r"\times", r"\left", r"\right", r"\{", r"\}", r"\ ", r"\,", r"\!"}
+_IGNORED |= {r"\mathbf", r"\boldsymbol", r"\vec"}  # they mark vectors
 _BREAKS = {*"=<>?:;$,", r"\le", r"\ge", r"\leq", r"\geq", r"\ne", r"\neq", r"\in", r"\approx"}
 _FUNCTIONS_OF = {rf"\{name}" for name in _FUNCTIONS - {"sqrt", "pi"}}
 _SAME = {
