@@ -30,7 +30,22 @@ _WHOLE_NAME = r"([A-Z][a-z]+(?:\s(?:(?:of|the|da|de|van|von)\s)?[A-Z][a-z]+){0,3
 _SUBJECT = re.compile(rf"(?:^|, ){_THEREFORE}{_WHOLE_NAME} (?!and\b|of\b)[a-z]")
 _PREDICATE = re.compile(rf"\b(?:is|was|by) {_WHOLE_NAME}$")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+[A-Za-z]")
+_BOLD_IN_LATEX = re.compile(r"(?<!\$)\\textbf\{([A-Za-z][A-Za-z' -]*)\}")
+_REMARK_AT_END = re.compile(r"\s\((?:from|since|because|which|short for)\b([^()]{1,200})\)[.\s]*\Z")
 _LONE_WORD = re.compile(r"[\s*().]*([A-Za-z]{1,30})[\s*().]*")
+
+
+def with_plain_bold(text: str) -> str:
+    """Write LaTeX's bold words as `**words**`, and remove a remark in brackets from the end.
+
+    For example, return `So it is **Na**.` for `So it is \\textbf{Na} (from the Latin natrium).` A
+    remark with a word of denial, doubt or comparison is kept.
+    """
+    text = _BOLD_IN_LATEX.sub(r"**\1**", text)
+    remark = _REMARK_AT_END.search(text)
+    if remark is None or _UNCERTAIN.search(remark[1]):
+        return text
+    return f"{text[: remark.start()]}."
 
 
 def words_at_end(text: str, request: Request) -> str | None:

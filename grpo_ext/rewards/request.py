@@ -85,6 +85,8 @@ _YES_OR_NO = re.compile(
     rf"(?:^|[.:,?!\n]\s*){_VERB_FIRST} [^.?\n]{{1,300}}\?|\b(?:whether|yes or no|true or false)\b",
     re.IGNORECASE,
 )
+_ALTERNATIVES = re.compile(r"\b([a-z]{3,}(?:, [a-z]{3,}){0,5},? or [a-z]{3,})\?")
+_SEPARATOR = re.compile(r",? or |, ")
 _PER = re.compile(r"\b(?:per|each|every)\b")
 
 
@@ -103,6 +105,7 @@ class Request(NamedTuple):
     is_rate: bool = False  # "how many miles per day"
     is_difference: bool = False  # "how many more miles"
     is_yes_or_no: bool = False  # "is 7 prime"
+    alternatives: tuple[str, ...] = ()  # "acute", "right" for "is it acute or right?"
     bound: str | None = None  # "at least" for "the minimum number of rides"
 
     def states(self, phrase: str) -> bool:
@@ -129,6 +132,7 @@ def request_of(question: str, numbers: frozenset[Fraction]) -> Request:
             words=words_of(requests[-1]),
             is_difference=_DIFFERENCE.search(question) is not None,
             is_yes_or_no=_YES_OR_NO.search(question) is not None,
+            alternatives=alternatives_of(question),
             bound=bound_of(question),
         )
     request = matches[-1]
@@ -149,6 +153,14 @@ def request_of(question: str, numbers: frozenset[Fraction]) -> Request:
         is_yes_or_no=_YES_OR_NO.search(question) is not None,
         bound=bound_of(question),
     )
+
+
+def alternatives_of(question: str) -> tuple[str, ...]:
+    """Return the words between which a question asks to decide: `acute, right or obtuse?`"""
+    matches = _ALTERNATIVES.findall(question)
+    if not matches:
+        return ()
+    return tuple(_SEPARATOR.split(matches[-1]))
 
 
 def bound_of(question: str) -> str | None:
