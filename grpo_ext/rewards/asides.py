@@ -92,6 +92,10 @@ _HYPOTHESIS = re.compile(
     r"(?<=[.!?])\s(?:(?:S?[Hh]e|They|You|We) (?:could|might)|If [^.!?\n]{1,100} (?:would|could)"
     r"|To [^.!?\n]{1,100} could)\b[^.!?\n]*[.!?]?\s*\Z"
 )
+# `She is 24 now, and she will be 30 in 6 years`
+_LATER = re.compile(
+    rf",? (?:and|but) (?:s?he|it|they) will be {AMOUNT}(?: [a-z]+){{0,2}} in {AMOUNT} [a-z]+[.\s]*$"
+)
 _MODALS = {"could", "can", "would", "might"}
 # Words before the number in a phrase such as `after 60 days`, `out of the 12`
 _KNOWN_BY = r"(?:the|his|her|its|their|all|those|these)"
@@ -161,8 +165,11 @@ def without_asides(sentence: str, request: Request) -> str:
     """Remove approximations, reasons, conditions and comparisons from the end of a sentence.
 
     A condition such as `when x = 3` is kept if the question asks for x, a rate if it asks for a
-    rate, and a comparison if it asks for a difference.
+    rate, and a comparison if it asks for a difference. What will be later (`and he will be 30 in 6
+    years`) is removed only if the question asks what is now.
     """
+    if "now" in request.words:
+        sentence = without_aside(sentence, _LATER)
     sentence = _OR_ABOUT.sub(without_rounded, sentence)
     sentence = without_breakdown(sentence)
     for aside in (_DECIMAL_OF_FRACTION, _APPROXIMATION, _REASON):

@@ -67,6 +67,10 @@ _INVERTED = re.compile(
     r"\$?([0-9][0-9.,/]*)\$? (?:is|are) (?:also )?(?:the|one|an?)\b"
 )
 _ALTERNATIVE = re.compile(r"[0-9](?:\\?%)? [a-z][^.!?]{0,40}\bor (?=[-0-9.+*/×=() $]*$)")
+# `90 child tickets, giving 240 tickets in total`
+_TOTAL_BEHIND = re.compile(
+    r",? (?:giving|making|for) (?:a total of )?[0-9.,]+(?: [a-z]+){1,5}[.\s]*$"
+)
 _RATE = re.compile(r"[a-z]*(?: [a-z]+)? (?:per|each|every)\b")
 _DENOMINATORS = dict(hal=2, thi=3, qua=4, fou=4, fif=5, six=6, sev=7, eig=8, nin=9, ten=10)
 _AND = re.compile(r"\band (?:then|so|hence|thus|therefore|thereby)\b(?= \$?[a-z] ?=)")
@@ -211,6 +215,8 @@ def in_requested_amounts(sentence: str, request: Request) -> str:
     if alternative is not None and is_only:
         before = before[alternative.end() :]
     behind = sentence[amount.end() :]
+    if len(request.nouns) > 1 and has_nouns(sentence, amount.start(), request.nouns):
+        behind = _TOTAL_BEHIND.sub("", behind)
     if not has_claim(behind, request):
         behind = ""
     return before + in_digits(amount[0]) + behind
