@@ -109,13 +109,14 @@ def test_answers_that_nothing_marks():
 
 
 def test_answers_of_all_kinds():
-    """Four sets of 200 pairs, marked and unmarked, of numbers, formulas, units, choices, dates and
-    names, judged by hand before `accuracy` was run on them.
+    """Four sets of 200 pairs and one of 198, marked and unmarked, of numbers, formulas, units,
+    choices, dates and names, judged by hand before `accuracy` was run on them. The last set was
+    chosen to be hard.
     """
     rows, paid, refused = judged(MIXED)
-    assert len(rows) == 800
+    assert len(rows) == 998
     assert not paid
-    assert len(refused) <= 2, refused
+    assert len(refused) <= 9, refused
 
 
 def test_rules_hold_in_both_directions():
@@ -123,4 +124,4 @@ def test_rules_hold_in_both_directions():
     rows, paid, refused = judged(MIRRORED)
     assert len(rows) >= 880
     assert not paid
-    assert len(refused) <= 23, refused
+    assert len(refused) <= 22, refused
