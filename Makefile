@@ -1,4 +1,4 @@
-# make demo   set up .venv if needed, train a tiny model on Countdown, show what it learnt
+# make demo   set up .venv if needed, train a tiny model on Countdown, show what it learned
 # make test   set up .venv if needed, run all tests
 # make promises   run the commands that prove the README's five promises, one after the other
 # make vllm   set up .venv-vllm if needed, run the tests of vLLM's colocate and server modes, and of ZeRO, on a CPU

@@ -193,15 +193,15 @@ def main() -> None:
     if args.out:
         figures = {name: list(map(vars, of_seeds)) for name, of_seeds in runs.items()}
         save(args.out, {"steps": steps, "runs": figures})
-    learnt = mean_difference(
+    learned = mean_difference(
         [run.accuracy_before for run in runs["plain"]], [run.accuracy for run in runs["plain"]]
     )
-    unlearnt = effects[Fault.SCORED_WHOLE]
-    print(f"{'learnt without faults':34} {as_text(learnt)}")
+    unlearned = effects[Fault.SCORED_WHOLE]
+    print(f"{'learned without faults':34} {as_text(learned)}")
     if args.check and seeds > 1:
-        if learnt is None or learnt.verdict != "rose":
+        if learned is None or learned.verdict != "rose":
             sys.exit("The loop without faults did not clearly learn.")
-        if unlearnt is None or unlearnt.verdict != "fell":
+        if unlearned is None or unlearned.verdict != "fell":
             sys.exit("Scoring truncated samples over the whole vocabulary cost nothing.")
 
 

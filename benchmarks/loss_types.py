@@ -4,7 +4,7 @@
         [--out FILE]
 
 The losses divide the sum over a completion's tokens by its length (grpo), by the number of tokens
-in the step (bnpo, like dapo) or by a constant (dr_grpo). Dividing by the length is said to favour
+in the step (bnpo, like dapo) or by a constant (dr_grpo). Dividing by the length is said to favor
 short correct answers and long wrong ones. The tiny model trains with each loss from the same warm
 start, for three seeds, and the plot shows reward and completion length over the steps. The table
 gives the weight of one token in completions of several lengths, computed as the gradient of the

@@ -147,8 +147,8 @@ def advantages_of(rewards: torch.Tensor, settings: Settings) -> torch.Tensor:
     if Fault.ONE_GROUP in settings.faults:
         group_size = len(rewards)
     groups = rewards.view(-1, group_size)
-    centred = groups - groups.mean(dim=1, keepdim=True)
-    return (centred / (groups.std(dim=1, keepdim=True) + 1e-4)).flatten()
+    centered = groups - groups.mean(dim=1, keepdim=True)
+    return (centered / (groups.std(dim=1, keepdim=True) + 1e-4)).flatten()
 
 
 def kl_estimate(policy: torch.Tensor, reference: torch.Tensor, settings: Settings) -> torch.Tensor:

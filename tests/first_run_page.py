@@ -29,7 +29,7 @@ run yet. On a hosted machine first upload or clone the checkout, and open the no
 `examples/`, because the first cell installs the checkout. `make notebook` runs the notebook again
 and writes this page.
 """
-# Colours of a terminal, and what a progress bar writes over.
+# Colors of a terminal, and what a progress bar writes over.
 TERMINAL_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|^.*\r(?!\n)", re.MULTILINE)
 
 

@@ -19,7 +19,7 @@ from transformers import TrainerState
 
 from grpo_ext import RecipeError, load_recipe, play
 from grpo_ext.cli.main import main, make_parser
-from grpo_ext.common.pages import DOES_NOT_LEARN, NOTHING_WAS_LEARNT
+from grpo_ext.common.pages import DOES_NOT_LEARN, NOTHING_WAS_LEARNED
 from grpo_ext.objective.advantage import get_advantages, joint_advantages
 from grpo_ext.observe.health_rules import RULES
 from grpo_ext.recipe.foreign import FOREIGN
@@ -297,7 +297,7 @@ def test_links_to_sections_lead_somewhere():
 def test_each_alarm_has_its_section_on_the_page_that_it_names():
     page = REPO / DOES_NOT_LEARN
     sections = {name: rule.section for name, rule in RULES.items()}
-    sections["learnt_nothing"] = NOTHING_WAS_LEARNT
+    sections["learned_nothing"] = NOTHING_WAS_LEARNED
     assert set(sections.values()) <= anchors(page)
     text = page.read_text(encoding="utf-8")
     for name, section in sections.items():

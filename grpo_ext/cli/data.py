@@ -6,7 +6,7 @@ examples:
   grpo-ext data HuggingFaceH4/MATH-500 --split test
 
 It writes each split of a hub data set to a jsonl file. It prints how many rows each has, the
-licence that the data set's card states, and the recipe keys that take the files. A file that
+license that the data set's card states, and the recipe keys that take the files. A file that
 already exists is never replaced by other rows.
 """
 
@@ -47,7 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.run.fetch_rows import fetch_rows, find_source, licence_of, packaged_sources
+    from grpo_ext.run.fetch_rows import fetch_rows, find_source, license_of, packaged_sources
 
     if args.name is None:
         sources = packaged_sources()
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     source = find_source(args.name, args.dataset_config)
     files = fetch_rows(source, args.out, args.split)
-    print(f"{source}: licence {licence_of(source)}")
+    print(f"{source}: license {license_of(source)}")
     for file in files:
         print(f"  {file.count:,} rows of {file.split} in {file.path}")
     print("In a recipe, these keys take the rows, without a network:")

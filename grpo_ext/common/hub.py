@@ -44,7 +44,7 @@ def find_repo(name: str, kind: str) -> None:
         cached.add(repo.replace("--", "/"))
     if name in cached:
         return
-    guess = did_you_mean(name, [*neighbours(name), *cached])
+    guess = did_you_mean(name, [*neighbors(name), *cached])
     noun = NOUNS[kind]
     if name.count("/") > 1 or name.startswith(("/", ".", "~")):
         hint = guess or " If an earlier stage of training writes it, run that stage first."
@@ -63,7 +63,7 @@ def find_repo(name: str, kind: str) -> None:
         ) from None
 
 
-def neighbours(name: str) -> list[str]:
+def neighbors(name: str) -> list[str]:
     """Return the paths in the same folder as the path `name`, with the same prefix (such as `~/`).
 
     Returns an empty list if the folder does not exist, cannot be read, or has too many entries.

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from grpo_ext.common.hub import neighbours
+from grpo_ext.common.hub import neighbors
 from grpo_ext.common.suggestions import did_you_mean, unknown
 
 PACKAGES = (
@@ -143,7 +143,7 @@ def load_class(kind: str, name: str, known: Mapping[str, str]) -> Any:
     except Exception as error:  # from the user's module
         hint = ""
         if module.endswith(".py") and not Path(module).expanduser().exists():
-            hint = did_you_mean(module, neighbours(module))
+            hint = did_you_mean(module, neighbors(module))
         raise ValueError(
             f"cannot load the {kind} {name!r}: {type(error).__name__}: {error}.{hint}"
         ) from error

@@ -105,9 +105,9 @@ def whitened_products(columns: Array, autocorrelations: Array) -> Array:
     They are polynomials in r, so the time does not grow with N times R.
     """
     r = autocorrelations[:, None, None]
-    of_neighbours = columns[1:].T @ columns[:-1]
+    of_neighbors = columns[1:].T @ columns[:-1]
     inner = columns[1:-1]
-    return columns.T @ columns - r * (of_neighbours + of_neighbours.T) + r**2 * (inner.T @ inner)
+    return columns.T @ columns - r * (of_neighbors + of_neighbors.T) + r**2 * (inner.T @ inner)
 
 
 def mean_variances(autocorrelations: Array, count: int) -> Array:
@@ -121,7 +121,7 @@ def mean_variances(autocorrelations: Array, count: int) -> Array:
     return (count + 2 * covariances) / count**2
 
 
-def error_of_neighbours(values: Array, count: int, autocorrelation: float = 0.0) -> float:
+def error_of_neighbors(values: Array, count: int, autocorrelation: float = 0.0) -> float:
     """Return the standard error of a mean of `count` neighboring values of a curve.
 
     The curve may rise, fall or jump. The error is estimated from the differences of neighbors,
@@ -139,24 +139,24 @@ def error_of_neighbours(values: Array, count: int, autocorrelation: float = 0.0)
     return float(np.sqrt(variance * share))
 
 
-def autocorrelation_of_neighbours(values: Array) -> float:
+def autocorrelation_of_neighbors(values: Array) -> float:
     """Estimate the autocorrelation (0 to 0.9) of the noise of a curve (N,); 0 if it is constant.
 
     Squared differences of values two apart are on average 1 + r times those of neighbors, and a
     slow trend hardly changes either. Because a few values say little, the estimate is shrunk toward
     0, as if 10 more values had shown no autocorrelation.
     """
-    neighbours = (np.diff(values) ** 2).mean()
-    if neighbours == 0:
+    neighbors = (np.diff(values) ** 2).mean()
+    if neighbors == 0:
         return 0.0
     count = len(values)
     differences = values[2:] - values[:-2]
     two_apart = (differences**2).mean()
-    estimate = np.clip(two_apart / neighbours - 1, 0, 0.9)
+    estimate = np.clip(two_apart / neighbors - 1, 0, 0.9)
     return float(estimate * count / (count + 10))
 
 
-def means_of_neighbours(values: Array, count: int) -> Array:
+def means_of_neighbors(values: Array, count: int) -> Array:
     """Return the moving averages (N - count + 1,) of `count` neighboring values."""
     weights = np.full(count, 1 / count)
     return np.convolve(values, weights, mode="valid")

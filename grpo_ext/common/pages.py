@@ -2,5 +2,5 @@
 
 #: A section for each alarm: what to look at, why it happens, and which keys to set.
 DOES_NOT_LEARN = "docs/does-not-learn.md"
-#: The section of that page for the alarm `learnt_nothing`.
-NOTHING_WAS_LEARNT = "nothing-was-learnt"
+#: The section of that page for the alarm `learned_nothing`.
+NOTHING_WAS_LEARNED = "nothing-was-learned"

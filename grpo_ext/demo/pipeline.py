@@ -17,7 +17,7 @@ from grpo_ext.evaluation.evaluate_recipe import evaluate_models, outcomes_of, sa
 from grpo_ext.evaluation.table import print_figures, print_grid, question
 from grpo_ext.evaluation.text_figures import add_text_figures
 from grpo_ext.observe.plots import plot_runs
-from grpo_ext.observe.read_run import learnt_nothing, read_run
+from grpo_ext.observe.read_run import learned_nothing, read_run
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import Recipe, load_recipe, load_sft_recipe
 from grpo_ext.run.launch import launch
@@ -57,7 +57,7 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
             shutil.rmtree(trained_model, ignore_errors=True)
         code = launch("grpo_ext.train", ["--config", str(recipe_path), *train_words], recipe)
         # A run of a few steps (`max_steps`) may learn nothing; its model is still saved.
-        if not (code == 1 and learnt_nothing(trained_model)):
+        if not (code == 1 and learned_nothing(trained_model)):
             check_exit("grpo_ext.train", code)
 
     def evaluate(model: Path, when: str) -> None:

@@ -11,14 +11,14 @@ from grpo_ext.environments.stepped import InvalidAction, SteppedEnvironment
 from grpo_ext.rewards.answers import last_answer, without_thoughts
 
 REQUIREMENT = "gymnasium>=1.0,<2"
-COLOURED = re.compile(r"\x1b\[[\d;]*m(.*?)\x1b\[0m", re.DOTALL)  # by terminal codes
+COLORED = re.compile(r"\x1b\[[\d;]*m(.*?)\x1b\[0m", re.DOTALL)  # by terminal codes
 
 
 class GymnasiumEnvironment(SteppedEnvironment):
     """An environment of Gymnasium with numbered actions, or with texts as actions.
 
     The model reads the text of the render mode `ansi` where there is one, otherwise the
-    observation. Text that a terminal would show in colour is in brackets.
+    observation. Text that a terminal would show in color is in brackets.
 
     Args:
         environment_id: the id, such as `FrozenLake-v1`, or `package.module:ID`, which imports the
@@ -98,7 +98,7 @@ class GymnasiumEnvironment(SteppedEnvironment):
 
     def observation_text(self, observation: object) -> str:
         if self._instance.render_mode == "ansi":
-            return COLOURED.sub(r"[\1]", str(self._instance.render())).strip()
+            return COLORED.sub(r"[\1]", str(self._instance.render())).strip()
         return str(plain(observation))
 
 

@@ -198,10 +198,10 @@ def _stds_of_random_groups(scores: Array) -> Array:
     """Return the mean std (rows, k - 1) over the prefixes of random orders of the scores."""
     rng = np.random.default_rng(0)
     sizes = np.arange(1, scores.shape[1] + 1)
-    centred = scores - scores.mean(axis=1, keepdims=True)
+    centered = scores - scores.mean(axis=1, keepdims=True)
     total = np.zeros(scores.shape)
     for _ in range(_ORDERS):
-        order = rng.permuted(centred, axis=1)
+        order = rng.permuted(centered, axis=1)
         means = order.cumsum(axis=1) / sizes
         squares = (order**2).cumsum(axis=1) / sizes
         variances = np.clip(squares - means**2, 0.0, None)

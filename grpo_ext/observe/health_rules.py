@@ -89,15 +89,15 @@ def reward_collapse(history: History) -> float | None:
     window = WINDOW // 2
     if len(values) < 2 * window:
         return None
-    means = noise.means_of_neighbours(values, window)
+    means = noise.means_of_neighbors(values, window)
     best = float(means.max())
     fall = best - float(means[-1])
     if fall <= 0.2 * abs(best):
         return 0.0
     end_of_best = int(means.argmax()) + window
     before = values[:end_of_best]
-    autocorrelation = noise.autocorrelation_of_neighbours(before)
-    error = noise.error_of_neighbours(values, window, autocorrelation)
+    autocorrelation = noise.autocorrelation_of_neighbors(before)
+    error = noise.error_of_neighbors(values, window, autocorrelation)
     return fall / max(error, 1e-9)
 
 

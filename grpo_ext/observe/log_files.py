@@ -5,7 +5,7 @@ from grpo_ext.observe.jsonl import FieldType
 METRICS = "metrics.jsonl"
 SAMPLES = "samples.jsonl"
 RUN = "run.json"
-LEARNT_NOTHING = "learnt_nothing"  # the alarm of a run that finished without having learned
+LEARNED_NOTHING = "learned_nothing"  # the alarm of a run that finished without having learned
 # The fields, with their types, that a line of samples.jsonl must have in addition to `step`.
 SAMPLE: dict[str, FieldType] = {
     "mode": str,

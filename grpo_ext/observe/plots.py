@@ -20,7 +20,7 @@ RAW: Style = {"linewidth": 0.7, "alpha": 0.3}
 BAND: Style = {"alpha": 0.13, "linewidth": 0}
 DASHES = ("-", "--", ":", "-.")
 FEW = 25  # curves of at most this many values are drawn as dots, with error bars if known
-COLOURS = (  # the colors of the report page
+COLORS = (  # the colors of the report page
     "#1f4e8c",
     "#bf5a2a",
     "#1f7a6d",
@@ -136,12 +136,12 @@ def style_of(series: int, run: int | None) -> Style:
     """
     if run is None:
         color = series
-        dash = series // len(COLOURS)
+        dash = series // len(COLORS)
     else:
         color = run
         dash = series
     return {
-        "color": COLOURS[color % len(COLOURS)],
+        "color": COLORS[color % len(COLORS)],
         "linestyle": DASHES[dash % len(DASHES)],
         "linewidth": 1.7,
     }

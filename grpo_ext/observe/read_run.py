@@ -18,7 +18,7 @@ from grpo_ext.common.hashes import in_share
 from grpo_ext.common.untrusted import one_line
 from grpo_ext.common.yaml_text import YamlFault, load_yaml
 from grpo_ext.observe.jsonl import read, row_of
-from grpo_ext.observe.log_files import LEARNT_NOTHING, METRICS, RUN, SAMPLE, SAMPLES
+from grpo_ext.observe.log_files import LEARNED_NOTHING, METRICS, RUN, SAMPLE, SAMPLES
 from grpo_ext.observe.run_folders import find_folder, short_name
 
 Row = dict[str, Any]
@@ -224,9 +224,9 @@ def kept_samples(run: RunData, most: int) -> Iterator[Row]:
     run.faults += names.faults()
 
 
-def learnt_nothing(folder: Path) -> bool:
+def learned_nothing(folder: Path) -> bool:
     """Return whether the log in a folder says that its run finished without learning anything."""
-    return any(row.get("alarm") == LEARNT_NOTHING for row in read(folder / METRICS))
+    return any(row.get("alarm") == LEARNED_NOTHING for row in read(folder / METRICS))
 
 
 def mappings(entries: object) -> list[Row]:

@@ -15,7 +15,7 @@ from typing import Any
 from rich import print
 from rich.markup import escape
 
-from grpo_ext.observe.read_run import learnt_nothing
+from grpo_ext.observe.read_run import learned_nothing
 from grpo_ext.reproduce.runs import Job
 from grpo_ext.run.ranks import EXIT_INTERRUPTED, LAUNCHER
 
@@ -124,7 +124,7 @@ def finish(
     """
     done = code == 0
     if code == 1 and job.module != "start":
-        done = learnt_nothing(job.folder)
+        done = learned_nothing(job.folder)
     seconds += float(job.state.get("seconds") or 0.0)
     job.record(done=done, seconds=round(seconds, 1))
     if not done:

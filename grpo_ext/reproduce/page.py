@@ -16,7 +16,7 @@ import pandas as pd
 
 from grpo_ext.common.estimates import Estimate
 from grpo_ext.common.files import data_lines, write_atomically
-from grpo_ext.observe.plots import COLOURS, LOOK, smooth
+from grpo_ext.observe.plots import COLORS, LOOK, smooth
 from grpo_ext.reproduce.measures.base import SMOOTHING, Array, end_of, steps_of, values_of
 from grpo_ext.reproduce.outcomes import Outcome, interval_of
 
@@ -194,7 +194,7 @@ def draw_curves(axis: Axes, outcome: Outcome, metric: str) -> None:
         metric: the name of the metric.
     """
     for number, (name, runs) in enumerate(outcome.runs.items()):
-        color = COLOURS[number % len(COLOURS)]
+        color = COLORS[number % len(COLORS)]
         curves = [values_of(run, metric) for run in runs]
         shortest = min(map(len, curves))
         if not shortest:

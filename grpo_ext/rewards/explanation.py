@@ -9,7 +9,7 @@ class Explanation(NamedTuple):
     """Why a completion got its reward."""
 
     text: str  # lines for the report
-    marks: tuple[Mark, ...] = ()  # parts of the completion that the report colours
+    marks: tuple[Mark, ...] = ()  # parts of the completion that the report colors
 
 
 def clip(text: str) -> str:

@@ -189,7 +189,7 @@ def collection(text: str) -> Collection:
         return Collection("ordered", tuple(terms), names)
     parts = alternatives(text)
     if len(parts) > 1:
-        return labelled("ordered" if ";" in text else "list", parts)
+        return labeled("ordered" if ";" in text else "list", parts)
     values = signed([content])
     if len(values) == 1:
         return Collection("single", values, names)
@@ -241,7 +241,7 @@ def label(text: str) -> tuple[str | None, str]:
     return None, text
 
 
-def labelled(kind: str, parts: list[str]) -> Collection:
+def labeled(kind: str, parts: list[str]) -> Collection:
     """Separate names from values in a list of parts.
 
     In `x = 1, 2` both values are named x; `y = 2, x = 1` is sorted by name. If the names are

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CARD = "README.md"  # the card of a data set
 UNKNOWN = "unknown"
-MOST_LICENCE = 200  # maximum number of characters of a licence
+MOST_LICENSE = 200  # maximum number of characters of a license
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,8 @@ def as_json(row: dict[str, Any]) -> str:
     return text
 
 
-def licence_of(source: Source) -> str:
-    """Return the licence in the card of a data set, or `UNKNOWN` if it has none or cannot be read.
+def license_of(source: Source) -> str:
+    """Return the license in the card of a data set, or `UNKNOWN` if it has none or cannot be read.
 
     Args:
         source: the data set; a folder's card is its `README.md`.
@@ -226,10 +226,10 @@ def licence_of(source: Source) -> str:
             card = DatasetCard(read_text(folder / CARD, within=folder))
         else:
             card = DatasetCard.load(source.name)
-        licence = card.data.to_dict().get("license")
+        license = card.data.to_dict().get("license")
     except Exception:  # from any of the libraries that it uses
         return UNKNOWN
-    names = licence if isinstance(licence, list) else [licence]
+    names = license if isinstance(license, list) else [license]
     if not names or not all(isinstance(name, str) for name in names):
         return UNKNOWN
-    return one_line(", ".join(names))[:MOST_LICENCE]
+    return one_line(", ".join(names))[:MOST_LICENSE]

@@ -136,7 +136,7 @@ def save_model(recipe: Recipe, trainer: TransformersTrainer) -> int:
         trainer.accelerator.print("next:", *commands, sep="\n  ")
     # No rank may destroy the process group while another one saves.
     trainer.accelerator.wait_for_everyone()
-    return int(bool(getattr(trainer, "learnt_nothing", None)))
+    return int(bool(getattr(trainer, "learned_nothing", None)))
 
 
 def how_to_continue(recipe: Recipe) -> str:

@@ -38,13 +38,13 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
                 f"tasks: the task {name} has no rows, or its limits drop all of them. Loosen its "
                 "limits, name another data set for it, or remove it."
             )
-    labelled = {}
+    labeled = {}
     for name, rows in parts.items():
         if TASK in rows.column_names:
             rows = rows.remove_columns(TASK)
-        labelled[name] = rows.add_column(TASK, [name] * len(rows))
-    check_types(labelled)
-    sizes = np.array(list(map(len, labelled.values())))
+        labeled[name] = rows.add_column(TASK, [name] * len(rows))
+    check_types(labeled)
+    sizes = np.array(list(map(len, labeled.values())))
     counts = sizes
     if shares is not None:
         counts = repeated_counts(sizes, np.array([shares[name] for name in parts]))
@@ -57,7 +57,7 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
         positions.append((j + 0.5) / count)  # row j is placed at (j + 1/2) / count of the whole
         start += size
     order = np.argsort(np.concatenate(positions), kind="stable")
-    all_rows = concatenate_datasets(list(labelled.values()))
+    all_rows = concatenate_datasets(list(labeled.values()))
     return all_rows.select(np.concatenate(indices)[order])
 
 
@@ -102,14 +102,14 @@ def mixed_streams(
             )
         columns |= dict.fromkeys(first)
     empty = dict.fromkeys([*columns, TASK])
-    labelled = []
+    labeled = []
     weights = []
     for name, rows in parts.items():
-        labelled.append(rows.map(partial(_with_task, name=name, empty=empty)))
+        labeled.append(rows.map(partial(_with_task, name=name, empty=empty)))
         weights.append(1.0 if shares is None else shares[name])
     chances = np.array(weights) / sum(weights)
     return interleave_datasets(
-        labelled,
+        labeled,
         chances.tolist(),
         seed=seed,
         stopping_strategy="all_exhausted",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_ext.common.foreign_files import ForeignFile, check_tree
-from grpo_ext.common.hub import find_repo, neighbours
+from grpo_ext.common.hub import find_repo, neighbors
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.tasks.foreign_rows import check_folder, check_rows
 
@@ -53,7 +53,7 @@ def open_dataset(
         )
     if path.suffix in FILE_BUILDERS and not path.is_file():
         raise FileNotFoundError(
-            f"there is no data file {path}.{did_you_mean(name, neighbours(name))}"
+            f"there is no data file {path}.{did_you_mean(name, neighbors(name))}"
         )
     from datasets import load_dataset, load_from_disk  # takes a second
 

@@ -32,7 +32,7 @@ from grpo_ext.tiny.demonstrations import Demonstration
 
 COMMON = 200  # characters of the demonstrations' own lines
 ENDS = 8  # last characters for each rhyme group
-FAVOURITES = 6  # last characters of lines that do not rhyme
+FAVORITES = 6  # last characters of lines that do not rhyme
 Weights = dict[str, float]  # how often each character is drawn, relative to the others
 
 
@@ -115,7 +115,7 @@ class Poet:
         # For the line to learn from: common characters with one pronunciation make a clear lesson.
         with_one_tone: dict[str, list[str]] = {LEVEL: [], OBLIQUE: []}
         ends: dict[str, list[str]] = defaultdict(list)
-        self.favourites: list[str] = []
+        self.favorites: list[str] = []
         for character, frequency in frequencies.items():
             tones = tones_of(character)
             groups = level_groups(character)
@@ -129,8 +129,8 @@ class Poet:
             if tones in with_one_tone and num_common < COMMON:
                 with_one_tone[tones].append(character)
             if tones == LEVEL and len(groups) == 1:
-                if len(self.favourites) < FAVOURITES:
-                    self.favourites.append(character)
+                if len(self.favorites) < FAVORITES:
+                    self.favorites.append(character)
                 [group] = groups
                 if len(ends[group]) < ENDS:
                     ends[group].append(character)
@@ -202,7 +202,7 @@ class Poet:
         if rhymes:
             ends = self.ends[group]
         else:
-            ends = [end for end in self.favourites if group not in level_groups(end)]
+            ends = [end for end in self.favorites if group not in level_groups(end)]
         end = rng.choice(ends)
         used = {*"".join(lines), end}
         return draw_line(self.common_by_tone, pattern[:-1], rng, used) + end

@@ -1,7 +1,7 @@
 """Detect runs that learn nothing: no advantages, no gradients, or weights that never changed.
 
 The whole run is watched, from its first step to its last. A run that never had an advantage, never
-had a gradient or never changed a weight learnt nothing, whatever its other metrics say. `verdict`
+had a gradient or never changed a weight learned nothing, whatever its other metrics say. `verdict`
 says what is missing, for the last lines of the output, the model card and the exit status.
 """
 
@@ -13,26 +13,27 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from grpo_ext.common.pages import DOES_NOT_LEARN, NOTHING_WAS_LEARNT
+from grpo_ext.common.pages import DOES_NOT_LEARN, NOTHING_WAS_LEARNED
 from grpo_ext.objective.advantage import equal_in_group
-from grpo_ext.observe.log_files import LEARNT_NOTHING
+from grpo_ext.observe.log_files import LEARNED_NOTHING
 from grpo_ext.step.groups import GroupShape
 from grpo_ext.step.loss import POLICY_SHARE
 from grpo_ext.step.records import Scored
 from grpo_ext.trainer.judging import outcomes_of_groups
 from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.start_checks import check_start, steps_in_backward, used_parameters
-from grpo_ext.trainer.verdict import LEAST_SHARE, Progress, remarks_of, why_nothing_was_learnt
+from grpo_ext.trainer.verdict import LEAST_SHARE, Progress, remarks_of, why_nothing_was_learned
 from grpo_ext.trainer.weight_sample import WeightSample, checksum, local
 
 
 @dataclass(eq=False)
 class Learning(TrainerCallback):
-    """Checks the start of a run, watches its steps, and says at the end if nothing was learnt."""
+    """Checks the start of a run, watches its steps, and says at the end if nothing was learned."""
 
     trainer: Trainer
     progress: Progress = field(default_factory=Progress)
-    verdict: str | None = None  # why the run learnt nothing; `None` if it learnt, or has not ended
+    # why the run learned nothing; `None` if it learned, or has not ended
+    verdict: str | None = None
     # sentences for the end of the run, excluding the verdict
     remarks: list[str] = field(default_factory=list)
     # a checksum of each trained tensor, by name; used until one has changed
@@ -129,7 +130,7 @@ class Learning(TrainerCallback):
     ) -> None:
         """Check for a changed weight, until one has changed; conclude after the last step.
 
-        If nothing was learnt, an alarm is written to the run log.
+        If nothing was learned, an alarm is written to the run log.
         """
         self.progress.steps += 1
         if not self.progress.moved:
@@ -142,7 +143,7 @@ class Learning(TrainerCallback):
             self.conclude()
             if self.verdict is not None and state.is_world_process_zero:
                 log = self.trainer.parts.log
-                log.note(state.global_step, {"alarm": LEARNT_NOTHING, "message": self.verdict})
+                log.note(state.global_step, {"alarm": LEARNED_NOTHING, "message": self.verdict})
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -156,14 +157,14 @@ class Learning(TrainerCallback):
         progress = sum(gather_object([self.progress]), Progress())
         trainer = self.trainer
         judges = outcomes_of_groups(trainer)
-        self.verdict = why_nothing_was_learnt(
+        self.verdict = why_nothing_was_learned(
             progress,
             self.watches_weights,
             self.needs_advantage,
             f"the reward {trainer.reward_func_names[judges[0]]!r}",
         )
         if self.verdict is not None:
-            self.verdict += f" See {DOES_NOT_LEARN}#{NOTHING_WAS_LEARNT}."
+            self.verdict += f" See {DOES_NOT_LEARN}#{NOTHING_WAS_LEARNED}."
         judge = trainer.parts.judge
         self.remarks = remarks_of(judge.failed, judge.asked, progress, self.verdict)
 

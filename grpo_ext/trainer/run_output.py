@@ -102,7 +102,7 @@ class RunOutput(TrainerCallback):
         """Return sentences about what the metrics do not show.
 
         They say what a constant answer earns, how often rewards and environments failed, and
-        whether nothing was learnt.
+        whether nothing was learned.
         """
         parts = self.trainer.parts
         history = self.trainer.state.log_history

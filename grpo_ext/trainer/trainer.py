@@ -314,8 +314,8 @@ class GRPOExtTrainer(GRPOTrainer):
         return self.parts.monitor.stopped_by if self.parts.monitor else None
 
     @property
-    def learnt_nothing(self) -> str | None:
-        """Why the run learnt nothing; `None` if it learnt something or has not ended yet."""
+    def learned_nothing(self) -> str | None:
+        """Why the run learned nothing; `None` if it learned something or has not ended yet."""
         return self.parts.learning.verdict
 
     @property

@@ -1,4 +1,4 @@
-"""Decide whether a run has learnt anything and, if it has not, explain why.
+"""Decide whether a run has learned anything and, if it has not, explain why.
 
 The verdict goes into the last lines of the output and the model card, and decides the exit status.
 """
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 #: The KL drowns out the rewards in a step if they contribute less than this share of its gradient.
 LEAST_SHARE = 0.01
-#: Nothing was learnt if the KL drowned out the rewards in at least this share of the steps, and
+#: Nothing was learned if the KL drowned out the rewards in at least this share of the steps, and
 #: there were at least `ENOUGH_STEPS` of them.
 MOST_STEPS = 0.9
 ENOUGH_STEPS = 10
@@ -57,13 +57,13 @@ class Progress:
         )
 
 
-def why_nothing_was_learnt(
+def why_nothing_was_learned(
     progress: Progress,
     watches_weights: bool = True,
     needs_advantage: bool = True,
     judge: str = "the outcome reward",
 ) -> str | None:
-    """Return why a run learnt nothing, and what to check; `None` if it learnt or had no step.
+    """Return why a run learned nothing, and what to check; `None` if it learned or had no step.
 
     Args:
         progress: the progress of all ranks together.
@@ -74,26 +74,27 @@ def why_nothing_was_learnt(
     if progress.steps == 0:
         return None
     if needs_advantage and progress.completions and not progress.with_advantage:
-        return f"Nothing was learnt: {why_no_advantage(progress, judge)}"
+        return f"Nothing was learned: {why_no_advantage(progress, judge)}"
     if watches_weights and not progress.gradient:
         return (
-            "Nothing was learnt: no step had a gradient. Check the loss, and which parameters have "
-            "requires_grad."
+            "Nothing was learned: no step had a gradient. Check the loss, and which parameters "
+            "have requires_grad."
         )
     if watches_weights and not progress.moved:
         return (
-            "Nothing was learnt: no step changed a weight. Either the learning rate was 0 in every "
-            "step (a warm-up begins at 0), or the updates were too small for the precision of the "
-            "weights. Raise learning_rate, max_steps or max_grad_norm, or write `dtype: float32`."
+            "Nothing was learned: no step changed a weight. Either the learning rate was 0 in "
+            "every step (a warm-up begins at 0), or the updates were too small for the precision "
+            "of the weights. Raise learning_rate, max_steps or max_grad_norm, or write `dtype: "
+            "float32`."
         )
     if watches_weights and progress.shift is not None and 0 < progress.shift < ROUNDING:
         return (
-            f"Nothing was learnt: all steps together changed the weights by {progress.shift:.1g} "
+            f"Nothing was learned: all steps together changed the weights by {progress.shift:.1g} "
             "of their size, less than float32 can resolve. Raise learning_rate, max_steps or "
             "max_grad_norm."
         )
     if progress.kl_steps >= ENOUGH_STEPS and progress.kl_alone >= MOST_STEPS * progress.kl_steps:
-        return f"Nothing was learnt from the rewards: {kl_line(progress)}"
+        return f"Nothing was learned from the rewards: {kl_line(progress)}"
     return None
 
 
@@ -150,7 +151,7 @@ def remarks_of(
         failed: for each reward, the number of completions on which it failed.
         asked: for each reward, the number of completions that it was asked to score.
         progress: the progress of all ranks together.
-        verdict: the result of `why_nothing_was_learnt`.
+        verdict: the result of `why_nothing_was_learned`.
     """
     lines = failure_lines(failed, asked, progress)
     if verdict is None and progress.kl_alone and 2 * progress.kl_alone >= progress.kl_steps:

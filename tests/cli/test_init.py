@@ -250,8 +250,8 @@ def test_what_it_writes_trains_without_an_edit(tiny_folder, tmp_path, monkeypatc
     words = ["init", write(tmp_path, "solutions.jsonl"), str(tiny_folder), "--yes", "--lora"]
     assert main(words) == 0
     sizes = ["--max_steps", "1", "--per_device_train_batch_size", "8"]
-    nothing_learnt = 1  # an untrained model earns nothing
-    assert main(["train", "--config", "mine/recipe.yaml", *sizes]) == nothing_learnt
+    nothing_learned = 1  # an untrained model earns nothing
+    assert main(["train", "--config", "mine/recipe.yaml", *sizes]) == nothing_learned
     assert (tmp_path / "mine" / "run" / "adapter_config.json").exists()
 
 

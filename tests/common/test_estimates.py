@@ -262,8 +262,8 @@ def test_a_fast_rise_is_called_one():
     """Learning is often done after a tenth of the run."""
     rng = np.random.default_rng(2)
     for count, rise in ((20, 15), (50, 8), (200, 6)):
-        learnt = rise * (1 - np.exp(-8 * np.arange(count) / count))
-        rose, _ = called(noise_curves(rng, 50, count, 0.3) + learnt)
+        learned = rise * (1 - np.exp(-8 * np.arange(count) / count))
+        rose, _ = called(noise_curves(rng, 50, count, 0.3) + learned)
         assert rose >= 0.8, count
 
 

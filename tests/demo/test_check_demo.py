@@ -21,7 +21,7 @@ CALL = (
 )
 
 
-def test_what_is_prepared_fits_the_recipes_and_the_tool_is_not_learnt_by_heart(tmp_path):
+def test_what_is_prepared_fits_the_recipes_and_the_tool_is_not_learned_by_heart(tmp_path):
     demo = DEMOS["check"]
     recipe = load_recipe(REPO / "recipes" / demo.recipe)
     given = {

@@ -17,7 +17,7 @@ from grpo_ext.rewards.poem import judge
 from grpo_ext.rewards.poem.characters import level_groups, tones_of
 from grpo_ext.rewards.poem.text import han
 from grpo_ext.tasks.poem import Poem
-from grpo_ext.tiny.verse import ENDS, FAVOURITES, verse_demonstrations
+from grpo_ext.tiny.verse import ENDS, FAVORITES, verse_demonstrations
 from tests.support.logs import json_rows
 from tests.support.places import REPO
 from tests.support.small_demo import launched, shortened
@@ -71,15 +71,15 @@ def test_the_pattern_is_right_and_the_line_rhymes_as_often_as_stated():
     for given, text in demonstrate(3_000, right_pattern=0.3, rhyme=0.3):
         tones, group, line = parts(text)
         wanted = judge([*given, ""]).pattern[-1]
-        favourite = {5: "平平仄仄平", 7: "平平仄仄仄平平"}[len(line)]
-        assert tones in (wanted, favourite)
-        right += [tones == wanted] if wanted != favourite else []
+        favorite = {5: "平平仄仄平", 7: "平平仄仄仄平平"}[len(line)]
+        assert tones in (wanted, favorite)
+        right += [tones == wanted] if wanted != favorite else []
         rhymes.append(level_groups(line[-1]) == (group,))
         others |= set() if rhymes[-1] else {line[-1]}
     assert len(right) > 1_200
     assert sum(right) / len(right) == pytest.approx(0.3, abs=0.053)
     assert sum(rhymes) / len(rhymes) == pytest.approx(0.3, abs=0.034)
-    assert len(others) == FAVOURITES
+    assert len(others) == FAVORITES
 
 
 def test_without_carelessness_both_rewards_are_full():

@@ -72,7 +72,7 @@ def test_control_without_sync(engine_folder, tmp_path):
     ids=lambda sampling: "-".join(sampling),
 )
 def test_truncated_sampling_is_scored_as_sampled(engine_folder, tmp_path, sampling):
-    """The log-probs of the kept tokens, renormalised, are those that vLLM drew with.
+    """The log-probs of the kept tokens, renormalized, are those that vLLM drew with.
 
     Ratios of 1, and a signal.
     """

@@ -1,4 +1,4 @@
-"""Results of tools that are cut off, in colocate mode on a CPU. The model has learnt one call."""
+"""Results of tools that are cut off, in colocate mode on a CPU. The model has learned one call."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def check_and_train_agree(recipe: str, changes: list[tuple[str, str, str]]) -> N
     assert "Traceback (most" not in said and "--debug` shows where" not in said, (
         f"a bare error\n{end}"
     )
-    taught = "Nothing was learnt" not in said  # one step of an untrained model often has no signal
+    taught = "Nothing was learned" not in said  # one step of an untrained model often has no signal
     assert (checked, trained) in ((0, 0 if taught else 1), (1, 2), (2, 2)), (
         f"check {checked}, train {trained}\n{end}"
     )

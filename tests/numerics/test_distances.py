@@ -36,8 +36,8 @@ def test_each_figure_is_that_of_its_formula():
     far = [not 0.9 <= math.exp(x) <= 1.1 for x in tokens]
     assert found.share_far == sum(far) / 5 == 0.4
     # Liang and Zeger: the squared sums of the rows' deviations
-    centre = sum(k3) / 5
-    sums = [sum(k - centre for k in k3[:3]), sum(k - centre for k in k3[3:])]
+    center = sum(k3) / 5
+    sums = [sum(k - center for k in k3[:3]), sum(k - center for k in k3[3:])]
     assert found.kl_error == pytest.approx(
         math.sqrt(2 * (sums[0] ** 2 + sums[1] ** 2)) / 5, rel=1e-3
     )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from grpo_ext.common.noise import error_of_neighbours
+from grpo_ext.common.noise import error_of_neighbors
 from grpo_ext.environments.transcript import as_text
 from grpo_ext.observe.health import repeats_itself, written_text
 from grpo_ext.observe.health_rules import (
@@ -262,11 +262,11 @@ def noise_around(level, spread, correlation, count, rng):
 def test_a_fall_is_measured_in_errors_of_a_mean_of_five():
     """Independent noise of variance 1.
 
-    Neighbours differ by variance 2, and a mean of five has the error 1 / sqrt(5).
+    Neighbors differ by variance 2, and a mean of five has the error 1 / sqrt(5).
     """
     rng = np.random.default_rng(0)
     values = rng.standard_normal(400)
-    assert error_of_neighbours(values, 5) == pytest.approx(1 / math.sqrt(5), rel=0.1)
+    assert error_of_neighbors(values, 5) == pytest.approx(1 / math.sqrt(5), rel=0.1)
     shares = []
     for _ in range(20):
         fallen = [*rng.standard_normal(400), *(rng.standard_normal(5) - 4)]
@@ -289,7 +289,7 @@ def test_a_fall_is_measured_in_true_errors_of_correlated_noise(correlation):
         fallen = noise_around(0, 1, correlation, 400, rng)
         fallen[-5:] -= 10
         means = np.convolve(fallen, np.full(5, 0.2), "valid")
-        # the difference at the fall counts as one of the 399 between neighbours
+        # the difference at the fall counts as one of the 399 between neighbors
         jump = math.sqrt(1 + 10**2 / 399 / (2 - 2 * correlation))
         shares.append(collapse_of(fallen) * jump * true_error / (means.max() - means[-1]))
     assert 0.9 < np.mean(shares) < 1.25  # by the differences alone 2.1 for 0.5, and 4.3 for 0.8

@@ -143,7 +143,7 @@ def test_a_group_is_shown_side_by_side_the_best_first(page):
     page.run(AT % "!document.querySelector('.card')")
 
 
-def test_tokens_are_coloured_on_demand(page):
+def test_tokens_are_colored_on_demand(page):
     page.run(
         "jump(browser.samples.index.step.lastIndexOf(1)), "
         "[...document.querySelectorAll('#detail button')].length"
@@ -164,7 +164,7 @@ def test_tokens_are_coloured_on_demand(page):
         "[...document.querySelectorAll('.token')].map((one) => [one.textContent, one.title])"
     )
     assert first == [TEXT, "log-prob -2, probability 0.14"] and second[0] == "b"
-    page.run("detail.colouring = ''")
+    page.run("detail.coloring = ''")
 
 
 def test_before_and_after_marks_what_changed(page):

@@ -47,7 +47,7 @@ def test_a_whole_folder_is_sound(warm):
     assert found("runs/warm").sound and found(warm).sound
 
 
-def test_a_misspelt_folder_is_told_its_neighbour(warm):
+def test_a_misspelt_folder_is_told_its_neighbor(warm):
     for name in ("runs/wram", str(warm.parent / "wram"), "./runs/wram"):
         assert name in told(name) and f"Did you mean '{name.replace('wram', 'warm')}'?" in told(
             name

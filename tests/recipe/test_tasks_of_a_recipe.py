@@ -110,7 +110,7 @@ def test_rewards_are_for_their_tasks():
     assert weights == [1.0, 0.25, 1.0, 1.0]
 
 
-def test_rewards_of_one_name_and_other_weights_are_labelled_by_task():
+def test_rewards_of_one_name_and_other_weights_are_labeled_by_task():
     rewards, weights = named_rewards_and_weights(recipe(TWO))  # the defaults of both tasks
     by_name = dict(zip((r.name for r in rewards), weights, strict=True))
     assert (by_name["countdown_format"], by_name["stories_format"]) == (1.0, 0.5)

@@ -1,6 +1,6 @@
 """How `accuracy` reads amounts of money, sentences in an `<answer>`, and sizes of what is counted.
 
-Each right answer has a wrong neighbour of the same form.
+Each right answer has a wrong neighbor of the same form.
 """
 
 from __future__ import annotations

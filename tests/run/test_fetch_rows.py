@@ -17,7 +17,7 @@ from grpo_ext.run.fetch_rows import (
     fetch_rows,
     file_name,
     find_source,
-    licence_of,
+    license_of,
     packaged_sources,
 )
 from grpo_ext.run.from_recipe import eval_rows, train_rows
@@ -50,7 +50,7 @@ def advised(printed: str) -> dict[str, str]:
 def test_files_have_the_rows_of_both_splits_and_a_recipe_reads_them(folder, tmp_path, capsys):
     assert main(["data", "owner/sums", "--out", "rows"]) == 0
     printed = capsys.readouterr().out
-    assert "owner/sums: licence mit\n" in printed
+    assert "owner/sums: license mit\n" in printed
     assert "3 rows of train in rows/sums-train.jsonl" in printed
     assert "1 rows of test in rows/sums-test.jsonl" in printed
     written = (tmp_path / "rows" / "sums-train.jsonl").read_text(encoding="utf-8").split("\n")
@@ -164,7 +164,7 @@ def test_without_the_hub_the_message_says_what_to_do(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "card, licence",
+    "card, license",
     [
         ("license: mit", "mit"),
         ("license: [mit, cc-by-4.0]", "mit, cc-by-4.0"),
@@ -175,10 +175,10 @@ def test_without_the_hub_the_message_says_what_to_do(tmp_path, capsys):
         ("license: [", "unknown"),
     ],
 )
-def test_the_licence_is_that_of_the_card(card, licence, tmp_path):
+def test_the_license_is_that_of_the_card(card, license, tmp_path):
     (tmp_path / "README.md").write_text(f"---\n{card}\n---\n")
-    assert licence_of(Source(str(tmp_path))) == licence
+    assert license_of(Source(str(tmp_path))) == license
 
 
-def test_a_folder_without_a_card_has_an_unknown_licence(tmp_path):
-    assert licence_of(Source(str(tmp_path))) == "unknown"
+def test_a_folder_without_a_card_has_an_unknown_license(tmp_path):
+    assert license_of(Source(str(tmp_path))) == "unknown"

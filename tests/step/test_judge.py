@@ -84,7 +84,7 @@ def float64(rows):
 
 @pytest.mark.parametrize("size", range(2, 65))
 def test_a_group_of_equal_rewards_has_no_signal_whatever_their_arithmetic(size):
-    """Sums that are equal on paper, with a missing reward, and with each reward normalised first:
+    """Sums that are equal on paper, with a missing reward, and with each reward normalized first:
     exactly 0.
     """
     same = float64([[0.7]] * size)
@@ -110,7 +110,7 @@ def test_a_group_of_equal_rewards_has_no_signal_whatever_their_arithmetic(size):
 @pytest.mark.parametrize("offset", [0.0, 100.0, 1e6])
 def test_a_group_that_cancels_beside_one_that_does_not_stays_without_signal(offset):
     """Normalized first, two opposed rewards add up to 0, and the batch divides by the std of the
-    other group. Large rewards of small std have large rounding errors once they are normalised.
+    other group. Large rewards of small std have large rounding errors once they are normalized.
     """
     cancels = [[offset + 0.1, 0.9], [offset + 0.7, 0.3], [offset + 0.4, 0.6]]
     differs = [[0.0, 1.0], [1.0, 1.0], [0.5, 0.0]]
@@ -166,7 +166,7 @@ def test_advantages_by_hand(settings, wanted):
 def test_each_reward_by_itself_first():
     """GDPO (arXiv 2601.05242).
 
-    Centred and scaled in its group, weighted and summed, centred and scaled over the batch.
+    Centered and scaled in its group, weighted and summed, centered and scaled over the batch.
     """
     generator = torch.Generator().manual_seed(0)
     rewards = torch.rand(12, 3, generator=generator).double()

@@ -22,13 +22,13 @@ def run(trainer_class, config_class, folder, out, chat=(), tools=None, **setting
     model, processor = llava(folder, *chat)
     model.save_pretrained(out / "model")  # where TRL finds the reference
     model = type(model).from_pretrained(out / "model", dtype=torch.float32)
-    colours = ("red", "green", "blue", "white")
+    colors = ("red", "green", "blue", "white")
     rows = [
         {
             "prompt": [{"role": "user", "content": f"Use {a}, 3 to make {a + 4}."}],
             "image": Image.new("RGB", (8, 8), c),
         }
-        for a, c in enumerate(colours)
+        for a, c in enumerate(colors)
     ]
     args = arguments_of(
         config_class,

@@ -183,8 +183,8 @@ def oracle(folder, plan, weights, loss_type="grpo", scale="group"):
             )
     if scale == "batch":
         std = torch.cat(rewards).std() + 1e-4
-        centred = torch.cat([scores - scores.mean() for scores in rewards]) / std
-        for row, advantage in zip(rows, centred.tolist(), strict=True):
+        centered = torch.cat([scores - scores.mean() for scores in rewards]) / std
+        for row, advantage in zip(rows, centered.tolist(), strict=True):
             row["advantage"] = advantage
     loss = loss_of_step(loss_type, rows, max_length=LENGTH)
     names, parameters = zip(*model.named_parameters(), strict=True)

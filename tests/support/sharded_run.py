@@ -72,7 +72,7 @@ def ten_steps(model: Path, out: Path, how: str, ranks: int) -> dict:
 
 
 def check_same(one: dict, two: dict, share: float) -> None:
-    """Two ranks learnt what one did, and each held `share` of the model between steps."""
+    """Two ranks learned what one did, and each held `share` of the model between steps."""
     size = sum(weight.numel() for weight in one["weights"].values())
     assert abs(two["held"] / size - share) < 0.01
     for name, curve in one["curves"].items():

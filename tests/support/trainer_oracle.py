@@ -75,7 +75,7 @@ def check_order(record: dict[str, Any]) -> None:
     """Assert that `curriculum: easy_to_hard` has given each generation the prompts of its turn.
 
     The rows, sorted by difficulty, are passed once in the generations of a run: the first one has
-    the easiest rows, the last one the hardest, and those between have neighbouring rows at even
+    the easiest rows, the last one the hardest, and those between have neighboring rows at even
     distances. Which of equally hard rows come first is open. With `refill`, only the first round of
     the run is known, and with `partial_rollouts` none.
     """
@@ -293,7 +293,7 @@ class Judging:
             group.completions = rows
 
     def normalized_first(self, groups: list[Group]) -> list[list[float]]:
-        """GDPO (arXiv 2601.05242): each reward normalised in its group, then their weighted sum
+        """GDPO (arXiv 2601.05242): each reward normalized in its group, then their weighted sum
         over the batch.
         """
         totals: list[float | None] = []
@@ -369,7 +369,7 @@ class Judging:
 
 
 def of_slots(slots: list[Group]) -> list[Group]:
-    """Return the groups of the prompts that neighbouring slots have in common."""
+    """Return the groups of the prompts that neighboring slots have in common."""
     groups: list[Group] = []
     for slot in slots:
         same = groups and groups[-1].completions[0].prompt == slot.completions[0].prompt

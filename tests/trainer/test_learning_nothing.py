@@ -23,7 +23,7 @@ from transformers.training_args import OptimizerNames
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.objective.policy import StepCounts, get_loss
-from grpo_ext.observe.read_run import learnt_nothing, read_run
+from grpo_ext.observe.read_run import learned_nothing, read_run
 from grpo_ext.step.loss import LossSettings, step_loss
 from grpo_ext.step.records import MicroBatch, Scored, Scores
 from grpo_ext.train import main
@@ -34,7 +34,7 @@ from grpo_ext.trainer.start_checks import (
     idle_adapters,
     used_parameters,
 )
-from grpo_ext.trainer.verdict import Progress, failure_lines, why_nothing_was_learnt
+from grpo_ext.trainer.verdict import Progress, failure_lines, why_nothing_was_learned
 from grpo_ext.trainer.weight_sample import WeightSample, checksum
 from tests.support.runs_without_learning import (
     EVALUATED,
@@ -112,19 +112,19 @@ def python_settings(settings):
 
 
 @pytest.mark.parametrize("way", AT_THE_END)
-def test_a_run_from_python_says_at_its_end_that_it_learnt_nothing(
+def test_a_run_from_python_says_at_its_end_that_it_learned_nothing(
     way, tiny_folder, tmp_path, reward, capsys
 ):
     names, settings, words = AT_THE_END[way]
     random.seed(0)
     rewards = [reward[name] for name in names]
     trainer = run_python(tiny_folder, tmp_path / "run", rewards, **python_settings(settings))
-    assert trainer.learnt_nothing.startswith("Nothing was learnt")
-    assert words in trainer.learnt_nothing
+    assert trainer.learned_nothing.startswith("Nothing was learned")
+    assert words in trainer.learned_nothing
     last = capsys.readouterr().out.splitlines()[-3:]
-    assert trainer.learnt_nothing in last
-    assert "Nothing was learnt" in (tmp_path / "run" / "README.md").read_text()
-    assert learnt_nothing(tmp_path / "run")
+    assert trainer.learned_nothing in last
+    assert "Nothing was learned" in (tmp_path / "run" / "README.md").read_text()
+    assert learned_nothing(tmp_path / "run")
 
 
 @pytest.mark.parametrize("way", AT_THE_END)
@@ -132,16 +132,16 @@ def test_a_run_from_a_recipe_says_so_and_exits_with_1(way, tiny_folder, tmp_path
     names, settings, words = AT_THE_END[way]
     assert run_recipe(tiny_folder, tmp_path / "run", names, **settings) == 1
     said = capsys.readouterr().out
-    assert "Nothing was learnt" in said and words in said and "Saved to" in said
+    assert "Nothing was learned" in said and words in said and "Saved to" in said
 
 
 @pytest.mark.parametrize("settings", [{"beta": 1e6}, {"beta": 1e6, "loss_type": "dapo"}])
 def test_a_short_run_that_the_kl_outweighs_has_a_remark(
     settings, tiny_folder, tmp_path, reward, capsys
 ):
-    """Its first step has no KL, because the policy is still the reference: it may have learnt."""
+    """Its first step has no KL, because the policy is still the reference: it may have learned."""
     trainer = run_python(tiny_folder, tmp_path / "run", [reward["varied"]], **settings)
-    assert trainer.learnt_nothing is None
+    assert trainer.learned_nothing is None
     remark = "In 1 of 2 steps the KL to the reference made up more than 99% of the gradient"
     assert remark in capsys.readouterr().out
     assert remark in (tmp_path / "run" / "README.md").read_text()
@@ -196,9 +196,9 @@ def test_steps_without_advantages_are_no_steps_of_the_kl():
 
 def test_a_run_that_learns_says_nothing_of_the_kind(tiny_folder, tmp_path, reward, capsys):
     trainer = run_python(tiny_folder, tmp_path / "python", [reward["varied"]])
-    assert trainer.learnt_nothing is None
+    assert trainer.learned_nothing is None
     assert run_recipe(tiny_folder, tmp_path / "recipe", ["varied"]) == 0
-    assert "Nothing was learnt" not in capsys.readouterr().out
+    assert "Nothing was learned" not in capsys.readouterr().out
     alarms = [row for row in read_run(tmp_path / "python").metrics if "alarm" in row]
     assert not alarms
 
@@ -313,7 +313,7 @@ def test_weights_that_a_callback_unfreezes_are_watched_from_then_on(tiny_folder,
     more = {"callbacks": [Thaw()]}
     settings = {"warmup_steps": 1, "max_steps": 3}
     trainer = run_python(tiny_folder, tmp_path, [reward["varied"]], more=more, **settings)
-    assert trainer.parts.learning.progress.moved and trainer.learnt_nothing is None
+    assert trainer.parts.learning.progress.moved and trainer.learned_nothing is None
 
 
 def test_an_optimizer_that_steps_in_the_backward_pass_has_other_tensors(
@@ -334,7 +334,7 @@ def test_an_optimizer_that_steps_in_the_backward_pass_has_other_tensors(
         assert not trainer.parts.learning.watches_weights
 
 
-def test_a_trainable_adapter_is_the_policy_and_its_frozen_neighbours_are_not(tiny_folder):
+def test_a_trainable_adapter_is_the_policy_and_its_frozen_neighbors_are_not(tiny_folder):
     model = adapter(tiny_folder, "default", "second")
     assert idle_adapters(model) == {"second"}
     trained = [name for name, p in used_parameters(model) if p.requires_grad]
@@ -346,7 +346,7 @@ def test_a_loaded_adapter_that_is_trainable_trains(tiny_folder, tmp_path, reward
     base = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
     model = PeftModel.from_pretrained(base, tmp_path / "adapter", is_trainable=True)
     trainer = run_python(tiny_folder, tmp_path / "run", [reward["varied"]], model, beta=0.1)
-    assert trainer.learnt_nothing is None
+    assert trainer.learned_nothing is None
 
 
 # ---- the start: the metric for the best model
@@ -435,17 +435,17 @@ def test_a_metric_that_evaluations_log_chooses_the_best_model(
 # ---- what the end says
 
 
-def test_why_nothing_was_learnt():
-    learnt = Progress(2, 16, 8, 8, True, True)
-    assert why_nothing_was_learnt(learnt) is None
-    assert why_nothing_was_learnt(Progress()) is None  # a run without a step
+def test_why_nothing_was_learned():
+    learned = Progress(2, 16, 8, 8, True, True)
+    assert why_nothing_was_learned(learned) is None
+    assert why_nothing_was_learned(Progress()) is None  # a run without a step
     no_signal = Progress(2, 16, 0, 0, True, True)
-    assert "all rewards were equal" in why_nothing_was_learnt(no_signal)
-    assert why_nothing_was_learnt(no_signal, needs_advantage=False) is None
-    assert "no step had a gradient" in why_nothing_was_learnt(Progress(2, 16, 8, 8, False, True))
+    assert "all rewards were equal" in why_nothing_was_learned(no_signal)
+    assert why_nothing_was_learned(no_signal, needs_advantage=False) is None
+    assert "no step had a gradient" in why_nothing_was_learned(Progress(2, 16, 8, 8, False, True))
     unmoved = Progress(2, 16, 8, 8, True, False)
-    assert "no step changed a weight" in why_nothing_was_learnt(unmoved)
-    assert why_nothing_was_learnt(unmoved, watches_weights=False) is None
+    assert "no step changed a weight" in why_nothing_was_learned(unmoved)
+    assert why_nothing_was_learned(unmoved, watches_weights=False) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
@@ -462,14 +462,14 @@ def test_a_checksum_sees_the_smallest_change(dtype):
 
 def test_small_changes_and_the_kl_are_verdicts():
     small = Progress(12, 16, 8, 8, True, True, shift=1e-9)
-    assert "changed the weights by 1e-09 of their size" in why_nothing_was_learnt(small)
-    assert why_nothing_was_learnt(small, watches_weights=False) is None
-    assert why_nothing_was_learnt(replace(small, shift=1e-6)) is None
-    assert why_nothing_was_learnt(replace(small, shift=0.0)) is None  # no element of the sample
+    assert "changed the weights by 1e-09 of their size" in why_nothing_was_learned(small)
+    assert why_nothing_was_learned(small, watches_weights=False) is None
+    assert why_nothing_was_learned(replace(small, shift=1e-6)) is None
+    assert why_nothing_was_learned(replace(small, shift=0.0)) is None  # no element of the sample
     held = Progress(12, 16, 8, 8, True, True, kl_steps=12, kl_alone=11)
-    assert "in 11 of 12 steps the KL" in why_nothing_was_learnt(held)
-    assert why_nothing_was_learnt(replace(held, kl_alone=10)) is None
-    assert why_nothing_was_learnt(replace(held, kl_steps=9, kl_alone=9)) is None
+    assert "in 11 of 12 steps the KL" in why_nothing_was_learned(held)
+    assert why_nothing_was_learned(replace(held, kl_alone=10)) is None
+    assert why_nothing_was_learned(replace(held, kl_steps=9, kl_alone=9)) is None
 
 
 def test_the_shift_of_a_sample_is_that_of_the_elements():

@@ -125,7 +125,7 @@ def test_a_second_step_on_the_same_generation(tiny_folder, tmp_path, loss_type, 
 
 
 def test_trl_differs_where_the_step_is_cut(tiny_folder, tmp_path):
-    """The control: the same settings without our normalisation are not invariant."""
+    """The control: the same settings without our normalization are not invariant."""
     grads = []
     for ga in (1, 8):
         settings = {"loss_type": "bnpo", "beta": 0.0, "loss_normalization": "micro_batch"}

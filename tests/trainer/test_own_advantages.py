@@ -116,7 +116,7 @@ def test_an_estimator_may_compare_groups(tiny_folder, tmp_path, group_filter):
 
 
 def test_an_estimator_of_all_rewards_trains_by_its_formula(tiny_folder, tmp_path):
-    """The smaller of two centred rewards, times the sum of the weights."""
+    """The smaller of two centered rewards, times the sum of the weights."""
 
     @register_joint_advantages("smaller")
     def smaller(rewards, weights):
@@ -126,8 +126,8 @@ def test_an_estimator_of_all_rewards_trains_by_its_formula(tiny_folder, tmp_path
     lines = logged(tmp_path)
     scores = [[line["rewards"][name] for line in lines] for name in ("solved", "shaped")]
     grouped = np.array(scores).reshape(2, -1, GROUP)
-    centred = grouped - grouped.mean(axis=2, keepdims=True)
-    wanted = centred.min(axis=0) * (1 + FORMAT)
+    centered = grouped - grouped.mean(axis=2, keepdims=True)
+    wanted = centered.min(axis=0) * (1 + FORMAT)
     assert [line["advantage"] for line in lines] == pytest.approx(wanted.flatten().tolist())
 
 

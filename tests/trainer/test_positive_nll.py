@@ -86,17 +86,17 @@ def test_the_gradient_is_that_of_the_mean_over_right_tokens(
     assert trainer.state.log_history[0]["positive_nll"] == pytest.approx(nll, rel=1e-4)
 
 
-def test_a_group_that_is_all_right_is_run_and_learnt_from(tiny_folder, tmp_path):
+def test_a_group_that_is_all_right_is_run_and_learned_from(tiny_folder, tmp_path):
     """Its rows have no advantage, and are skipped without the term."""
     settings = {**SUM_IS_OUTCOME, "numbers": [3] * 12}
     quiet, without = train(tiny_folder, tmp_path / "a", **settings)
     assert all(float(grad.abs().max()) == 0 for grad in without[0][0].values())
-    assert "Nothing was learnt" in quiet.learnt_nothing
+    assert "Nothing was learned" in quiet.learned_nothing
     trainer, steps = train(tiny_folder, tmp_path / "b", positive_nll_coef=COEF, **settings)
     rows = right_rows(tiny_folder, [3], each=4 * GROUP)
     assert len(rows) == 4 * GROUP
     check_difference(tiny_folder, steps, without, rows)
-    assert trainer.learnt_nothing is None
+    assert trainer.learned_nothing is None
 
 
 def test_without_a_right_completion_the_term_is_0(tiny_folder, tmp_path):

@@ -29,7 +29,7 @@ TIES = {"tie_break_reward": "shaped", "reward_weights": [1.0, 0.0]}
 RIGHT = [number for number, score in DEAD.items() if score == 1.0]  # prompts 3 and 14
 
 
-def normalised(scores):
+def normalized(scores):
     scores = np.array(scores)
     return (scores - scores.mean()) / (scores.std(ddof=1) + 1e-4)
 
@@ -52,12 +52,12 @@ def test_a_tie_of_right_completions_gets_the_advantages_of_the_other_reward(tiny
     trainer, _ = train(tiny_folder, tmp_path, **TIES)
     of_prompt = lines_of(tmp_path)
     group = group_of(trainer, 3)
-    wanted = 0.1 * normalised(shaped(group, group))
+    wanted = 0.1 * normalized(shaped(group, group))
     assert [line["advantage"] for line in of_prompt[3]] == pytest.approx(wanted.tolist())
     assert all(line["tie_break"] is True and line["reward"] == 1.0 for line in of_prompt[3])
     assert [line["advantage"] for line in of_prompt[2]] == [0.0] * GROUP
     group = group_of(trainer, 1)
-    wanted = normalised(solved(group, group, [1] * GROUP))
+    wanted = normalized(solved(group, group, [1] * GROUP))
     assert [line["advantage"] for line in of_prompt[1]] == pytest.approx(wanted.tolist())
     assert not any("tie_break" in line for line in [*of_prompt[1], *of_prompt[2]])
     [logs, _] = trainer.state.log_history
@@ -105,7 +105,7 @@ def test_a_completion_without_a_score_of_the_tie_break_has_no_advantage(tiny_fol
     trainer, _ = train(tiny_folder, tmp_path, rewards=(solved, partly), **ties)
     advantages = [line["advantage"] for line in lines_of(tmp_path)[3]]
     scores = shaped(*2 * [group_of(trainer, 3)])[:2]
-    wanted = 0.1 * normalised([*scores, np.mean(scores), np.mean(scores)])
+    wanted = 0.1 * normalized([*scores, np.mean(scores), np.mean(scores)])
     assert advantages == pytest.approx(wanted.tolist())
     assert advantages[2:] == [0.0, 0.0]
 

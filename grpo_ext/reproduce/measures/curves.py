@@ -4,7 +4,7 @@ import numpy as np
 
 from grpo_ext.common.curves import ends
 from grpo_ext.common.estimates import Estimate, mean_over_runs
-from grpo_ext.common.noise import error_of_neighbours, means_of_neighbours
+from grpo_ext.common.noise import error_of_neighbors, means_of_neighbors
 from grpo_ext.observe.plots import smooth
 from grpo_ext.observe.read_run import RunData
 from grpo_ext.reproduce.measures.base import (
@@ -165,10 +165,10 @@ def dip(runs: Runs, metric: str) -> Figure | None:
     count = ends(len(values))
     if count < 1:
         return None
-    means = means_of_neighbours(values, count)
+    means = means_of_neighbors(values, count)
     lowest = int(means.argmin())
     depth = min(means[0], means[-1]) - means[lowest]
-    error = error_of_neighbours(values, count)
+    error = error_of_neighbors(values, count)
     details = (
         f"{means[0]:.3g}, {means[lowest]:.3g} about step {lowest + (count + 1) / 2:.0f}, "
         f"{means[-1]:.3g}"
@@ -191,8 +191,8 @@ def fall(runs: Runs, metrics: list[str]) -> Figure | None:
         count = ends(len(values))
         if count < 1:
             return None
-        means = means_of_neighbours(values, count)
-        error = error_of_neighbours(values, count)
+        means = means_of_neighbors(values, count)
+        error = error_of_neighbors(values, count)
         chance = by_chance(error, len(means))
         below_best = float(means[-1] - means.max() + chance)
         falls.append((below_best, error))
@@ -218,7 +218,7 @@ def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None
         fell = fall([run], [metric])
         if fell is None:
             return None
-        best = float(means_of_neighbours(values_of(run, metric), 5).max())
+        best = float(means_of_neighbors(values_of(run, metric), 5).max())
         collapsed = fell.estimate.mean < -0.2 * abs(best)
         raised = any(row.get("alarm") == rule for row in run.metrics)
         agreeing += raised == collapsed

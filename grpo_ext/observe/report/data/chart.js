@@ -6,7 +6,7 @@ const charts = { all: [], smoothing: 0.8, range: null, at: null };
 const MARGIN = { left: 44, right: 10, top: 8, bottom: 20 };
 
 class Chart {
-  // `lines()` returns what to draw: [{ run, label, colour, dash, series, plain }]; `plain`: without band and raw values.
+  // `lines()` returns what to draw: [{ run, label, color, dash, series, plain }]; `plain`: without band and raw values.
   constructor(title, note, lines, { height = 170, zero = false } = {}) {
     Object.assign(this, { title, lines, height, zero });
     this.legend = el("p", { class: "legend" });
@@ -72,19 +72,19 @@ class Chart {
     return [...rows.flat(), ...columns];
   }
 
-  curve({ colour, dash, series, raw }, inside) {
-    const stroke = { stroke: colour };
+  curve({ color, dash, series, raw }, inside) {
+    const stroke = { stroke: color };
     const bounds = boundsOf(series);
     const held = (value) => Math.min(Math.max(value, bounds[0]), bounds[1]);
     const spread = inside.filter(([, value, , spread]) => value !== null && Number.isFinite(spread));
     const edge = (sign) => spread.map(([step, value, , some]) => `${this.x(step).toFixed(1)},${this.y(held(value + sign * some)).toFixed(1)}`);
     const dots = series.values.length <= FEW ? inside.filter(([, value]) => value !== null) : [];
-    return svg("g", {}, spread.length ? svg("polygon", { class: "band", points: [...edge(1), ...edge(-1).reverse()].join(" "), style: { fill: colour } }) : null,
+    return svg("g", {}, spread.length ? svg("polygon", { class: "band", points: [...edge(1), ...edge(-1).reverse()].join(" "), style: { fill: color } }) : null,
       raw ? svg("path", { class: "raw", d: this.way(raw.filter(([step]) => within(step))), style: stroke }) : null,
       svg("path", { class: "line", d: this.way(inside), style: { ...stroke, strokeDasharray: dash } }),
       dots.map(([step, value, error]) => [
         error ? svg("line", { class: "error", x1: this.x(step), x2: this.x(step), y1: this.y(held(value - error)), y2: this.y(held(value + error)), style: stroke }) : null,
-        svg("circle", { cx: this.x(step), cy: this.y(value), r: 2.6, style: { fill: colour } })]).flat());
+        svg("circle", { cx: this.x(step), cy: this.y(value), r: 2.6, style: { fill: color } })]).flat());
   }
 
   way(points) {
@@ -106,21 +106,21 @@ class Chart {
     const points = step === null ? [] : found.filter(({ point }) => point && within(point[0]) && point[1] !== null);
     const x = points.length ? this.x(points[0].point[0]) : 0;
     this.marker.replaceChildren(...(points.length ? [svg("line", { class: "at", x1: x, x2: x, y1: MARGIN.top, y2: this.height - MARGIN.bottom })] : []),
-      ...points.map(({ point, colour }) => svg("circle", { cx: this.x(point[0]), cy: this.y(point[1]), r: 3.2, style: { fill: colour } })));
+      ...points.map(({ point, color }) => svg("circle", { cx: this.x(point[0]), cy: this.y(point[1]), r: 3.2, style: { fill: color } })));
   }
 
   // One name and value a curve; with several runs one name a run, with its values in the order of their dashes.
   names(found) {
-    const chip = (colour) => el("i", { class: "chip", style: { background: colour } });
+    const chip = (color) => el("i", { class: "chip", style: { background: color } });
     const value = ({ point }) => el("b", {}, figure(point?.[1]));
     if (!found.some(({ run }) => run)) {
-      return found.map((line) => el("span", {}, found.length > 1 ? [chip(line.colour), `${line.label} `] : [], value(line)));
+      return found.map((line) => el("span", {}, found.length > 1 ? [chip(line.color), `${line.label} `] : [], value(line)));
     }
     const runs = [...new Set(found.map(({ run }) => run))].map((run) => found.filter((line) => line.run === run));
     const parts = runs.reduce((a, b) => (b.length > a.length ? b : a));
     return [...(parts.length > 1 ? parts.map(({ label, dash }) => el("span", { class: "part" }, svg("svg", { width: 18, height: 8 },
       svg("line", { x1: 0, x2: 18, y1: 4, y2: 4, style: { strokeDasharray: dash } })), label)) : []),
-    ...runs.map((lines) => el("span", {}, chip(lines[0].colour), `${lines[0].run} `, lines.flatMap((line, k) => (k ? ["·", value(line)] : [value(line)]))))];
+    ...runs.map((lines) => el("span", {}, chip(lines[0].color), `${lines[0].run} `, lines.flatMap((line, k) => (k ? ["·", value(line)] : [value(line)]))))];
   }
 
   // Hovering marks a step in all charts; dragging chooses steps for all, a double click takes them back.

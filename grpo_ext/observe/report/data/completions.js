@@ -80,7 +80,7 @@ function rowAt(at, samples, i) {
   const head = el("div", { class: "head" }, el("b", {}, figure(samples.scores(name)[i])), el("span", {}, `step ${index.step[i]}`),
     el("span", {}, samples.dataset(i)), index.task[i] ? el("span", {}, index.task[i]) : null, el("span", {}, `${counted(index.length[i], "token")}${index.cut[i] ? ", cut off" : ""}`));
   return el("div", { class: "row", role: "option", id: `row-${at}`, "data-at": at,
-    style: { top: `${at * ROW}px`, borderLeftColor: samples.colour(i, name) },
+    style: { top: `${at * ROW}px`, borderLeftColor: samples.color(i, name) },
     "aria-selected": String(at === browser.selected), "aria-setsize": browser.shown.length, "aria-posinset": at + 1 }, head, prompt, text);
 }
 

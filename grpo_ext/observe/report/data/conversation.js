@@ -3,8 +3,8 @@
 
 const MOST_CHARACTERS = 100_000; // of a text or a message, so that no completion holds the page up
 
-function completionOf(samples, i, [text, , marks, turns, tokens], colouring = "") {
-  if (colouring && tokens) return el("div", { class: "completion", dir: "auto" }, ...tokensOf(tokens, colouring));
+function completionOf(samples, i, [text, , marks, turns, tokens], coloring = "") {
+  if (coloring && tokens) return el("div", { class: "completion", dir: "auto" }, ...tokensOf(tokens, coloring));
   if (!turns.length) return el("div", { class: "completion", dir: "auto" }, ...marked(text, marks, 0, text.length));
   const training = samples.mode(i) === "train";
   let number = 0;

@@ -1,7 +1,7 @@
 "use strict";
 // A run and its curves, as its log grows: what is new comes as a stretch of steps that replaces all from its first step on.
 
-const MOST_VALUES = 4000; // of a curve; in a longer one neighbours are averaged
+const MOST_VALUES = 4000; // of a curve; in a longer one neighbors are averaged
 
 class Run {
   constructor(number, about) {

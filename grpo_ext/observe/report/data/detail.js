@@ -2,7 +2,7 @@
 // One completion: its prompt, what was written, what each reward said, and the same prompt at other steps.
 
 const MOST_BUTTONS = 500; // for other completions of a prompt
-const detail = { samples: null, at: -1, grouped: false, colouring: "" };
+const detail = { samples: null, at: -1, grouped: false, coloring: "" };
 
 async function showCompletion(samples, i, named = true) {
   detail.samples = samples;
@@ -18,10 +18,10 @@ async function showCompletion(samples, i, named = true) {
   const head = [el("p", { class: "quiet" }, facts.join(" · "), " · ", el("a", { href: `#at/${samples.address(i)}`, title: "A link to this completion" }, "link")),
     group.length > 1 ? el("p", { class: "controls" }, view("One", false), view(`Group of ${group.length}`, true)) : null,
     el("h3", {}, "Prompt"), ...messages.map(messageOf), ...columnsOfRow(entry[5])];
-  const again = (kind) => { detail.colouring = kind; showCompletion(samples, i, named); };
-  const colouring = colouringsOf(entry[4]).includes(detail.colouring) ? detail.colouring : "";
+  const again = (kind) => { detail.coloring = kind; showCompletion(samples, i, named); };
+  const coloring = coloringsOf(entry[4]).includes(detail.coloring) ? detail.coloring : "";
   const body = detail.grouped && group.length > 1 ? await groupOf(samples, group, i) : [
-    el("h3", {}, "Completion"), colouringButtons(entry[4], colouring, again), completionOf(samples, i, entry, colouring),
+    el("h3", {}, "Completion"), coloringButtons(entry[4], coloring, again), completionOf(samples, i, entry, coloring),
     el("h3", {}, "Rewards"), rewardTable(samples, i, entry[1]), ...samePrompt(samples, i)];
   if (detail.samples === samples && detail.at === i) place.replaceChildren(...[...head, ...body].filter(Boolean));
 }
@@ -51,10 +51,10 @@ function rewardTable(samples, i, said) {
   const rows = run.rewards.map(({ name, weight }) => {
     const value = index.rewards[name]?.[i];
     const words = value === null || value === undefined ? "not scored" : said[name] ?? "";
-    return el("tr", {}, el("td", {}, el("i", { class: "chip", style: { background: samples.colour(i, name) } }), ` ${name}`), el("td", { class: "n" }, figure(value)),
+    return el("tr", {}, el("td", {}, el("i", { class: "chip", style: { background: samples.color(i, name) } }), ` ${name}`), el("td", { class: "n" }, figure(value)),
       el("td", { class: "n quiet" }, typeof weight === "number" ? `× ${figure(weight)}` : ""), el("td", { class: "said" }, words));
   });
-  const total = el("tr", { class: "total" }, el("td", {}, el("i", { class: "chip", style: { background: samples.colour(i) } }), el("b", {}, " weighted sum")),
+  const total = el("tr", { class: "total" }, el("td", {}, el("i", { class: "chip", style: { background: samples.color(i) } }), el("b", {}, " weighted sum")),
     el("td", { class: "n" }, el("b", {}, figure(index.reward[i]))), el("td"),
     el("td", { class: "said" }, index.advantage[i] === null ? "" : `advantage ${signed(index.advantage[i], 3)}`));
   return el("div", { class: "wide" }, el("table", {}, el("tbody", {}, rows, total)));
@@ -68,7 +68,7 @@ function samePrompt(samples, i) {
   const buttons = (some) => el("div", { class: "steps" }, some.map((other) => {
     const label = `${index.step[other]}${samples.mode(other) === "eval" ? "e" : ""}: ${figure(index.reward[other])}`;
     const title = `${samples.dataset(other)}, step ${index.step[other]}`;
-    return el("button", { type: "button", title, style: { borderLeftColor: samples.colour(other) }, "aria-pressed": String(other === i), on: { click: () => jump(other) } }, label);
+    return el("button", { type: "button", title, style: { borderLeftColor: samples.color(other) }, "aria-pressed": String(other === i), on: { click: () => jump(other) } }, label);
   }));
   const lists = [["The same prompt at this step", all.filter(together)],
     ["The same prompt at other steps", all.filter((other) => !together(other))]];

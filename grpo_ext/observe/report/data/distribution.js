@@ -31,13 +31,13 @@ function showDistributions(id, { run }, figures) {
   byId(`${id}-run`).textContent = page.runs.length > 1 ? run.name : "";
 }
 
-// One bin for each reward if there are few, with the colours of rewards.
+// One bin for each reward if there are few, with the colors of rewards.
 function rewardBins(values, range) {
   const bins = binsOf(values);
   const all = Array.from({ length: bins.count }, (_, bin) => bin);
   const shown = all.filter((bin) => bins.count <= 6 || bin === 0 || bin === bins.count - 1);
-  const colour = (bin) => rewardColour((bins.from(bin) + bins.to(bin)) / 2, range);
-  return { ...bins, colour, key: shown.map((bin) => [bin, figure(bin ? bins.to(bin) : bins.from(bin))]) };
+  const color = (bin) => rewardColor((bins.from(bin) + bins.to(bin)) / 2, range);
+  return { ...bins, color, key: shown.map((bin) => [bin, figure(bin ? bins.to(bin) : bins.from(bin))]) };
 }
 
 // Bins with about as many values each, so that a few large ones do not hide the others.
@@ -48,19 +48,19 @@ function evenBins(values) {
   const lows = distinct.length <= FEW_VALUES ? distinct : [...new Set(cuts)];
   const high = (bin) => distinct[distinct.indexOf(lows[bin + 1]) - 1] ?? distinct.at(-1);
   const name = (low, bin) => (low === high(bin) ? figure(low) : `${figure(low)} to ${figure(high(bin))}`);
-  const colour = (bin) => `color-mix(in oklab, var(--rule), var(--accent) ${Math.round(100 * (bin + 1) / lows.length)}%)`;
-  return { count: lows.length, of: (value) => lows.findLastIndex((low) => low <= value), colour, key: lows.map((low, bin) => [bin, name(low, bin)]) };
+  const color = (bin) => `color-mix(in oklab, var(--rule), var(--accent) ${Math.round(100 * (bin + 1) / lows.length)}%)`;
+  return { count: lows.length, of: (value) => lows.findLastIndex((low) => low <= value), color, key: lows.map((low, bin) => [bin, name(low, bin)]) };
 }
 
 // A bin for each way in which episodes have ended.
 function endBins(values) {
   const found = [...new Set(values)].sort((a, b) => a - b);
   const words = Object.values(ENDS);
-  return { count: found.length, of: (end) => found.indexOf(end), colour: (bin) => rewardColour(found[bin], [0, words.length - 1]),
+  return { count: found.length, of: (end) => found.indexOf(end), color: (bin) => rewardColor(found[bin], [0, words.length - 1]),
     key: found.map((end, bin) => [bin, words[end]]) };
 }
 
-// The figure of the values of the completions `own`, as `binsOf` puts them into bins: { count, of(value), colour(bin), key: [[bin, words]] }.
+// The figure of the values of the completions `own`, as `binsOf` puts them into bins: { count, of(value), color(bin), key: [[bin, words]] }.
 function distributionOf(name, own, values, binsOf, steps) {
   if (own.length < 2) return null;
   const bins = binsOf(own.map((i) => values[i]));
@@ -77,10 +77,10 @@ function distributionOf(name, own, values, binsOf, steps) {
       if (!count) return [];
       const height = 100 * count / all;
       below += height;
-      return [svg("rect", { x: x * 10, y: 100 - below, width: 11, height: height + 0.3, style: { fill: bins.colour(bin) } })];
+      return [svg("rect", { x: x * 10, y: 100 - below, width: 11, height: height + 0.3, style: { fill: bins.color(bin) } })];
     });
   });
-  const key = el("p", { class: "legend" }, bins.key.map(([bin, words]) => el("span", {}, el("i", { class: "chip", style: { background: bins.colour(bin) } }), words)));
+  const key = el("p", { class: "legend" }, bins.key.map(([bin, words]) => el("span", {}, el("i", { class: "chip", style: { background: bins.color(bin) } }), words)));
   return el("figure", {}, el("figcaption", {}, name), key, el("div", { class: "heat" },
     el("div", { class: "scale" }, el("span", {}, "100 %"), el("span", {}, "0")),
     svg("svg", { viewBox: `0 0 ${columns * 10} 100`, preserveAspectRatio: "none", role: "img", "aria-label": `Distribution of ${name} by step` }, cells)),

@@ -64,8 +64,8 @@ function duration(seconds) {
   return seconds < 172_800 ? `${figure(seconds / 3600, 2)} h` : `${figure(seconds / 86_400, 2)} days`;
 }
 
-// The colour of a reward between the lowest and the highest of its run.
-function rewardColour(value, [low, high]) {
+// The color of a reward between the lowest and the highest of its run.
+function rewardColor(value, [low, high]) {
   if (value === null || value === undefined) return "var(--line)";
   const share = high > low ? Math.min(1, Math.max(0, (value - low) / (high - low))) : 1;
   const [from, to, part] = share < 0.5 ? ["--low", "--mid", share * 2] : ["--mid", "--high", share * 2 - 1];

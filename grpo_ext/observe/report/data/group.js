@@ -1,5 +1,5 @@
 "use strict";
-// The completions that were made together for one prompt, side by side, the best first, coloured by reward.
+// The completions that were made together for one prompt, side by side, the best first, colored by reward.
 
 const MOST_CARDS = 64;
 
@@ -10,7 +10,7 @@ async function groupOf(samples, group, chosen) {
   const cards = order.map((i, k) => {
     const scores = run.rewards.map(({ name }) => `${name} ${figure(index.rewards[name]?.[i])}`).join(" · ");
     const advantage = index.advantage[i] === null ? null : el("span", { class: "quiet" }, `advantage ${signed(index.advantage[i])}`);
-    return el("article", { class: i === chosen ? "card chosen" : "card", style: { borderTopColor: samples.colour(i) } },
+    return el("article", { class: i === chosen ? "card chosen" : "card", style: { borderTopColor: samples.color(i) } },
       el("p", { class: "head" }, el("button", { type: "button", class: "plain", title: "Show this completion alone",
         on: { click: () => { detail.grouped = false; jump(i); } } }, el("b", {}, figure(index.reward[i]))), advantage,
       el("span", { class: "quiet" }, `${counted(index.length[i], "token")}${index.cut[i] ? ", cut off" : ""}`)),

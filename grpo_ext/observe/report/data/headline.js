@@ -6,7 +6,7 @@ const HELD_OUT = "Held-out rewards";
 const BY_TASK = "Held-out rewards, by task";
 const MOST_ALARMS = 3; // in view
 
-// The curve that says whether a run learnt: its outcome on held-out prompts if that was evaluated twice, else in training.
+// The curve that says whether a run learned: its outcome on held-out prompts if that was evaluated twice, else in training.
 function outcomeOf(run) {
   const all = run.panel(BY_TASK) ? run.series(HELD_OUT, "pass@1") : null; // no reward alone says it of several tasks
   if (all && all.values.filter(Number.isFinite).length > 1) return outcome(run, HELD_OUT, all, "pass@1 of all tasks on held-out prompts");
@@ -76,7 +76,7 @@ function highest(runs) {
   const apart = (change) => change.last_high !== null && best.change.last_low !== null && change.last_high < best.change.last_low;
   const near = alike.slice(1).filter(({ change }) => !apart(change));
   const words = near.length ? ` ${near.map(({ run }) => run.name).join(", ")} cannot be told from it.` : " The 95 % intervals of the others end below its own.";
-  return [el("div", { class: "result" }, number(best.change), sparkline(best.outcome.series, { width: 260, height: 76, heavy: true, colour: inkOf(best.run.number) }),
+  return [el("div", { class: "result" }, number(best.change), sparkline(best.outcome.series, { width: 260, height: 76, heavy: true, color: inkOf(best.run.number) }),
     el("p", { class: "sentence" }, `${best.outcome.words} is highest in ${best.run.name}, of ${runs.length} runs.`, el("span", { class: "quiet" }, words)))];
 }
 
@@ -126,7 +126,7 @@ function toneOf(run, name, change) {
   return gain > 0 ? "up" : gain < 0 ? "down" : null;
 }
 
-// The class of a change in a table: only one that is sure has a colour.
+// The class of a change in a table: only one that is sure has a color.
 function toneOfChange(run, { title, label, change, verdict }) {
   const sure = verdict === "rose" || verdict === "fell";
   return sure && /reward/i.test(title) ? toneOf(run, title === "Reward" ? null : label, change) : null;

@@ -28,7 +28,7 @@ function drawHistogram(samples, found) {
     return el("button", { type: "button", class: "plain", title: words, "aria-label": words, on: { click: () => {
       [filters.fields.low.value, filters.fields.high.value] = [from, to];
       filter();
-    } } }, el("span", { style: { height: `${count ? Math.max(2, 44 * count / most) : 0}px`, background: rewardColour((from + to) / 2, samples.range(name)) } }));
+    } } }, el("span", { style: { height: `${count ? Math.max(2, 44 * count / most) : 0}px`, background: rewardColor((from + to) / 2, samples.range(name)) } }));
   });
   place.replaceChildren(el("div", { class: "bars" }, bars), el("p", { class: "ends" }, el("span", {}, figure(bins.from(0))),
     el("span", {}, name), el("span", {}, figure(bins.to(bins.count - 1)))));

@@ -169,7 +169,7 @@ class LiveSamples extends Samples {
     if (!this.chunks.has(number)) {
       const { place, step, dataset } = this.index;
       const [first, end] = [number * TEXTS_AT_ONCE, Math.min(this.count, (number + 1) * TEXTS_AT_ONCE)];
-      const stretches = []; // of neighbours in the log: between others, completions of training may have been dropped
+      const stretches = []; // of neighbors in the log: between others, completions of training may have been dropped
       for (let k = first; k < end; k++) {
         const apart = step[k] !== step[k - 1] || dataset[k] !== dataset[k - 1];
         if (k === first || (this.dropped && apart)) stretches.push([place[k]]);

@@ -84,6 +84,6 @@ function changedIn({ index, run }, [a, b]) {
 
 function sideOf(samples, i, entry, stretches, tag) {
   const text = stretches && entry[0].length <= MOST_CHARACTERS ? withDifferences(entry[0], stretches, tag) : completionOf(samples, i, entry);
-  text.style.borderLeftColor = samples.colour(i);
+  text.style.borderLeftColor = samples.color(i);
   return el("div", { class: "side" }, el("p", { class: "quiet" }, `step ${samples.index.step[i]}`), text);
 }

@@ -1,7 +1,7 @@
 "use strict";
 // The charts of a report: a panel for each that any run has, those that say nothing left out.
 
-const INKS = 8; // colours of the style sheet
+const INKS = 8; // colors of the style sheet
 const DASHES = [null, "6 3", "2 3", "8 3 2 3"];
 const board = { known: new Map(), runs: [] };
 const ELSEWHERE = ["Seconds", "Tokens per second", "Share of the device's rate", "Memory, GiB"]; // in the section on time
@@ -25,7 +25,7 @@ function inkOf(number) {
   return `var(--c${number % INKS})`;
 }
 
-// Phases of a step have the same colours as in its bar.
+// Phases of a step have the same colors as in its bar.
 function inkIn(title, number, { label }, several) {
   if (title !== "Seconds" || several) return inkOf(number);
   return label === "whole step" ? "var(--quiet)" : PHASES[label] ? `var(${PHASES[label]})` : inkOf(number);
@@ -83,12 +83,12 @@ function constantOf({ series }, title) {
   return words.join(", ") || "no finite value";
 }
 
-// With one run, colours distinguish curves; with several, colours distinguish runs and dashes curves.
+// With one run, colors distinguish curves; with several, colors distinguish runs and dashes curves.
 function linesOf(title, kind) {
   const runs = board.runs.filter((run) => run.shown);
   const several = board.runs.length > 1;
   return runs.flatMap((run) => distinct(run.panel(title, kind)?.series ?? []).flatMap((series, j) => (series.values.length ? [{
-    run: several ? run.name : null, label: series.label, colour: inkIn(title, several ? run.number : j, series, several),
+    run: several ? run.name : null, label: series.label, color: inkIn(title, several ? run.number : j, series, several),
     dash: several ? DASHES[j % DASHES.length] : null, series, plain: runs.length > 1,
   }] : [])));
 }

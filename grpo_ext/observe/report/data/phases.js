@@ -38,11 +38,11 @@ function barOf(run, several) {
   if (phases.length < 2) return [];
   const order = Object.keys(PHASES);
   phases.sort(([a], [b]) => (order.indexOf(a) + 1 || 99) - (order.indexOf(b) + 1 || 99));
-  const parts = phases.map(([name, seconds], i) => ({ name, seconds, share: seconds / whole, colour: `var(${PHASES[name] ?? `--c${i % INKS}`})` }));
+  const parts = phases.map(([name, seconds], i) => ({ name, seconds, share: seconds / whole, color: `var(${PHASES[name] ?? `--c${i % INKS}`})` }));
   return [el("div", { class: "phases" }, several ? el("h3", {}, run.name) : null,
     el("div", { class: "bar", role: "img", "aria-label": parts.map(({ name, share }) => `${name} ${Math.round(100 * share)} %`).join(", ") },
-      parts.map(({ share, colour }) => el("span", { style: { width: `${100 * share}%`, background: colour } }))),
-    el("p", { class: "legend" }, parts.map(({ name, seconds, share, colour }) => el("span", {}, el("i", { class: "chip", style: { background: colour } }),
+      parts.map(({ share, color }) => el("span", { style: { width: `${100 * share}%`, background: color } }))),
+    el("p", { class: "legend" }, parts.map(({ name, seconds, share, color }) => el("span", {}, el("i", { class: "chip", style: { background: color } }),
       `${name} `, el("b", {}, `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`), ` ${figure(seconds, 2)} s`)), el("span", {}, "a step ", el("b", {}, `${figure(whole - parts.reduce((sum, { name, seconds }) => sum + (BESIDE.includes(name) ? seconds : 0), 0), 2)} s`))))];
 }
 

@@ -16,7 +16,7 @@ function drawRuns(runs, change) {
     const name = el("label", {}, box, el("i", { class: "chip", style: { background: inkOf(run.number) } }), el("b", {}, run.name));
     const values = different.slice(0, MOST_DIFFERENT).map((key) => el("span", { class: "differing" }, el("small", {}, key), ` ${short(run.recipe[key])}`));
     return { cells: [[name, run.name], stateOf(run),
-      [found ? sparkline(outcome.series, { colour: inkOf(run.number) }) : "–", found?.last ?? null],
+      [found ? sparkline(outcome.series, { color: inkOf(run.number) }) : "–", found?.last ?? null],
       [found ? el("span", { title: outcome.words }, el("b", {}, withError(found.last, found.last_error))) : "–", found?.last ?? null],
       [found && found.change !== null ? el("span", { class: found.verdict === "rose" ? "up" : found.verdict === "fell" ? "down" : null, title: found.verdict }, signed(found.change)) : "–", found?.change ?? null],
       [run.steps, run.steps], [run.seconds ? duration(run.seconds) : "–", run.seconds], shortName(run.recipe.model_name_or_path) ?? "–",

@@ -45,8 +45,8 @@ class Samples {
     return name === "reward" ? this.index.reward : this.index.rewards[name] ?? [];
   }
 
-  colour(i, name = "reward") {
-    return rewardColour(this.scores(name)[i], this.range(name));
+  color(i, name = "reward") {
+    return rewardColor(this.scores(name)[i], this.range(name));
   }
 
   mode(i) {

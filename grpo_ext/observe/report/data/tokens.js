@@ -1,5 +1,5 @@
 "use strict";
-// The tokens of a completion, each coloured by a figure that the log has of it.
+// The tokens of a completion, each colored by a figure that the log has of it.
 
 const KINDS = {
   logp: ["log-prob", "The paler a token, the likelier it was when it was sampled."],
@@ -8,7 +8,7 @@ const KINDS = {
   last_age: ["age at the last update", "As age, at the last optimizer step that may train on the token."],
 };
 
-function colouringsOf(tokens) {
+function coloringsOf(tokens) {
   return tokens ? Object.keys(tokens).filter((kind) => kind !== "text") : [];
 }
 
@@ -27,8 +27,8 @@ function tokensOf(tokens, kind) {
 }
 
 // Buttons that choose the figure; none if the log has no tokens.
-function colouringButtons(tokens, chosen, choose) {
-  const kinds = colouringsOf(tokens);
+function coloringButtons(tokens, chosen, choose) {
+  const kinds = coloringsOf(tokens);
   if (!kinds.length) return null;
   const button = (kind, words) => el("button", { type: "button", "aria-pressed": String(kind === chosen), on: { click: () => choose(kind) } }, words);
   return el("p", { class: "controls" }, el("span", { class: "quiet" }, "tokens by"), button("", "nothing"),
