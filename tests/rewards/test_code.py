@@ -20,6 +20,7 @@ import time
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 
 import psutil
 import pytest
@@ -790,12 +791,30 @@ def test_a_memory_group_holds_what_it_starts_and_goes_away():
         if parent is None:
             assert words == []
             pytest.skip("this user cannot make cgroups")
-        [group] = parent.glob(f"{memory_group.PREFIX}-{os.getpid()}-*")
+        group = Path(words[3]).parent
+        assert group.parent == parent and group.name.startswith(memory_group.PREFIX)
         [limit] = [*group.glob("memory.limit_in_bytes"), *group.glob("memory.max")]
         assert int(limit.read_text()) == (100 + memory_group.OVERHEAD_MEGABYTES) << 20
         inside = subprocess.run([*words, "cat", "/proc/self/cgroup"], capture_output=True)
         assert group.name in inside.stdout.decode()
     assert not group.exists()
+
+
+def test_a_memory_group_that_outlives_its_limit_is_removed_by_the_next_call(monkeypatch):
+    if memory_group.parent_of_groups() is None:
+        pytest.skip("this user cannot make cgroups")
+    monkeypatch.setattr(memory_group.remove, "__defaults__", (0.0,))
+    with memory_group.memory_group(100) as words:
+        group = Path(words[3]).parent
+        inside = subprocess.Popen([*words, "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        inside.stdin.write(b"1\n")
+        inside.stdin.flush()
+        assert inside.stdout.readline() == b"1\n"  # it has joined the group
+    assert group.exists()
+    inside.communicate()
+    while group.exists():  # the kernel may take a moment to see the group as empty
+        with memory_group.memory_group(100):
+            pass
 
 
 def test_memory_groups_of_killed_processes_are_removed(tmp_path):

@@ -21,6 +21,7 @@ REMOVAL_SECONDS = 2.0
 # Moves a shell into the group before it becomes the sandbox, so that no part of the sandbox is ever
 # outside the group.
 JOIN = 'echo $$ > "$0" && exec "$@"'
+_not_removed: set[Path] = set()  # groups whose processes had not ended after `REMOVAL_SECONDS`
 
 
 @contextmanager
@@ -33,6 +34,8 @@ def memory_group(megabytes: int) -> Iterator[list[str]]:
     if parent is None:
         yield []
         return
+    for left in list(_not_removed):
+        remove(left, seconds=0.0)
     group = new_group(parent, megabytes)
     try:
         yield join_command(group)
@@ -109,22 +112,25 @@ def join_command(group: Path) -> list[str]:
     return ["/bin/sh", "-c", JOIN, str(group / "cgroup.procs")]
 
 
-def remove(group: Path) -> None:
+def remove(group: Path, seconds: float = REMOVAL_SECONDS) -> None:
     """Remove a cgroup after its processes have ended, or while they are ending.
 
-    Give up silently after `REMOVAL_SECONDS`.
+    After `seconds`, give up silently: the next call of `memory_group` tries again.
     """
-    until = time.monotonic() + REMOVAL_SECONDS
+    until = time.monotonic() + seconds
     while True:
         try:
             group.rmdir()
-            return
         except FileNotFoundError:
-            return
+            pass
         except OSError:
             if time.monotonic() > until:
+                _not_removed.add(group)
                 return
             time.sleep(0.002)
+            continue
+        _not_removed.discard(group)
+        return
 
 
 def remove_abandoned(parent: Path) -> None:
