@@ -32,8 +32,8 @@ class Search:
         announce: a function called with settings before they are measured.
 
     Attributes:
-        measurements: the fastest measurement of all settings that were tried, by their items;
-            `None` for settings that could not run.
+        measurements: maps the items of each tried settings dict to its fastest measurement, or to
+            `None` if the settings could not run.
         refused: the reasons why settings were refused, by their items.
     """
 
@@ -346,7 +346,8 @@ class Search:
 def fastest_settings(config: str) -> Settings:
     """Measure a recipe on this machine as `grpo-ext bench` does, and return its best settings.
 
-    The settings are returned by `Search.lines`, which is empty if the recipe's own are best.
+    The settings are recipe keys, as in `Search.lines`; empty if the recipe's own are best, or if
+    nothing could be measured in time.
 
     Raises:
         ValueError: if the recipe cannot be used, a step takes too long, or no layout can be used or

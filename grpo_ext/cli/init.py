@@ -225,8 +225,8 @@ def check_folder(folder: Path) -> None:
     """
     if not str(folder).isprintable() or set(str(folder)) & set("\"'`\\"):
         raise ValueError(
-            "--output: the folder's name must not contain quotes, backslashes or control "
-            "characters, because it is written into files."
+            "--output: the folder's name must not contain quotes, backticks, backslashes or "
+            "unprintable characters, because it is written into files."
         )
     if os.path.lexists(folder / "recipe.yaml"):
         raise ValueError(f"{folder}/recipe.yaml already exists. Use another folder with --output.")

@@ -83,7 +83,7 @@ def wait_calmly() -> None:
 
 
 def how_threads_wait(count: int) -> str:
-    """Return the number of threads in words, with advice if several spin while they wait."""
+    """Describe the number of threads, with advice if several of them spin while they wait."""
     if count == 1 or any(name in os.environ for name in WAITING):
         return f"{count} thread{'s' * (count > 1)}"
     return (

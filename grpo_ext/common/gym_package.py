@@ -1,4 +1,4 @@
-"""The package `reasoning_gym`: its import in the known version, its generators and their options.
+"""Import the version of `reasoning_gym` that is supported; list its generators and their options.
 
 A generator is one of its data sets, which makes problems from a seed and scores answers to them.
 """

@@ -169,7 +169,7 @@ def rounded(x: Tensor, bits: int) -> Tensor:
 
 
 def power_below(x: Tensor) -> Tensor:
-    """Return the largest power of two that is at most `x`, float32 and not negative; 0 for 0."""
+    """Return the largest power of two up to `x` (float32, at least 0); 0 for 0 and subnormals."""
     exponent = x.view(torch.int32) & 0x7F800000
     return exponent.view(torch.float32)
 

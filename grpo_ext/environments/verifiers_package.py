@@ -206,8 +206,8 @@ def load(package: str, args: str) -> Any:
     verifiers = optional_package("verifiers", REQUIREMENT)
     if not hasattr(verifiers, "load_environment"):
         raise ValueError(
-            "environments of verifiers 0.4 run programs that call a model through a server of "
-            "their own, which our samplers cannot answer. Install an earlier version: "
+            "environments of verifiers 0.4 run programs that send their requests to verifiers' own "
+            "model server, which our samplers cannot replace. Install an earlier version: "
             f"`pip install '{REQUIREMENT}'`."
         )
     with signal_handlers_kept():

@@ -35,9 +35,9 @@ def read_source(path: Path, project: str | None = None) -> Source:
         project: one of `PROJECTS`; `None`: recognize it by its keys or its command.
 
     Raises:
-        ValueError: if the file cannot be read, has no settings or training command of a known
-            project, or is for a method other than GRPO.
-        OSError: if there is no such file.
+        ValueError: if the file is not a valid YAML file or script, has no settings or training
+            command of a known project, or is for a method other than GRPO.
+        OSError: if the file does not exist or cannot be opened.
     """
     if path.suffix in (".yaml", ".yml"):
         source = from_yaml(path, project)
@@ -148,9 +148,9 @@ def reference_in(value: Any) -> str | None:
 
 
 def from_script(path: Path, project: str | None) -> Source:
-    """Return the settings of the first training command of a script.
+    """Return the settings of a script's first training command, with those of the file it names.
 
-    Arguments and errors are those of `read_source`.
+    The arguments are those of `read_source`, which raises the same errors.
     """
     try:
         text = read_bytes(path, MOST_BYTES).decode()

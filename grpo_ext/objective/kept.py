@@ -32,7 +32,7 @@ class KeptSet:
 
     @classmethod
     def from_mask(cls, mask: Tensor) -> KeptSet:
-        """Compress a mask (N, V), bool, of kept tokens."""
+        """Compress a bool mask of kept tokens, of shape (N, V)."""
         vocab_size = mask.size(-1)
         counts = mask.sum(-1)  # (N,)
         dense = 32 * counts > vocab_size  # (N,), positions for which bits are smaller than ids

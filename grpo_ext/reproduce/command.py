@@ -23,7 +23,7 @@ def selected(names: list[str], claims: list[str]) -> dict[str, Experiment]:
         claims: the names of the claims; if empty, all claims.
 
     Raises:
-        ValueError: if the experiments have no claim with a name in `claims`.
+        ValueError: if a name in `claims` is not a claim of any of the experiments.
     """
     experiments = {name: load_experiment(name) for name in names}
     if not claims:

@@ -24,7 +24,8 @@ UNTIDY = 0.5  # share of the demonstrations with a tag omitted, doubled or mispl
 def untidy_tags(demonstrations: Demonstrations) -> Demonstrations:
     """Wrap a function so that a share `UNTIDY` of its demonstrations has a faulty tag.
 
-    A demonstration without all tags is left unchanged. This leaves the format for GRPO to teach.
+    A demonstration that lacks one of the tags is left unchanged. This leaves the format for GRPO to
+    teach.
     """
 
     def with_faults(task: Task, count: int, *, seed: int = 0) -> Iterator[Demonstration]:

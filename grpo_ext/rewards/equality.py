@@ -299,7 +299,10 @@ def same_equations(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
 
 
 def same_relation(gold: str, answer: str) -> bool:
-    """Compare inequalities side by side, as regions of one unknown, or else as sets."""
+    """Return whether two relations agree in every side, as regions of one unknown, or as sets.
+
+    They do not agree if only one of them includes equality.
+    """
     expected = chain(gold)
     actual = chain(answer)
     if expected.operators == actual.operators and all(map(equal, expected.sides, actual.sides)):

@@ -32,7 +32,7 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
     if by_trl:
         raise ValueError(
             "`deterministic: true` does not work with a multimodal processor, or with tools that "
-            "TRL calls, because TRL then generates. Write `deterministic: false`."
+            "TRL calls, because TRL then generates the completions. Write `deterministic: false`."
         )
     if trainer.args.max_completion_length >= MOST_KEYS:
         raise ValueError(

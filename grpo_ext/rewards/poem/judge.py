@@ -175,12 +175,12 @@ def places_at_fault(tones: list[str], pattern: str, strict: bool) -> list[int]:
 
 
 def fault_at(place: int, line: str, pattern: str, start: int) -> Fault:
-    """Return the fault at a place of a line.
+    """Return the fault at a position in a line.
 
     Args:
         place: the place in the line, counted from 0.
         line: the line's characters.
-        pattern: the line's tones in the form.
+        pattern: the tones that the form requires of the line.
         start: the position of the line's first character in the poem.
     """
     if place >= len(pattern):
