@@ -25,7 +25,7 @@ from tests.support.hostile_texts import hostile_completions
 from tests.support.runaway import no_runaway
 
 SUBJECTS = {
-    "rain": ["wet", "cloud", "drop", "umbrella", "puddle", "storm", "gray", "pour"],
+    "rain": ["wet", "cloud", "drop", "umbrella", "puddle", "storm", "grey", "pour"],
     "bread": ["flour", "oven", "crust", "yeast", "knead", "butter", "slice", "dough"],
     "chess": ["pawn", "rook", "bishop", "castle", "check", "queen", "mate", "board"],
     "sea": ["wave", "salt", "sail", "harbour", "tide", "shell", "anchor", "fish"],
@@ -51,7 +51,7 @@ def random_text(generator, words):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model that has learned which words belong to which subject."""
+    """A model that has learnt which words belong to which subject."""
     generator = random.Random(0)
     pairs = [
         (prompt_of(subject), text_on(subject, generator))
@@ -104,7 +104,7 @@ def test_log_probs_are_those_of_the_model(folder):
 def test_the_score_is_the_mean_difference(folder):
     frozen = load_frozen(folder)
     prompts = list(map(prompt_of, SUBJECTS))
-    text = "wet cloud and the umbrella is very gray"
+    text = "wet cloud and the umbrella is very grey"
     ids = frozen.text_ids(text, 100)
     own, *others = [plain_log_probs(frozen, frozen.prompt_ids(p), ids) for p in prompts]
     expected = 0.0
