@@ -158,25 +158,19 @@ def ask(question: str, default: str, check: Callable[[str], object]) -> str:
 
 def check_prompt(prompt: str, rows: list[Row]) -> None:
     """Raise `ValueError` unless a prompt is a column or a template with columns in braces."""
+    from grpo_ext.preflight.proposal import columns_of
     from grpo_ext.tasks.templates import is_field_name
 
     columns = list(filter(is_field_name, rows[0]))
-    if prompt not in columns and not is_template(prompt, columns):
+    try:
+        used = columns_of(prompt)
+    except ValueError:
+        used = []
+    if not used or not set(used).issubset(columns):
         raise ValueError(
             f"The prompt {prompt!r} is neither a column nor a template with columns in braces."
             f"{did_you_mean(prompt, columns)} The columns are {', '.join(columns)}."
         )
-
-
-def is_template(text: str, columns: list[str]) -> bool:
-    """Return whether a text contains names in braces, all of which are columns."""
-    from grpo_ext.tasks.base import template_columns
-
-    try:
-        used = template_columns(text)
-    except ValueError:
-        return False
-    return bool(used) and set(used).issubset(columns)
 
 
 def check_answer(column: str, candidates: list[str]) -> None:

@@ -285,7 +285,7 @@ def pass_rates_of_graded(values: Mapping[str, Values], outcomes: Sequence[str]) 
         values: the values of each metric of a run.
         outcomes: the outcome rewards; the first that an evaluation logged is the one of its pass@k.
     """
-    found = set()
+    stayed_at_zero = set()
     for key, rates in values.items():
         evaluation, named, _ = key.partition("pass@")  # such as "eval_tasks/sort/"
         if not named or any(rates):
@@ -293,8 +293,8 @@ def pass_rates_of_graded(values: Mapping[str, Values], outcomes: Sequence[str]) 
         keys_of_means = [f"{evaluation}{outcome}" for outcome in outcomes]
         logged = [values[mean_key] for mean_key in keys_of_means if mean_key in values]
         if logged and any(mean is not None and mean > 0 for mean in logged[0]):
-            found.add(key)
-    return found
+            stayed_at_zero.add(key)
+    return stayed_at_zero
 
 
 def is_of_episodes(key: str) -> bool:

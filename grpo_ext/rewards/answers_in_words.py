@@ -83,6 +83,11 @@ def bold_words(sentence: str) -> str | None:
     return bold[0]
 
 
+def may_answer(sentence: str, words: frozenset[str]) -> bool:
+    """Return whether a sentence shares a stem with `words`, without denial, doubt or comparison."""
+    return _UNCERTAIN.search(sentence) is None and not words.isdisjoint(words_of(sentence))
+
+
 def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str | None:
     """Return the name that answers the question: Chloe in `Therefore, Chloe is the shortest.`
 
@@ -96,7 +101,7 @@ def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str |
         names: the capitalized words of the question.
         words: the stems of the words of the question's request.
     """
-    if _UNCERTAIN.search(sentence) or not words & words_of(sentence):
+    if not may_answer(sentence, words):
         return None
     match = _PREDICATE.search(sentence) or _SUBJECT.search(sentence)
     if match is None:
@@ -121,7 +126,7 @@ def named_choice(text: str, choices: Sequence[str], words: frozenset[str]) -> st
         words: the stems of the words of the question's request.
     """
     sentence = last_sentence(text).replace("**", "")
-    if _UNCERTAIN.search(sentence) or not words & words_of(sentence):
+    if not may_answer(sentence, words):
         return None
     named = []
     for choice in choices:

@@ -6,7 +6,7 @@ from grpo_ext.rewards.asides import without_remarks
 from grpo_ext.rewards.dates import DATE
 from grpo_ext.rewards.ending_chain import ending_chain
 from grpo_ext.rewards.notation import with_ascii_signs, with_short_units, without_quantifier
-from grpo_ext.rewards.quantity import CURRENCY_SIGNS, DECIMAL, UNIT_NAMES
+from grpo_ext.rewards.quantity import CURRENCY_SIGNS, DECIMAL, MULTIPLE, UNIT_NAMES
 from grpo_ext.rewards.structure import chain, is_name, split
 
 MAX_ANSWER = 300  # characters of an answer
@@ -27,7 +27,7 @@ _UNIT = (
 _UNITS = rf"{_UNIT}(?:(?: ?/ ?| per | ?(?:\\cdot|\*) ?| (?=[A-Za-z]+[/^])){_UNIT}){{0,3}}"
 _SUFFIX = (
     rf"(?:\s?\\?%|\s?{_UNITS}|\sK(?![A-Za-z])|\s?(?i:[ap]\.?m)\b\.?"
-    r"|\s(?:hundred|thousand|million|billion|trillion|dozen)\b)?"
+    rf"|\s{MULTIPLE}\b)?"
 )
 _ONE = rf"(?:{DATE}|{_MARKED}|{_SIGN}{_PLAIN_NUMBER}{_SUFFIX})"
 _OPERATOR = (

@@ -80,8 +80,9 @@ MULTIPLIERS = {
     "trillion": 10**12,
     "dozen": 12,
 }
-_MULTIPLE = re.compile(rf"(?<=[0-9]) ({'|'.join(MULTIPLIERS)})\b")
-_MULTIPLIER = re.compile(rf"(.+?) ({'|'.join(MULTIPLIERS)})(?: (?:of )?([A-Za-z][A-Za-z' ]*))?")
+MULTIPLE = rf"(?:{'|'.join(MULTIPLIERS)})"
+_MULTIPLE = re.compile(rf"(?<=[0-9]) ({MULTIPLE})\b")
+_MULTIPLIER = re.compile(rf"(.+?) ({MULTIPLE})(?: (?:of )?([A-Za-z][A-Za-z' ]*))?")
 _TENS = {
     f"{ten}ty": 20 + 10 * n
     for n, ten in enumerate(["twen", "thir", "for", "fif", "six", "seven", "eigh", "nine"])

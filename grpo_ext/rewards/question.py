@@ -30,7 +30,7 @@ from grpo_ext.rewards.conversions import (
 from grpo_ext.rewards.dates import date_of
 from grpo_ext.rewards.normal_form import formulas_of, sides_of
 from grpo_ext.rewards.notation import plain, with_ascii_signs, with_repeating_decimals_as_fractions
-from grpo_ext.rewards.quantity import ASKED_NAMES, MULTIPLIERS, UNIT_NAMES, number, split_unit
+from grpo_ext.rewards.quantity import ASKED_NAMES, MULTIPLE, UNIT_NAMES, number, split_unit
 from grpo_ext.rewards.request import Request, request_of
 from grpo_ext.rewards.structure import RESTATEMENT, alternatives, chain, is_name, only, split
 from grpo_ext.rewards.texts import chosen_letter, numbered_content
@@ -48,7 +48,7 @@ _ASKED_UNIT = re.compile(
     r"(?![A-Za-z])(?!\s*(?:per\b|/|an?\b|each\b|\^|squared|cubed|of\b))"
 )
 _POWERS = ("square ", "cubic ")
-_ASKED_MULTIPLE = re.compile(rf"(?i:\bhow many|\bin)\s+({'|'.join(MULTIPLIERS)})s?\b")
+_ASKED_MULTIPLE = re.compile(rf"(?i:\bhow many|\bin)\s+({MULTIPLE})s?\b")
 _ASKED = re.compile(
     r"\b(?:find|what (?:is|are)|compute|determine|evaluate|calculate|value of|simplify)"
     r"(?: the(?: [a-z]+){1,3} of)?[ :]*\$([^$]{1,100})\$",

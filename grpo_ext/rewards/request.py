@@ -11,7 +11,7 @@ from typing import NamedTuple
 from grpo_ext.rewards.quantity import (
     CURRENCY_SIGNS,
     DECIMAL,
-    MULTIPLIERS,
+    MULTIPLE,
     WORDED,
     alternation,
     names_of_kind,
@@ -22,7 +22,7 @@ from grpo_ext.rewards.structure import only
 CURRENCY = r"(?:dollars?|cents?|pounds?|euros?|rupees?|yen)\b"
 # a number that does not belong to a compound such as 100-meter
 AMOUNT = rf"(?<![0-9A-Za-z.,/^])(?![0-9.,/]+-[A-Za-z]{{2}})(?:[0-9]+/[0-9]+|{DECIMAL})"
-_MULTIPLE = rf"(?: (?:{'|'.join(MULTIPLIERS)})\b)?"
+_MULTIPLE = rf"(?: {MULTIPLE}\b)?"
 PRICE = re.compile(rf"[{CURRENCY_SIGNS}]\s?{DECIMAL}{_MULTIPLE}|{AMOUNT}{_MULTIPLE} {CURRENCY}")
 PERCENTAGE = re.compile(rf"{AMOUNT} ?(?:\\?%|percent\b)")
 WORDED_FRACTION = re.compile(  # two-thirds

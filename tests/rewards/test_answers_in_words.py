@@ -2,15 +2,10 @@
 
 import pytest
 
-from grpo_ext.rewards import build
+from tests.support.accuracy import score
 
 TRIANGLE = "A triangle has sides of 5, 5 and 8. Is it equilateral, isosceles or scalene?"
 SODIUM = "What is the chemical symbol for sodium?"
-
-
-def score(question, gold, completion):
-    [verdict] = build("accuracy")(completions=[completion], solution=[gold], prompts=[question])
-    return verdict
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,7 @@
 
 import pytest
 
-from grpo_ext.rewards import build
-
-
-def score(question, gold, completion):
-    [verdict] = build("accuracy")(completions=[completion], solution=[gold], prompts=[question])
-    return verdict
-
+from tests.support.accuracy import score
 
 PRIMES = "Find the prime factorization of 360."
 PRIME_FACTORS = "2^3 \\cdot 3^2 \\cdot 5"
@@ -74,4 +68,27 @@ CUBE_ROOTS_AS_POWERS = "\\boxed{2, 2e^{2\\pi i/3}, 2e^{-2\\pi i/3}}"
     ],
 )
 def test_a_complex_number_is_computed(question, gold, completion, verdict):
+    assert score(question, gold, completion) == verdict
+
+
+CUBIC = "Factor completely $4x^3 - 36x$."
+CUBIC_FACTORS = "4x(x-3)(x+3)"
+QUADRATIC = "Factor completely $2x^2 + 10x + 12$."
+
+
+@pytest.mark.parametrize(
+    ("question", "gold", "completion", "verdict"),
+    [
+        (CUBIC, CUBIC_FACTORS, "\\boxed{4x(x^2-9)}", 0),
+        (CUBIC, CUBIC_FACTORS, "\\boxed{x(4x^2-36)}", 0),
+        (CUBIC, CUBIC_FACTORS, "So $4x^3 - 36x = 4x(x^2-9) = 4x(x+3)(x-3)$.", 1),
+        ("Factor $x^4 - 16$.", "(x-2)(x+2)(x^2+4)", "\\boxed{(x^2-4)(x^2+4)}", 0),
+        (QUADRATIC, "2(x+2)(x+3)", "\\boxed{(2x+4)(x+3)}", 0),
+        (QUADRATIC, "(2x+4)(x+3)", "\\boxed{2(x+2)(x+3)}", 1),
+        ("Factor $x^3 + 4x^2 + 3x$.", "x(x+1)(x+3)", "\\boxed{(x^2+3x)(x+1)}", 0),
+        ("Factor $x^2 - 2x + 1$.", "(x-1)^2", "\\boxed{(x-1)(x-1)}", 1),
+        ("Factor $x^2 - 2x + 1$.", "(x-1)(x-1)", "\\boxed{(1-x)^{2}}", 1),
+    ],
+)
+def test_a_factored_answer_has_all_factors(question, gold, completion, verdict):
     assert score(question, gold, completion) == verdict

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_ext.rewards import build
+from tests.support.accuracy import score
 
 VECTORS = """Which of the following is a vector quantity?
 A) Speed
@@ -19,11 +19,6 @@ CAPITALS = """What is the capital of Canada?
 (B) Montreal
 (C) Ottawa
 (D) Vancouver"""
-
-
-def score(question, gold, completion):
-    [verdict] = build("accuracy")(completions=[completion], solution=[gold], prompts=[question])
-    return verdict
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_ext.rewards import build
+from tests.support.accuracy import score
 
 AGE = "Tom is older than his sister. In 6 years, their ages add up to 46. How old is Tom now?"
 LATER = "Tom is 24. How old will Tom be in 6 years?"
@@ -10,11 +10,6 @@ TICKETS = (
     "A theater sold 150 adult tickets at $12 and made $2,430. How many child tickets were sold?"
 )
 ALL_TICKETS = "A theater sold adult and child tickets. How many tickets were sold?"
-
-
-def score(question, gold, completion):
-    [verdict] = build("accuracy")(completions=[completion], solution=[gold], prompts=[question])
-    return verdict
 
 
 @pytest.mark.parametrize(

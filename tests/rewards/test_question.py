@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from grpo_ext.rewards import build
 from grpo_ext.rewards.normal_form import sides_of
 from grpo_ext.rewards.question import question_of
+from tests.support.accuracy import score
 
 CHOICES = """Which is it?
 A) 5
@@ -21,11 +22,6 @@ GASES = """Which gas do plants absorb?
 (B) carbon dioxide
 (C) nitrogen
 (D) helium"""
-
-
-def score(question, gold, completion):
-    [verdict] = build("accuracy")(completions=[completion], solution=[gold], prompts=[question])
-    return verdict
 
 
 @pytest.mark.parametrize(
@@ -429,29 +425,6 @@ def test_a_question_that_asks_to_sort_values_is_answered_in_order(
     ],
 )
 def test_indices_that_only_the_answer_has_give_no_order(question, gold, completion, verdict):
-    assert score(question, gold, completion) == verdict
-
-
-CUBIC = "Factor completely $4x^3 - 36x$."
-CUBIC_FACTORS = "4x(x-3)(x+3)"
-QUADRATIC = "Factor completely $2x^2 + 10x + 12$."
-
-
-@pytest.mark.parametrize(
-    ("question", "gold", "completion", "verdict"),
-    [
-        (CUBIC, CUBIC_FACTORS, "\\boxed{4x(x^2-9)}", 0),
-        (CUBIC, CUBIC_FACTORS, "\\boxed{x(4x^2-36)}", 0),
-        (CUBIC, CUBIC_FACTORS, "So $4x^3 - 36x = 4x(x^2-9) = 4x(x+3)(x-3)$.", 1),
-        ("Factor $x^4 - 16$.", "(x-2)(x+2)(x^2+4)", "\\boxed{(x^2-4)(x^2+4)}", 0),
-        (QUADRATIC, "2(x+2)(x+3)", "\\boxed{(2x+4)(x+3)}", 0),
-        (QUADRATIC, "(2x+4)(x+3)", "\\boxed{2(x+2)(x+3)}", 1),
-        ("Factor $x^3 + 4x^2 + 3x$.", "x(x+1)(x+3)", "\\boxed{(x^2+3x)(x+1)}", 0),
-        ("Factor $x^2 - 2x + 1$.", "(x-1)^2", "\\boxed{(x-1)(x-1)}", 1),
-        ("Factor $x^2 - 2x + 1$.", "(x-1)(x-1)", "\\boxed{(1-x)^{2}}", 1),
-    ],
-)
-def test_a_factored_answer_has_all_factors(question, gold, completion, verdict):
     assert score(question, gold, completion) == verdict
 
 

@@ -2,16 +2,11 @@
 
 import pytest
 
-from grpo_ext.rewards import build
+from tests.support.accuracy import score
 
 SUM = "Given that $x$ and $y$ are positive and $xy = 24$, find $x + y$."
 ROOTS = "Find all $x$ with $x^2 = 9$."
 PRICE = "A TV costs $640 after a discount of 20%. What was the original price?"
-
-
-def score(question, gold, completion):
-    [verdict] = build("accuracy")(completions=[completion], solution=[gold], prompts=[question])
-    return verdict
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_ext.rewards import build
+from tests.support.accuracy import score
 
 VECTOR = (
     "Let $\\mathbf{a} = (2, -1, 3)$, $\\mathbf{b} = (0, 4, -2)$. Find $\\mathbf{a} + 2\\mathbf{b}$."
@@ -32,8 +32,3 @@ INTERSECTION = "\\{2, 5, 8\\}"
 )
 def test_what_is_asked_may_be_a_vector_or_a_set(question, gold, completion, verdict):
     assert score(question, gold, completion) == verdict
-
-
-def score(question, gold, completion):
-    [verdict] = build("accuracy")(completions=[completion], solution=[gold], prompts=[question])
-    return verdict
