@@ -1,4 +1,4 @@
-"""grpo_ext: GRPO training with Hugging Face TRL whose results can be trusted.
+"""grpo_ext: GRPO training with Hugging Face TRL, with results that can be trusted.
 
 Public names are loaded on first use, so `import grpo_ext` and `grpo-ext --help` are instant.
 """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run supervised training with the arguments `words`, and return the exit code."""
+    """Run supervised training with `words`, by default `sys.argv`, and return the exit code."""
     return run_training(words, make_trainer, supervised=True)
 
 
@@ -26,8 +26,8 @@ def make_trainer(recipe: Recipe) -> SFTTrainer:
 
     Raises:
         ValueError: if the recipe or the data set has problems.
-        FileNotFoundError: if there is no such data set.
-        ConnectionError: if the hub does not answer.
+        OSError: if the data set or the model cannot be found or read, or the hub does not answer.
+        Exception: any other error of `open_dataset`.
     """
     from trl import SFTTrainer, get_quantization_config
 

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run GRPO training with the command-line arguments `words`, and return the exit code."""
+    """Run GRPO training and return the exit code, which `run_training` describes.
+
+    `words` are the command-line arguments; `None` uses `sys.argv`.
+    """
     return run_training(words, make_trainer)
 
 
@@ -25,7 +28,8 @@ def make_trainer(
 ) -> GRPOExtTrainer:
     """Return the trainer of a recipe.
 
-    Everything is checked before the model is loaded.
+    The recipe, its rewards and its rows are checked before the model is loaded. The reward weights
+    of `recipe.training` are set, and `eval_on_start` is turned off if there is no evaluation.
 
     Args:
         recipe: the recipe to train from.
@@ -38,6 +42,7 @@ def make_trainer(
             them.
         FileNotFoundError: if there is no such data set.
         ConnectionError: if the hub does not answer.
+        OSError: if a file of the data set or the model cannot be read.
     """
     from trl import get_quantization_config
 

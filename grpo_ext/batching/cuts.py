@@ -1,7 +1,7 @@
 """Split a step into micro-batches, and a micro-batch into chunks that run through the model.
 
-Costs are counted in tokens, including padding, because the time and memory of a forward and
-backward pass depend on them.
+Costs are counted in tokens, because the time and memory of a forward and backward pass depend on
+them. The costs of chunks include their padding.
 """
 
 from bisect import bisect_left
@@ -126,7 +126,7 @@ def packs(
         lengths: (B,), the lengths of the completions, in tokens.
         max_tokens: the maximum length of a packed row; a longer row stays alone. `None`: pack all
             rows into one.
-        prompts: (B,), the index of each row's prompt, which a packed row then contains only once;
+        prompts: (B,), the index of each row's prompt. A packed row contains each prompt only once.
             `None`: each row has its own copy.
     """
     if max_tokens is None:
@@ -158,7 +158,7 @@ def length_chunks(
     call: int | None = None,
     max_tokens: int | None = None,
 ) -> list[Tensor]:
-    """Split rows into chunks of similar length where this saves more padding than a call costs.
+    """Split rows by length into chunks where this saves more padding than a call costs.
 
     The rows are sorted by length and cut so that the sum over chunks of
     `rows x (per_row + longest) + call` is smallest.
@@ -218,8 +218,8 @@ def equal_prompts(
         prompt_mask: (B, P), 1 for tokens of the prompt.
 
     Returns:
-        The first row (N,) of each of the N distinct prompts, and for each row the index (B,) of its
-        prompt among them.
+        The first row of each of the N distinct prompts (N,), in order of appearance, and the index
+        of each row's prompt among them (B,).
     """
     tokens = torch.where(prompt_mask.bool(), prompt_ids, -1)  # (B, P)
     numbers: dict[bytes, int] = {}  # indices of the distinct prompts, by their tokens

@@ -1,1 +1,1 @@
-"""Short runs of a recipe on this machine that find its fastest settings: `grpo-ext bench`."""
+"""Short runs that find the fastest settings of a recipe on this machine: `grpo-ext bench`."""

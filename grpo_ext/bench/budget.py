@@ -14,11 +14,11 @@ MINUTES = 2.0  # the default length of a budget
 
 
 class BudgetSpent(Exception):
-    """Raised in the middle of a step when the time of a benchmark is over."""
+    """Raised when the time of a benchmark is over, even in the middle of a step."""
 
 
 class Budget:
-    """A time limit, which begins when the object is created.
+    """A time limit that starts when the object is created.
 
     Args:
         seconds: the length of the budget; unlimited by default.
@@ -36,7 +36,7 @@ class Budget:
 
     @property
     def spent(self) -> float:
-        """The seconds since the beginning."""
+        """The seconds since the creation of the object."""
         return self.clock() - self._begun
 
     @property

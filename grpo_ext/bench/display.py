@@ -9,7 +9,7 @@ from grpo_ext.bench.budget import Budget
 
 
 class Display(Protocol):
-    """Where a benchmark shows its progress."""
+    """The interface through which a benchmark shows its progress."""
 
     def result(self, line: str) -> None:
         """Show a line of the results."""

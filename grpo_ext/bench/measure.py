@@ -141,9 +141,10 @@ class Bench:
     def as_it_stands(self) -> dict[str, float]:
         """Run the recipe for a few generations, and record the completions of the last one.
 
-        If the budget is limited, one generation of a single group is run first, to find out how
-        many groups fit into `RECIPE_SHARE` of the time. Its figures are returned if no more than
-        one group fits, or if the time ends during the run with more groups.
+        If the budget is limited and a generation has several groups, one generation of a single
+        group is run first, to find out how many groups fit into `RECIPE_SHARE` of the time. Its
+        figures are returned if no more than one group fits, or if the time ends during the run with
+        more groups.
 
         Returns:
             The mean seconds per optimizer step of each phase, and the medians of `OTHER_FIGURES`,
@@ -152,6 +153,7 @@ class Bench:
         Raises:
             ValueError: if the budget ends before the first generation has been trained on, or if
                 the recipe cannot be run.
+            torch.OutOfMemoryError: if GPU memory runs out.
             KeyboardInterrupt: after Ctrl-C, as for all methods that train.
         """
         groups = self.batch.prompts
@@ -297,7 +299,7 @@ class Bench:
 
     @property
     def sequence_lengths(self) -> list[int]:
-        """Number of tokens, prompt included, of each completion that `training_phase` trains on."""
+        """The number of tokens in each completion of `training_phase` and its prompt together."""
         return self._lengths()[: self.num_completions]
 
     def _lengths(self) -> list[int]:
@@ -374,7 +376,8 @@ class Bench:
     def longest_completion(self) -> int | None:
         """Estimate the longest completion, in tokens, that fits on this GPU; 0 if none fits.
 
-        Returns `None` without a GPU, or if the model's size is not known.
+        The estimate is for one completion per micro-batch and with gradient checkpointing. Returns
+        `None` without a GPU, or if the model's size is not known.
         """
         if not torch.cuda.is_available() or self.forecast.size is None:
             return None
@@ -389,7 +392,8 @@ class Bench:
     def _make_trainer(self, folder: str, settings: Settings, **arguments: Any) -> GRPOExtTrainer:
         """Return a trainer for the recipe with other settings; `arguments` are for `make_trainer`.
 
-        It writes to `folder`. With a sampler in `arguments`, the recipe's environments are removed.
+        The trainer writes to `folder`. With a sampler in `arguments`, the recipe's environments are
+        removed.
 
         Raises:
             ValueError: if the recipe cannot be used with the settings.
@@ -458,6 +462,7 @@ def train_silently(trainer: GRPOExtTrainer, limit: TimeLimit) -> None:
     Raises:
         BudgetSpent: if the time is over in the middle of a step.
         KeyboardInterrupt: after Ctrl-C.
+        torch.OutOfMemoryError: if GPU memory runs out.
     """
     trainer.add_callback(limit)
     model = trainer.accelerator.unwrap_model(trainer.model)

@@ -66,7 +66,7 @@ def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokeni
 
 
 def with_random_completions(generation: Generation, limit: int) -> Generation:
-    """Replace the completions of a random model, which never end, with random lengths of tokens.
+    """Replace a random model's completions, which never end, with completions of random lengths.
 
     The lengths are at most `limit` tokens. The tokens of each new completion are drawn from the
     completion that it replaces. Sampling log-probs, if any, become 0, and kept tokens are dropped.

@@ -34,7 +34,7 @@ class Search:
     Attributes:
         measurements: maps the items of each tried settings dict to its fastest measurement, or to
             `None` if the settings could not run.
-        refused: the reasons why settings were refused, by their items.
+        refused: maps the items of refused settings to the reason.
     """
 
     def __init__(self, bench: Bench, announce: Callable[[Settings], None] = lambda settings: None):
@@ -52,8 +52,8 @@ class Search:
         The settings come in the order of `candidates`. If the first measurement shows that there is
         time for more completions per step, it is repeated with them. Finally, all settings within
         `CLOSE` of the fastest are measured two more times, without being yielded again. The search
-        ends when the time of the bench is over. As soon as three settings have run, further
-        candidates are measured only if enough time remains for two repetitions.
+        ends when the time of the bench is over. As soon as three settings have run, a further
+        candidate is measured only if there is time for it and two repetitions.
 
         Raises:
             ValueError: if no layout can be used or fits into memory.
@@ -83,7 +83,7 @@ class Search:
             return
 
     def _measure_own(self) -> Measurement | None:
-        """Like `measure`, for the recipe's own settings; with more completions if time allows."""
+        """Measure the recipe's own settings, with more completions per step if time allows."""
         self.bench.budget.check()
         measurement = self.measure(self.own)
         if measurement is not None and self.bench.enlarge(measurement):
@@ -97,7 +97,8 @@ class Search:
 
         The recipe's own settings come first, then:
 
-        - the layout that the recipe's trainer has chosen, unless this repeats the recipe's own
+        - the layout that the recipe's trainer has chosen, unless these are the recipe's own
+          settings
         - if the recipe uses gradient checkpointing, the fastest settings without it
         - token limits with the fastest layout, from the largest down to the first slow one
         - the other layouts, and token limits again if one of them is the fastest
@@ -140,7 +141,7 @@ class Search:
         return self._fastest_other() or layout_settings(layout, self.own["gradient_checkpointing"])
 
     def _other_checkpointing(self, layout: str) -> Iterator[Settings]:
-        """Yield `_fastest_or` with checkpointing switched on, or off if memory should suffice."""
+        """Yield `_fastest_or` with checkpointing toggled; off only if memory should suffice."""
         settings = self._fastest_or(layout)
         switched = {**settings, "gradient_checkpointing": not settings["gradient_checkpointing"]}
         if switched["gradient_checkpointing"] or self.bench.fits_without_checkpointing():
@@ -185,12 +186,12 @@ class Search:
 
     @property
     def refused_layouts(self) -> dict[str, str]:
-        """The layouts with refused settings; each maps to the reason of the last refusal."""
+        """The reason of the last refusal for each layout with refused settings."""
         return {str(dict(key)["layout"]): reason for key, reason in self.refused.items()}
 
     @property
     def repeated(self) -> bool:
-        """Whether the best settings were measured more than once."""
+        """True if the best settings were measured more than once."""
         return self._runs[tuple(self.best.items())] > 1
 
     @property
@@ -209,7 +210,7 @@ class Search:
 
     @property
     def left_out_for_memory(self) -> bool:
-        """Whether gradient checkpointing was never off, because memory might have run out."""
+        """True if gradient checkpointing was always on, because memory might run out without it."""
         tried = [dict(key)["gradient_checkpointing"] for key in self.measurements]
         return bool(tried) and all(tried) and not self.bench.fits_without_checkpointing()
 
@@ -299,7 +300,7 @@ class Search:
         return dict(fastest)
 
     def _seconds(self) -> dict[Key, float]:
-        """Return the time of each setting that ran, in seconds."""
+        """Return the training time in seconds of all settings that ran, by their items."""
         seconds = {}
         for key, measurement in self.measurements.items():
             if measurement is not None:
@@ -353,6 +354,7 @@ def fastest_settings(config: str) -> Settings:
         ValueError: if the recipe cannot be used, a step takes too long, or no layout can be used or
             fits into memory.
         FileNotFoundError: if there is no such recipe.
+        torch.OutOfMemoryError: if the recipe as it is written runs out of GPU memory.
         KeyboardInterrupt: after Ctrl-C.
     """
     budget = Budget(60 * MINUTES)
@@ -375,7 +377,10 @@ def layout_settings(layout: str, checkpointing: bool) -> Settings:
 
 
 def token_budgets(lengths: list[int]) -> list[int]:
-    """Return at most three powers of 2, the largest between the longest length and the sum."""
+    """Return the three largest powers of 2 between the longest length and the sum of the lengths.
+
+    They are in ascending order. There may be fewer than three, or none.
+    """
     budgets = []
     for exponent in range(24):
         if max(lengths) < 2**exponent < sum(lengths):

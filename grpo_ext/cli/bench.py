@@ -180,7 +180,7 @@ def completions(bench: Bench, count: int) -> str:
 
 
 def training_lines(search: Search) -> Iterator[str]:
-    """Measure the training phase with other settings; yield a title, then a line for each setting.
+    """Measure the training phase with several settings; yield a title, then a line for each.
 
     After Ctrl-C, measure and yield nothing.
     """

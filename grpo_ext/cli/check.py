@@ -105,10 +105,10 @@ def print_findings(findings: Findings, name: str) -> None:
 
 
 def verdict(findings: Findings) -> str:
-    """Return the last line's words: the number of problems, or that the recipe is sound.
+    """Return the verdict for the last line: the number of problems, or that the recipe is sound.
 
-    A recipe whose rewards differed in no group of sampled completions is sound, but its first steps
-    would probably teach nothing.
+    If the rewards differ in no group of sampled completions, the recipe is still sound, but the
+    verdict says that its first steps would probably teach nothing.
     """
     if not findings.sound:
         count = len(findings.problems)

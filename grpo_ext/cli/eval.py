@@ -127,7 +127,7 @@ def check_options(args: argparse.Namespace) -> None:
 
 
 def task_names(text: str) -> list[str]:
-    """Return the names in the value of `--suite`, which are separated by commas."""
+    """Return the comma-separated names in the value of `--suite`."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
@@ -159,7 +159,8 @@ def run_recipe(args: argparse.Namespace) -> int:
 def run_suite(args: argparse.Namespace) -> int:
     """Evaluate models on tasks of the harness, and print and write the figures; return 0.
 
-    If a recipe is given, its keys decide how the models are loaded; otherwise their dtype is kept.
+    If a recipe is given, its keys decide how the models are loaded. Otherwise, each model is loaded
+    in its saved dtype.
     """
     from grpo_ext.recipe.load import load_recipe
 
@@ -190,7 +191,7 @@ def run_suite(args: argparse.Namespace) -> int:
 
 
 def print_evaluation(evaluation: dict[str, Any]) -> None:
-    """Print the figures of all models side by side, and the comparison of each with the first."""
+    """Print the figures of all models in a table, advice, and comparisons with the first model."""
     from grpo_ext.evaluation.constant import constant_doubts
     from grpo_ext.evaluation.table import print_figures
 

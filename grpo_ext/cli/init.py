@@ -10,9 +10,9 @@ examples:
   grpo-ext init rows.jsonl Qwen/Qwen2.5-0.5B-Instruct --bench
 
 It looks at the first rows, proposes a prompt, a reward, a learning rate and sizes, and asks about
-the prompt and the reward, or takes them from --prompt, --answer and --reward. The sizes are those
-with which the run should fit this machine and take an evening. It writes recipe.yaml, and README.md
-with the next commands, and checks the recipe. If no rule can judge the answers, it also writes
+the prompt and the reward, or takes them from --prompt, --answer and --reward. It chooses sizes with
+which the run should fit this machine and take an evening. It writes recipe.yaml, and README.md with
+the next commands, and checks the recipe. If no rule can judge the answers, it also writes
 rewards.py with a reward that you have to complete, or, with --judge, the judge's rubric.md. With
 --bench, it then measures as `grpo-ext bench` does, and uses the fastest settings.
 
@@ -145,7 +145,7 @@ def measure(recipe: FirstRecipe, recipe_file: Path, proposal: Proposal, lora: bo
         lora: whether an adapter is trained.
 
     Returns:
-        The exit code: 0, or 1 if nothing could be measured.
+        The exit code: 1 if `fastest_settings` raises `ValueError`, otherwise 0.
     """
     from grpo_ext.bench.search import fastest_settings
     from grpo_ext.common.files import write_atomically
@@ -199,7 +199,8 @@ def questions_of(proposal: Proposal, folder: Path, candidates: list[str]) -> lis
     Args:
         proposal: the prompt and the reward.
         folder: the folder with the recipe.
-        candidates: the columns that may have the right answers, if they were not asked for.
+        candidates: the columns that may contain the right answers; empty if the user was asked
+            about them.
     """
     from grpo_ext.preflight.proposed_reward import UNWRITTEN
 
@@ -233,9 +234,10 @@ def check_folder(folder: Path) -> None:
 
 
 def check_model_name(name: str) -> None:
-    """Raise `ValueError` if no folder, cached model or model on the hub has this name.
+    """Raise `ValueError` unless a folder, a cached model or a model on the hub has this name.
 
-    A model of known shape is always accepted, because its recipe may be meant for another machine.
+    It is also raised if the hub must be asked and cannot be reached. A model of known shape is
+    always accepted, because its recipe may be meant for another machine.
     """
     from grpo_ext.common.hub import find_repo
     from grpo_ext.preflight.forecast import known_config

@@ -31,7 +31,7 @@ class ClosedInput(ValueError):
 
 
 def check_input(args: argparse.Namespace) -> None:
-    """Raise `ClosedInput` if questions will be asked, but standard input has nothing to read.
+    """Raise `ClosedInput` if questions will be asked, but standard input is closed or at its end.
 
     It does not wait: input that a program has yet to write is not checked.
     """
@@ -50,7 +50,7 @@ def check_input(args: argparse.Namespace) -> None:
 
 
 def decide(rows: list[Row], args: argparse.Namespace) -> Proposal:
-    """Return the proposal for rows, with what the flags say and what the user answers.
+    """Return the proposal for rows, according to the flags and the user's answers.
 
     Args:
         rows: the first rows of the data.
@@ -81,13 +81,14 @@ def decide(rows: list[Row], args: argparse.Namespace) -> Proposal:
 def ask_about_columns(
     proposal: Proposal, rows: list[Row], prompt: str | None, args: argparse.Namespace
 ) -> Proposal:
-    """Ask about the prompt and, if no column has the usual name of answers, about their column.
+    """Ask about the prompt and, if no column has a usual name for answers, about the answer column.
 
     Args:
         proposal: the proposal so far.
         rows: the first rows of the data.
-        prompt: the prompt, if it is given; otherwise, it is asked for.
-        args: the flags, as for `decide`. With `answer` or `reward`, the column is not asked for.
+        prompt: the prompt from the flags; `None`: ask for it.
+        args: the flags, as for `decide`. If they contain `answer` or `reward`, do not ask about the
+            answer column.
 
     Returns:
         The proposal with the answers.
@@ -131,11 +132,11 @@ def ask_about_reward(proposal: Proposal, rows: list[Row]) -> str:
 
 
 def ask(question: str, default: str, check: Callable[[str], object]) -> str:
-    """Ask at the terminal until the answer is valid.
+    """Ask at the terminal until the answer is valid, and return it.
 
     Args:
         question: the question to print.
-        default: the answer that an empty line stands for.
+        default: the answer for an empty line.
         check: raises `ValueError` for an invalid answer, with a message that is printed.
 
     Raises:
@@ -174,7 +175,7 @@ def check_prompt(prompt: str, rows: list[Row]) -> None:
 
 
 def check_answer(column: str, candidates: list[str]) -> None:
-    """Raise `ValueError` unless a column is one of those that may have the answers."""
+    """Raise `ValueError` unless a column is one of the candidates for the answer column."""
     if column not in candidates:
         raise ValueError(
             f"The column of the answers must be one of {', '.join(candidates)}, not {column!r}."
@@ -190,7 +191,8 @@ def columns_of_reward(reward: str, proposal: Proposal, rows: list[Row]) -> dict[
         rows: the first rows of the data.
 
     Raises:
-        ValueError: if there is no such reward, or the rows lack a column that a rule reads.
+        ValueError: if init does not offer a reward of this name, there is no such function, or the
+            rows lack a column that the reward reads.
     """
     from grpo_ext.preflight.first_recipe import REWARD_PROMPTS
     from grpo_ext.preflight.proposal import columns_for, columns_for_function

@@ -104,7 +104,8 @@ def main(words: list[str] | None = None) -> int:
 def has_no_reader() -> bool:
     """Return whether the program that reads the standard output has exited, as `head` does early.
 
-    If so, discard the remaining output, so that Python does not report an error when it exits.
+    This prints an empty line. If there is no reader, it also discards the remaining output, so that
+    Python does not report an error when it exits.
     """
     try:
         print(flush=True)  # a flush alone has nothing to write if Python has dropped the text

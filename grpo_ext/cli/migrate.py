@@ -7,8 +7,8 @@ examples:
 
 FILE is a YAML file, or a shell script with `trl grpo ...`, `accelerate launch ...grpo.py ...`,
 `swift rlhf ...` or `python -m verl.trainer.main_ppo ...`. A script is read and never run: variables
-that it sets to literals are substituted. Each key that could not be taken over, or not exactly, is
-named on the terminal and in a comment of the recipe, with what to write by hand. Batch sizes are
+that it sets to literals are substituted. Each key that was not translated, or only approximately,
+is named on the terminal and in a comment of the recipe, with what to write by hand. Batch sizes are
 translated to the same completions per optimizer step and per generation, also for another
 --num_processes.
 

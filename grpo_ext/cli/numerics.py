@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def progress(stages: int) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows on stderr the name of the stage that begins.
+    """Yield a function that shows the name of each new stage on stderr.
 
     In a terminal, it updates a progress bar; otherwise, it prints a line.
 

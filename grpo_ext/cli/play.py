@@ -166,7 +166,7 @@ def show_end(episode: "Episode", room: int, scores: dict[str, Any]) -> None:
 
 
 def show(title: str, text: str) -> None:
-    """Print a text of a model or an environment under a title, with control characters escaped."""
+    """Print output of a model or an environment under a title, with control characters escaped."""
     print(title)
     for line in printable(text).split("\n"):
         print(f"         | {line}")

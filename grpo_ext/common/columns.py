@@ -27,8 +27,9 @@ NESTED_ANSWERS = (
 def answer_column(row: dict[str, object]) -> str | None:
     """Return the name of the column with the correct answer; `None` if there is none.
 
-    The name is `column.key` if the answer is in a mapping, for the names in `NESTED_ANSWERS`.
-    Values that are `None`, an empty string or an empty list do not count.
+    This is the first of `ANSWERS`, then of `NESTED_ANSWERS`, with a value in the row. A name in
+    `NESTED_ANSWERS` is `column.key`, for an answer in a mapping. `None`, empty strings and empty
+    lists do not count as values.
     """
     for name in ANSWERS:
         if row.get(name) not in (None, "", []) and not isinstance(row[name], dict):

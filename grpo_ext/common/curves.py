@@ -33,7 +33,10 @@ class Change:
 
     @property
     def ends_overlap(self) -> bool:
-        """Whether the ends differ by less than their errors; `False` if the errors are unknown."""
+        """True if the ends differ by less than the sum of their errors.
+
+        `False` if an error is unknown.
+        """
         if self.first_error is None or self.last_error is None:
             return False
         return abs(self.last - self.first) < self.first_error + self.last_error

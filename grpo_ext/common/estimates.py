@@ -61,7 +61,7 @@ def clearly_above(
     other: float,
     other_error: float | None,
 ) -> bool:
-    """Return whether a mean is significantly above another one, at the level `LEVEL`.
+    """Return whether a mean is above another one with confidence `LEVEL` (two-sided z-test).
 
     Args:
         mean: the mean that should be larger.

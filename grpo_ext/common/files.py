@@ -1,4 +1,4 @@
-"""Write files atomically, read the package's data files, list checkpoints, format sizes."""
+"""Write files atomically, read the package's data files, list checkpoints, and format sizes."""
 
 import os
 import re
@@ -55,7 +55,8 @@ def data_yaml(package: str, name: str) -> Any:
 def checkpoints(run: Path) -> list[Path]:
     """Return the folders `checkpoint-STEP` of a run, sorted by step, including incomplete ones.
 
-    Returns an empty list if the run's folder does not exist.
+    Returns an empty list if the run's folder does not exist or is not a folder. Raises `OSError` if
+    it cannot be read or has too many entries.
     """
     try:
         inside = entries(run)

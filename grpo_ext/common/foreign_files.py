@@ -24,7 +24,10 @@ CACHED_REPOS = ("models--", "datasets--")  # prefixes of the folders in the hub'
 
 
 class ForeignFile(OSError):
-    """Raised for a file or folder that is not regular, is too large, or leads out of its folder."""
+    """Raised for a file that is not regular, is too large, or leads out of its folder.
+
+    Also raised for a folder with too many entries.
+    """
 
 
 def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
@@ -61,7 +64,7 @@ def is_hole(number: int) -> bool:
     Returns `False` on file systems that do not report holes.
 
     Args:
-        number: the file descriptor; afterwards it is positioned at the start of the file.
+        number: the file descriptor, positioned at the start of the file, before and after.
     """
     size = os.fstat(number).st_size
     if size <= MOST_HOLES:
@@ -141,7 +144,11 @@ def read_bytes(path: Path, most: int = MOST_BYTES, within: Path | None = None) -
 
 
 def read_text(path: Path, most: int = MOST_BYTES, within: Path | None = None) -> str:
-    """Like `read_bytes`, but decode UTF-8; raise `UnicodeDecodeError` if it is not UTF-8."""
+    """Return the content of a UTF-8 file as a string.
+
+    The arguments and errors are those of `read_bytes`. Raises `UnicodeDecodeError` if the file is
+    not UTF-8.
+    """
     return read_bytes(path, most, within).decode()
 
 
@@ -176,7 +183,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def size_of(path: Path, within: Path) -> int:
-    """Return the size in bytes of a regular file in `within` or the hub's cache; 0 for others."""
+    """Return the size in bytes of a regular file in `within` or the hub's cache; 0 otherwise."""
     try:
         real = Path(os.path.realpath(path, strict=True))
         about = os.lstat(real)
@@ -194,9 +201,10 @@ def leads_out(path: Path, within: Path) -> bool:
 
 
 def special_file(folder: Path) -> Path | None:
-    """Return the first FIFO, device or socket in a folder, which could block a reader, or `None`.
+    """Return the first FIFO, device or socket in a folder, or `None`.
 
-    Links are followed; subfolders are not searched.
+    Such a file could block a reader. Links are followed; subfolders are not searched. Raises the
+    errors of `entries`.
     """
     for path in entries(folder):
         try:

@@ -1,4 +1,4 @@
-"""Import the version of `reasoning_gym` that is supported; list its generators and their options.
+"""Import the supported version of `reasoning_gym`, list its generators, and make its data sets.
 
 A generator is one of its data sets, which makes problems from a seed and scores answers to them.
 """

@@ -1,4 +1,4 @@
-"""Hashes that are the same in every process and run, for ids of prompts and shares of keys."""
+"""Hashes that are the same in every process and run, to identify prompts and sample keys."""
 
 import json
 from hashlib import blake2b

@@ -43,10 +43,10 @@ class MatrixRate:
     def share(self, rate: float, tokens: int) -> float:
         """Return the rate of training as a share of the rate of matrix products, at most 1.
 
-        Each of the first `MEASUREMENTS` calls measures the rate of matrix products, and so does any
-        later call whose share would exceed 1. If the share would still exceed 1, the measurements
-        were disturbed, or other shapes in the model run faster. Training itself consists of matrix
-        products, so its rate then becomes the fastest known rate, and the share is 1.
+        The first `MEASUREMENTS` calls measure the rate of matrix products, and so do later calls if
+        the share would exceed 1. If it would still exceed 1, the measurements were disturbed, or
+        other shapes in the model run faster. Training itself consists of matrix products, so its
+        rate then becomes the fastest known rate, and the share is 1.
 
         Args:
             rate: the operations per second of training.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bar:
-    """A limit of a figure: a value up to the limit is attributed to rounding."""
+    """A limit on a figure: values up to the limit are attributed to rounding."""
 
     limit: float
     source: str  # where the limit comes from

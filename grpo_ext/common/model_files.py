@@ -62,7 +62,7 @@ def model_files_fault(folder: Path) -> str | None:
 
 
 def growth_of_text(tokenizer: Any) -> int:
-    """Return an upper bound on the factor by which a `tokenizer.json` can lengthen a text.
+    """Return an upper bound on the factor by which a `tokenizer.json` can lengthen a string.
 
     It is the product of the lengths of all replacements; 1 if there are none.
     """

@@ -73,7 +73,7 @@ def fit_noise(values: Array) -> Noise | None:
 
 @cache
 def trend_basis(count: int) -> Array:
-    """Return the shapes of a trend (N, P): constant, line, fast changes at the start and the end.
+    """Return the shapes of a trend (N, P): a constant, a line, and fast changes at both ends.
 
     The fast change at the end is included only for 25 values or more.
     """
@@ -100,9 +100,9 @@ def whitened(columns: Array, r: float | Array) -> Array:
 
 
 def whitened_products(columns: Array, autocorrelations: Array) -> Array:
-    """Return the products (R, C, C) of `whitened` columns (N, C) for autocorrelations (R,).
+    """Return the Gram matrices (R, C, C) of `whitened` columns (N, C) for autocorrelations (R,).
 
-    They are polynomials in r, so the time does not grow with N times R.
+    Their entries are polynomials in r, so the time does not grow with N times R.
     """
     r = autocorrelations[:, None, None]
     of_neighbors = columns[1:].T @ columns[:-1]
@@ -124,9 +124,9 @@ def mean_variances(autocorrelations: Array, count: int) -> Array:
 def error_of_neighbors(values: Array, count: int, autocorrelation: float = 0.0) -> float:
     """Return the standard error of a mean of `count` neighboring values of a curve.
 
-    The curve may rise, fall or jump. The error is estimated from the differences of neighbors,
-    whose variance is 2 (1 - r) times that of a value (von Neumann 1941), so slow movements do not
-    count as noise.
+    The curve may rise, fall or jump. The error is estimated from the differences between neighbors,
+    so slow movements do not count as noise. The variance of a difference is 2 (1 - r) times the
+    variance of a value (von Neumann 1941).
 
     Args:
         values: (N,), the curve.
@@ -142,9 +142,9 @@ def error_of_neighbors(values: Array, count: int, autocorrelation: float = 0.0) 
 def autocorrelation_of_neighbors(values: Array) -> float:
     """Estimate the autocorrelation (0 to 0.9) of the noise of a curve (N,); 0 if it is constant.
 
-    Squared differences of values two apart are on average 1 + r times those of neighbors, and a
-    slow trend hardly changes either. Because a few values say little, the estimate is shrunk toward
-    0, as if 10 more values had shown no autocorrelation.
+    On average, squared differences are 1 + r times as large between values two apart as between
+    neighbors, and a slow trend hardly changes either. Because a few values say little, the estimate
+    is shrunk toward 0, as if 10 more values had shown no autocorrelation.
     """
     neighbors = (np.diff(values) ** 2).mean()
     if neighbors == 0:

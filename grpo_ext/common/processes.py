@@ -21,9 +21,9 @@ def start_beside(
     """Start `python -m module PIPE PARENT *words` with a pipe to this process.
 
     PIPE is the file descriptor of the new process's end of the pipe, and PARENT is the id of this
-    process. The new process gets the same import path and an empty standard input. It is in a
-    process group of its own, so Ctrl-C does not reach it. `pipe` is closed in this process, so that
-    the pipe closes when the new process ends.
+    process. The new process gets the same import path and an empty standard input. It has its own
+    process group, so Ctrl-C does not reach it. `pipe` is closed in this process, so that the pipe
+    closes when the new process ends.
 
     Args:
         module: the module to run.

@@ -1,8 +1,8 @@
-"""Logits in float32 from weights and hidden states in a half type.
+"""Logits in float32 from weights and hidden states in half precision.
 
-A product of two bfloat16 matrices is usually rounded to bfloat16, which has 8 bits: a logit near 12
-is rounded by up to 0.03, and so is its log-prob. `Projection` multiplies the same numbers, but its
-results stay in float32.
+A product of two bfloat16 matrices is usually rounded to bfloat16, which has 8 significant bits: a
+logit near 12 is rounded by up to 0.03, and so is its log-prob. `Projection` multiplies the same
+numbers, but its results stay in float32.
 """
 
 import threading
@@ -42,7 +42,7 @@ class Projection:
 
         Args:
             hidden: (n, H), the hidden states.
-            out: (n, V), float32, receives the logits; `None`: new memory.
+            out: (n, V), float32, the tensor for the logits; `None` allocates a new one.
         """
         device = self._weight.device
         hidden = hidden.detach().to(self.dtype)

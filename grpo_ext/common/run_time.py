@@ -7,9 +7,9 @@ BESIDE = ("evaluation", "checkpoint")  # phases that are not part of a step
 
 @dataclass(frozen=True)
 class RunTime:
-    """How many steps, evaluations and saves a run or its remainder has, and how long each takes.
+    """The numbers of steps, evaluations and saves in a run or its remainder, and their durations.
 
-    The time of an evaluation or a save is `None` if none was measured.
+    The duration of an evaluation or a save is `None` if none was measured.
     """
 
     steps: int

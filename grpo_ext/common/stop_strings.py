@@ -1,4 +1,4 @@
-"""The texts that end a turn of the model: `stop_strings` or `stop` in `generation_kwargs`."""
+"""The strings that end a turn of the model: `stop_strings` or `stop` in `generation_kwargs`."""
 
 from __future__ import annotations
 

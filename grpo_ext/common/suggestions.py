@@ -1,4 +1,4 @@
-"""Suggestions for misspelt words."""
+"""Suggestions for misspelled names."""
 
 import re
 from collections.abc import Iterable

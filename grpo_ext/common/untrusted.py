@@ -17,12 +17,12 @@ _USER_INFO = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)[^/\s?#]*@(?=\S*$)")
 
 
 def printable(text: object) -> str:
-    """Escape control characters in a text for a terminal, but keep line breaks."""
+    """Return `str(text)` for a terminal: unprintable characters except line breaks are escaped."""
     return "\n".join(map(one_line, str(text).split("\n")))
 
 
 def one_line(text: object) -> str:
-    """Escape line breaks and other characters that are not printable, so a text takes one line."""
+    """Return `str(text)` on one line: line breaks and other unprintable characters are escaped."""
     characters = []
     for character in str(text):
         if not character.isprintable():
@@ -32,7 +32,7 @@ def one_line(text: object) -> str:
 
 
 def first_line(text: object) -> str:
-    """Return the first line of a text, such as a long error message of a library."""
+    """Return the first line of `str(text)`, such as a library's long error message."""
     return str(text).partition("\n")[0]
 
 

@@ -1,4 +1,4 @@
-"""Run user code within limits: a deadline, a random state of its own, and no surviving forks."""
+"""Run user code within limits: a deadline, a separate random state, and no surviving forks."""
 
 import os
 import random

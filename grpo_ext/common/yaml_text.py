@@ -14,10 +14,10 @@ KEY_TYPES = (str, int, float, bool, type(None))  # the key types that JSON can w
 
 
 class YamlFault(ValueError):
-    """An error in a YAML text.
+    """An error in a YAML document.
 
     Args:
-        reason: what is wrong, without excerpts of the text.
+        reason: what is wrong, without excerpts of the document.
         line: the line of the error, counted from 1.
         remedy: what to write instead.
     """
@@ -102,9 +102,9 @@ def load_yaml(content: bytes | str) -> Any:
 
 
 def yaml_scalar(value: object) -> str:
-    """Return a value as JSON that is also valid YAML.
+    """Return a value as one line of YAML: as JSON, with unprintable characters escaped for YAML.
 
-    Characters that YAML reads as line breaks or refuses are escaped.
+    Some of these characters are line breaks in YAML, or not allowed in it.
     """
     text = json.dumps(value, ensure_ascii=False)
     return "".join(

@@ -26,7 +26,7 @@ def read_pass_rates(
 
     Args:
         path: the completions that `grpo-ext eval` writes, or `samples.jsonl` of a run. Greedy
-            completions are skipped.
+            completions are skipped. A missing file counts as empty.
         rewards: the rewards that may judge a prompt, in the order of `outcome_order`.
         threshold: the minimum score of a correct completion.
 

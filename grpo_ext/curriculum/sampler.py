@@ -124,7 +124,7 @@ class PromptSampler(Sampler):
     def _draw(self, rng: np.random.Generator, num: int) -> list[int]:
         """Draw `num` indices by weight, without replacement unless `num` exceeds the rows.
 
-        With `most_slots` above 1, a hard prompt occupies several of the `num` places.
+        With `most_slots` above 1, a hard prompt occupies several of the `num` slots.
         """
         assert self.rates is not None
         chances = self.rates.chance_of_signal(self.num_generations, self.most_slots)  # (rows,)
@@ -172,8 +172,8 @@ class PromptSampler(Sampler):
 class PromptSupply:
     """An endless supply of rows, determined by the seed and the number of rows taken.
 
-    Rows that were put back come first. Then come those that `draw` chooses or, without it, the rows
-    of the data set, which are shuffled again for each pass.
+    Rows that were put back come first. New rows follow: `draw` chooses them or, without it, they
+    come from repeated passes over the data set, with a new order for each pass if `shuffle` is set.
     """
 
     dataset: Dataset | IterableDataset  # the training rows; a stream is read again when it ends

@@ -90,7 +90,7 @@ INPUTS = {  # inputs of the model in addition to the tokens
 
 
 class NotSupported(Exception):
-    """The fast loop cannot decode this; the message says why, and what would change it."""
+    """Raised if the fast loop cannot decode a call of `generate`; the message says why."""
 
 
 @runtime_checkable

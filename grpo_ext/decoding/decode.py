@@ -3,7 +3,7 @@
 prefill: each distinct prompt once                 (U, P)
 repeat its keys and values for its rows            (B, P)
 until all rows have ended: logits -> processors -> draw -> stopping criteria
-    when an eighth of the rows has ended: remove them from tokens, mask and cache
+    when an eighth of the rows have ended: remove them from tokens, mask and cache
     while the next token of every row is forced: skip the model, which reads those tokens together
         afterwards
 
@@ -108,7 +108,7 @@ def with_room(states: Tensor, positions: int = 0) -> Tensor:
 def expand(cache: DynamicCache, rows: Tensor) -> None:
     """Select rows (b,) of a cache, possibly repeated, and make its layers `BufferedLayer`s.
 
-    Empty layers and those with a sliding window, which are short, keep their class.
+    Empty layers and sliding-window layers, which are short, keep their class.
     """
     for i, layer in enumerate(cache.layers):
         assert isinstance(layer, DynamicLayer)  # `has_selectable_rows` has checked it

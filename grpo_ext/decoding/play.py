@@ -31,7 +31,7 @@ class Player(LogitsProcessor):
 
     @property
     def began(self) -> bool:
-        """Whether `generate` has run this processor."""
+        """True once `generate` has run this processor."""
         return self._width is not None
 
     def see(self, input_ids: Tensor) -> None:

@@ -171,7 +171,7 @@ def save_demonstrations(rows: Iterable[Demonstration], folder: Path) -> list[Dem
 
 
 def texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the texts of messages, and the expressions in their tool calls."""
+    """Yield the contents of messages, and the expressions in their tool calls."""
     for message in messages:
         yield message["content"]
         for call in message.get("tool_calls", ()):

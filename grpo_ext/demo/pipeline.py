@@ -194,7 +194,7 @@ def completions_rows(folder: Path, outcomes: list[str], count: int = 3) -> list[
 
     Args:
         folder: the folder of the demo.
-        outcomes: the names of rewards; the first one that has a score judges a completion.
+        outcomes: the names of rewards; the first reward that scored a completion judges it.
         count: the number of problems.
     """
 

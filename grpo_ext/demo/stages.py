@@ -1,6 +1,6 @@
 """Stages of a long job that can be stopped and restarted.
 
-A finished stage runs again only if its inputs have changed.
+A finished stage runs again only if its inputs, or the inputs of an earlier stage, have changed.
 """
 
 import hashlib

@@ -1,5 +1,5 @@
-"""Computations whose result for a token does not depend on the other tokens of the batch.
+"""Operations whose result for a token does not depend on the rest of the batch.
 
-`deterministic: true` samples and scores with them, so that both compute the same bits. Imports only
-torch, so that every room may use it.
+`deterministic: true` samples and scores with them, so that both compute bitwise equal log-probs.
+This package imports only torch, so that all other packages may use it.
 """

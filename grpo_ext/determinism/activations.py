@@ -1,7 +1,8 @@
-"""Activation functions that give a number the same bits at every place of a tensor.
+"""Activation functions whose result for an element does not depend on its position in the tensor.
 
-On a CPU, torch computes most of a tensor in vectors, and the remaining numbers one by one. `silu`,
-`sigmoid` and the tanh form of `gelu` round differently in these two ways; `exp` and `tanh` do not.
+On a CPU, torch computes most elements of a tensor with vector instructions, and the remaining ones
+one by one. `silu`, `sigmoid` and the tanh form of `gelu` round differently in these two ways; `exp`
+and `tanh` do not.
 """
 
 import math

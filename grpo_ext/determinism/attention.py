@@ -1,10 +1,10 @@
 """Attention whose result for a query depends only on the keys that it sees.
 
-The sampler and the scorer hold the keys of a token in different places, among other padding, and
-float sums depend on the places of the summands. Here the factors of each sum are first rounded to
-multiples of a power of two, coarse enough for float64 to hold all products and their sums without
-rounding. Such sums do not depend on the order of the summands, and keys with weight 0 change
-nothing.
+The sampler and the scorer store the keys of a sequence at different positions, with different
+padding, and float sums depend on the positions of the summands. Here the factors of each sum are
+first rounded to multiples of a power of two, coarse enough for float64 to hold all products and
+their sums without rounding. Such sums do not depend on the order of the summands, and keys with
+weight 0 change nothing.
 
 With s = scale q k^T, w = exp(s - max s) and k, q, v and w rounded:
 
@@ -44,9 +44,9 @@ def attention(
     Args:
         query: (B, H, Q, D).
         key: (B, H or fewer, K, D).
-        value: (B, as for `key`, K, D).
-        attn_mask: broadcasts to (B, H, Q, K); bool, true for keys that are seen, or added to the
-            scores. `None`: all keys are seen.
+        value: as `key`.
+        attn_mask: broadcastable to (B, H, Q, K): a bool mask, true for the keys that a query sees,
+            or a float mask, which is added to the scores. `None`: all keys are seen.
         dropout_p: must be 0.
         is_causal: whether query i sees only the keys up to i; `attn_mask` is then ignored.
         scale: the factor of the scores; `None`: 1 / sqrt(D).
@@ -163,7 +163,7 @@ def _scores(query: Tensor, key: Tensor) -> Tensor:
 
 
 def rounded(x: Tensor, bits: int) -> Tensor:
-    """Round each row of `x` (..., D) to `bits` bits, counted from its largest entry; float32."""
+    """Round each row of `x` (..., D) to `bits` bits, relative to its largest entry, in float32."""
     x = x.float()
     return to_multiples(x, power_below(x.abs().amax(-1, keepdim=True)), bits)
 
@@ -175,10 +175,10 @@ def power_below(x: Tensor) -> Tensor:
 
 
 def to_multiples(x: Tensor, unit: Tensor, bits: int) -> Tensor:
-    """Round `x`, a float32 tensor, to multiples of 2^(1 - bits) `unit`.
+    """Round the float32 tensor `x` to multiples of 2^(1 - bits) `unit`.
 
     `unit` is a power of two, and abs(x) is below 2 `unit`. The function adds a number whose last
-    digit has the size of these multiples, and subtracts it again.
+    bit is worth 2^(1 - bits) `unit`, and subtracts it again.
     """
     shift = unit * (3 * 2.0 ** (23 - bits))
     return (x + shift).sub_(shift)

@@ -1,8 +1,8 @@
-"""Run a model so that the bits of a token's log-prob do not depend on its batch.
+"""Run a model so that a token's log-prob is bitwise the same in every batch.
 
-Within `InvariantOperations`, torch's operations of a language model are replaced: products with
-weights, attention, and activation functions. All other operations of the supported models compute
-each token alone. Gradients are those of torch's own operations.
+Within `InvariantOperations`, three kinds of torch operations are replaced: products with weights,
+attention, and activation functions. All other operations of the supported models compute each token
+alone. Backward passes use torch's ordinary operations.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,8 +1,8 @@
-"""Products with weights in tiles of a fixed number of rows.
+"""Matrix products with weights, computed in tiles of a fixed number of rows.
 
 A library chooses the kernel of a product by its shape, and kernels round differently. For example,
-MKL's float32 products on a CPU have different bits for the last 1, 2 or 3 rows of a matrix than for
-the same rows among many. In tiles of one shape, all rows go through the same kernel, whatever the
+MKL on a CPU rounds the last 1, 2 or 3 rows of a float32 product differently from the same rows
+inside a larger matrix. In tiles of one shape, all rows go through the same kernel, whatever the
 batch.
 """
 
@@ -15,7 +15,7 @@ TILE_ROWS = 32  # a row takes as long in a tile of 32 as among thousands
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `torch.nn.functional.linear`, computed tile by tile.
+    """Compute `torch.nn.functional.linear` tile by tile.
 
     Args:
         x: (..., K), the inputs.
@@ -41,12 +41,12 @@ def mm(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Return `torch.mm`, computed tile by tile, without gradient.
+    """Compute `torch.mm` tile by tile, without gradients.
 
     Args:
         x: (N, K), the inputs.
         weight: (K, M).
-        out_dtype: the dtype of the result and of the computation; `None`: as in `x`.
+        out_dtype: the dtype of the computation and of the result; `None`: the dtype of `x`.
         out: (N, M), receives the result; `None`: a new tensor.
     """
     if out_dtype is not None:
@@ -64,10 +64,10 @@ def addmm(
     alpha: float = 1,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Return `torch.addmm`, computed tile by tile, without gradient.
+    """Compute `torch.addmm` tile by tile, without gradients.
 
     Args:
-        added: (M,), or any tensor that is not read because `beta` is 0.
+        added: (M,), or any tensor if `beta` is 0, because it is not read then.
         x: (N, K), the inputs.
         weight: (K, M).
         beta: the factor of `added`.

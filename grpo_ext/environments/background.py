@@ -43,15 +43,15 @@ class ThreadPool:
         self._places = asyncio.Semaphore(count)
 
     def start(self, works: Sequence[Work], seconds: float) -> list[Future[Any]]:
-        """Run functions one after another in a thread, and return a future for each.
+        """Start functions, which run one after another in a thread, and return a future for each.
 
         Args:
-            works: the functions; a coroutine that one of them returns is awaited.
+            works: the functions. If a function returns a coroutine, it is awaited.
             seconds: time limit of all functions together. It begins once a thread is free.
 
         Returns:
             The futures. They raise the error of their function, `TooLate` at the time limit, or
-            `RuntimeError` if the system allows no further thread.
+            `RuntimeError` if no thread can be started.
         """
         results: list[Future[Any]] = [Future() for _ in works]
         running = self._run(works, results, seconds)
@@ -96,7 +96,7 @@ def call_all(works: Sequence[Work], returned: Sequence[Future[Any]]) -> None:
 
 
 async def settle(result: Future[Any], returned: Future[Any], end: float) -> None:
-    """Await the coroutine that user code returned, if any, and set a future to its outcome.
+    """Set a future to the outcome of user code; if it returned a coroutine, await it first.
 
     Args:
         result: the future to set.

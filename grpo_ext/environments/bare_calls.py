@@ -1,8 +1,8 @@
 """Chat templates that write a call without the text before it: Llama 3, Gemma 4 and gpt-oss.
 
-Gemma 4 and gpt-oss end a turn that calls a tool with a token of its own, and read thoughts from a
-separate field of the message. `TurnTokens` examines these templates with a bare call. A turn that
-the template would change, such as a call after a text, is answered with an error.
+Gemma 4 and gpt-oss end a turn that calls a tool with a different end token, and read thoughts from
+a separate field of the message. `TurnTokens` examines these templates with a bare call. A turn that
+the template would change, such as a call after other text, is answered with an error.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -41,7 +41,7 @@ CHANGES_THOUGHTS = (
 
 @dataclass(frozen=True)
 class BareCalls:
-    """How a chat template writes a turn that contains only calls and their thought.
+    """Describes how a chat template writes a turn that contains only calls and a thought.
 
     Args:
         written: writes messages with the chat template.
@@ -71,8 +71,8 @@ class BareCalls:
             answers_texts: whether the environment also answers turns without calls.
 
         Raises:
-            ValueError: if the template changes the turn, its thought or earlier text when an
-                answer, another call or a turn without a call follows.
+            ValueError: if the template fails, or if it changes or drops the turn, its thought or
+                earlier text when an answer, another call or a turn without a call follows.
         """
         turn = bare_turn(calls, self.thought_field)
         conversation = [QUESTION, turn, *answer]
@@ -121,7 +121,7 @@ def bare_calls(
     tokenizer: PreTrainedTokenizerBase,
     ends: Collection[int],
 ) -> BareCalls:
-    """Return how a chat template writes a turn that contains only a call and its thought.
+    """Examine how a chat template writes a turn that contains only a call and a thought.
 
     Args:
         written: writes messages with the chat template.
@@ -154,7 +154,7 @@ def opening_of_call(written: Written, call: Message) -> str:
     """Return the text between the header of a turn and the name of the tool that it calls.
 
     Raises:
-        ValueError: if the template does not write the name of the tool there.
+        ValueError: if the template writes no such text, or does not write the name after it.
     """
     prompt = written([QUESTION], opens=True)
     text = written([QUESTION, bare_turn([call], "")])

@@ -60,24 +60,25 @@ class Environment:
         """Return functions that the model may call, such as bound methods.
 
         They need type hints and Google-style docstrings. Their results become messages of role
-        `tool`. A turn without a call goes to `step`. By default, there are none.
+        `tool`. A turn without a call goes to `step`. By default, there are none. The method must
+        not be async.
         """
         return ()
 
     def reset(self, row: Row) -> str | Awaitable[str | None] | None:
         """Begin an episode with a row of the data set. The method may be async.
 
-        `row["seed"]` is the data set's column `seed` or, if there is none, an int computed from
-        the other columns. Either way it is the same for all completions of a prompt: derive all
+        `row["seed"]` is the data set's column `seed` or, if there is none, an int computed from the
+        other columns. Either way it is the same for all completions of a prompt: derive all
         randomness from it, so that the completions of a group face the same world. Reading a column
-        that the row lacks raises a `KeyError` that names the columns it has.
+        that the row lacks raises a `KeyError` that lists the columns of the row.
 
         Returns:
             Text to append to the last message of the prompt, or `None` (the default) for no text.
         """
 
     def step(self, text: str) -> tuple[str, bool] | Awaitable[tuple[str, bool]]:
-        """Answer a turn of the model. It may be async.
+        """Answer a turn of the model. The method may be async.
 
         By default, the episode ends if the environment has tools.
 
@@ -95,10 +96,10 @@ class Environment:
         raise NotImplementedError
 
     def cut_off(self, text: str) -> None:
-        """Note the last turn of an episode, which was cut off because no room was left.
+        """Handle the last turn of an episode if it was cut off because no room was left for tokens.
 
-        Such a turn is not answered. By default, nothing is noted, so the turn earns nothing. The
-        method must not be async.
+        Such a turn is not answered. By default, nothing happens, so the turn does not change the
+        score. The method must not be async.
 
         Args:
             text: the turn as far as it was written, without special tokens.
@@ -107,24 +108,25 @@ class Environment:
     def close(self) -> None:
         """Release what the environment holds, such as a connection or a sandbox.
 
-        It may be async. It is called once for each instance: after the scores of its episode, or at
-        the end of the run, however it ends. An instance may be closed before `reset`. By default,
-        nothing is released.
+        The method may be async. It is called once for each instance: after its episode has been
+        scored, or at the end of the run, even after an error. An instance may be closed before
+        `reset`. By default, nothing is released.
         """
 
     def problem_key(self) -> str | int | None:
         """Return a key that is the same for all episodes of a problem, whatever their seeds.
 
-        `None`, the default, means that each seed is a problem of its own. Evaluation calls this
-        after `reset`; its standard errors count all episodes of a problem as one.
+        `None`, the default, means that each seed is a separate problem. Evaluation calls this after
+        `reset`; its standard errors treat all episodes of a problem as one cluster.
         """
         return None
 
     def rows(self, split: str) -> Iterable[Row] | None:
         """Return the rows that come with the environment, for `task: environment`.
 
-        A row with the column `prompt`, a list of messages, brings its own prompt. `None`, the
-        default, means that there are none: the rows are then seeds.
+        If a row has the column `prompt`, a list of messages, it replaces the prompt of the task.
+        `None`, the default, means that the environment has no rows; the task then uses seeds as
+        rows.
 
         Args:
             split: "train" or "test".
@@ -134,7 +136,8 @@ class Environment:
     def state(self) -> dict[str, Any]:
         """Return the state that rewards read in the column `environment`.
 
-        By default, it contains the score and the public attributes with plain data.
+        By default, it contains the score and the public attributes with plain data. The method must
+        not be async.
         """
         return {"score": self.score, **plain_attributes(self)}
 
@@ -161,7 +164,7 @@ def environment_class(name: str) -> Callable[..., Any]:
             a colon and the environment that the adapter creates, as in `gymnasium:FrozenLake-v1`.
 
     Raises:
-        ValueError: if there is no such class, or it is neither a subclass of `Environment` nor a
+        ValueError: if the class cannot be imported, or is neither a subclass of `Environment` nor a
             class with `reset`, as for TRL's `environment_factory`.
     """
     package, sign, played = name.partition(":")

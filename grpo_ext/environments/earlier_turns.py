@@ -1,4 +1,4 @@
-"""How a chat template writes earlier turns of the model, and why some templates are refused.
+"""Check how a chat template writes earlier turns, and refuse templates that change them.
 
 Episodes need a template that writes an earlier turn as the model sampled it, with its thoughts and
 its end token. Otherwise the model would read different tokens in training than when it is served.
@@ -19,11 +19,11 @@ NO_THOUGHTS = "enable_thinking"
 
 
 class EarlierTurnChanged(ValueError):
-    """A chat template does not write an earlier turn as it was sampled.
+    """Raised if a chat template does not write an earlier turn as it was sampled.
 
     Args:
         sampled: the turn as it was sampled, from the first difference on.
-        written: what the template writes in its place.
+        written: the template's text in its place.
         option: a template option that keeps earlier turns, such as `preserve_thinking: true`; empty
             if there is none.
     """
@@ -98,7 +98,7 @@ def sampled_turn(prompt: str) -> str:
 
 
 def options_of_thoughts(template: str) -> list[tuple[str, bool]]:
-    """Return each name in a template that contains `think` or `reason`, with `True` and `False`.
+    """Return names with `think` or `reason` in a template, each with `True` and with `False`.
 
     Some of them may not be options. `enable_thinking`, which can switch thoughts off, comes last.
     """

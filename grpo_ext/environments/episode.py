@@ -33,11 +33,12 @@ class Episode:
         tokens: converts the prompt and answers to tokens.
         room: maximum number of tokens of all turns and answers together.
         row: a row of the data set; its `prompt` is a conversation.
-        environment: the environment to play; `None`: `rules` create one.
+        environment: the environment to play; `None`: a new one, created by `rules`.
         wait: whether to wait for `reset`; otherwise call `open` before anything else.
 
     Raises:
-        ValueError: if the prompt is not a list of messages, or its last message is not text.
+        ValueError: if the prompt is not a list of messages, or its last message is not text. Errors
+            of the environment's constructor are raised unchanged.
     """
 
     def __init__(
@@ -133,17 +134,17 @@ class Episode:
 
     @property
     def ended(self) -> bool:
-        """Whether the episode is over."""
+        """True if the episode is over."""
         return bool(self.end)
 
     @property
     def single_turn(self) -> bool:
-        """Whether the row has no environment, so that the completion is a single turn."""
+        """True if the row has no environment, so that the completion is a single turn."""
         return self.rules.single_turn
 
     @property
     def truncated(self) -> bool:
-        """Whether the episode ended because no room was left for tokens."""
+        """True if the episode ended because no room was left for tokens."""
         return self.end == "room"
 
     @property
@@ -263,18 +264,18 @@ class Episode:
 
     @property
     def waits(self) -> bool:
-        """Whether the environment answers the last turn in the background.
+        """True if the environment is answering the last turn in the background.
 
-        This does not depend on how long it takes: it stays true until `hear`.
+        This does not depend on how long the answer takes: it stays true until `hear`.
         """
         return self.asking and not self.ended and self.world.in_background
 
     def hear(self) -> None:
         """Wait for the environment's answer to the last turn, and continue with it or end.
 
-        The episode ends if the environment or the rules say so, if it is `left_out`, after
-        `MAX_FAILURES` failures, or if there is no room for the answer and another token. Before
-        that, a long answer is cut off, so that there is room for the next turn.
+        The episode ends if the environment ends it, if this was the last turn allowed, if it is
+        `left_out`, after `MAX_FAILURES` failures, or if there is no room for the answer and another
+        token. A long answer is first cut off, so that there is room for the next turn.
         """
         hear_all([self])
 
@@ -327,7 +328,7 @@ class Episode:
 
     @property
     def left_out(self) -> bool:
-        """Whether the episode is neither scored nor trained on, because its environment failed.
+        """True if the episode is neither scored nor trained on, because its environment failed.
 
         It is `False` with `on_failure: train`.
         """
@@ -445,10 +446,10 @@ class Episode:
         return checksum((self.prompt_ids, self.ids))
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns that rewards may read in addition to those of the row.
+        """Return the columns that rewards may read in addition to the columns of the row.
 
-        They are `environment`, its state (`None` for a `single_turn`), and `turns`, the texts of
-        the turns; each only if `rules.columns` contains its name.
+        They are `environment`, the environment's state (`None` for a `single_turn`), and `turns`,
+        the texts of the turns. Each is included only if `rules.columns` contains its name.
         """
         columns: dict[str, Any] = {}
         if "environment" in self.rules.columns:
@@ -459,7 +460,10 @@ class Episode:
 
 
 def open_all(episodes: Sequence[Episode]) -> None:
-    """Wait for the texts of `reset`; episodes to retry are played again together."""
+    """Wait for the texts of `reset`, and append them to the prompts.
+
+    Episodes to retry are played again together.
+    """
     replays = [episode.collect_opening() for episode in episodes]
     play_again([replay for replay in replays if replay is not None])
     for episode in episodes:

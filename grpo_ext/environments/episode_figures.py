@@ -48,7 +48,7 @@ class EpisodeCounts:
 
 
 def counts_of(episodes: Sequence[Episode]) -> list[EpisodeCounts]:
-    """Return the counts of episodes, without those of rows that have no environment."""
+    """Return the counts of each episode, leaving out rows without an environment."""
     return [EpisodeCounts.of(episode) for episode in episodes if not episode.single_turn]
 
 

@@ -76,7 +76,7 @@ class EpisodeRules:
 
     @cached_property
     def stopwatch(self) -> Stopwatch:
-        """Measures the time spent only on running or awaiting user code of these episodes."""
+        """A stopwatch for the time spent only on running or awaiting these episodes' user code."""
         return Stopwatch()
 
 
@@ -95,9 +95,9 @@ def episode_rules(environment: str | Mapping[str, Any], label: str = "") -> Epis
         label: the name of its entry in `environments`.
 
     Raises:
-        ValueError: for a missing or unknown name, an unknown option, a value out of range, options
-            that the class refuses, a class with an option named like a key of `RULE_TYPES`, or for
-            the reasons of `check_answers`.
+        ValueError: for a missing or unknown name, an unknown option, an invalid value, a class that
+            cannot be imported or created with the options, a class with an option named like a key
+            of `RULE_TYPES`, or for the reasons of `check_answers`.
     """
     if isinstance(environment, str):
         environment = {"name": environment}
@@ -156,9 +156,9 @@ def answers_texts(environment: Environment) -> bool:
 
 
 def check_answers(name: str, environment: Environment) -> None:
-    """Check that an environment has something to answer the model with.
+    """Check that an environment can answer the model, with `step` or with tools.
 
-    A class for TRL may have neither `step` nor tools: its episodes have a single turn.
+    A class for TRL may have neither: its episodes then have a single turn.
 
     Args:
         name: the environment's name in messages.

@@ -190,8 +190,8 @@ def refuse_many(reports: Iterable[FailureReport]) -> None:
         reports: the reports of all environments and ranks.
 
     Raises:
-        EnvironmentFailure: if a report has `too_many`, or if a method, but not a tool, failed on
-            every call since the last report, in episodes of at least two seeds.
+        EnvironmentFailure: if a report has `too_many`, or if a method in `UNITS` failed on every
+            call since the last report, in episodes of at least two seeds.
     """
     by_method = defaultdict(list)
     for report in reports:

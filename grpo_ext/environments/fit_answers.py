@@ -39,10 +39,10 @@ def fitted_answer(
 ) -> FittedAnswer:
     """Return an answer with at most `limit` tokens, cut off if it has more.
 
-    A message that is cut off ends with `CUT_OFF`. Messages of an answer share its tokens evenly,
-    and longer messages get the tokens that short ones do not need. No message is cut to less than
-    `CUT_OFF`, so an answer may still have more than `limit` tokens. If the template allows only one
-    call per turn, the results are joined into one message.
+    A message that is cut off ends with `CUT_OFF`. The messages share the limit evenly, and longer
+    messages get the tokens that short ones do not need. No message is cut to less than `CUT_OFF`,
+    so an answer may still have more than `limit` tokens. If the template allows only one call per
+    turn, the results are joined into one message.
 
     Args:
         messages: the answer as chat messages.

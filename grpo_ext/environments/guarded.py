@@ -71,9 +71,9 @@ class GuardedEnvironment:
         self._start([partial(self.environment.reset, copy)])
 
     def opening(self) -> str:
-        """Return the text that `reset` returned, or an error message.
+        """Wait for `reset`, and return its text or an error message.
 
-        The text is empty if the environment has none.
+        The text is empty if `reset` returned `None`.
         """
         with self.rules.stopwatch:
             self._wait()
@@ -81,7 +81,7 @@ class GuardedEnvironment:
         return text
 
     def ask(self, turn: Message, fault: Message | None) -> None:
-        """Pass a turn of the model to the environment: its calls to the tools, or else to `step`.
+        """Pass a turn of the model to the tools that it calls, or else to the environment's `step`.
 
         A turn with an invalid call is not passed on. Async code, and synchronous code in threads,
         runs in the background, concurrently with other environments, until `answer` waits for it.
@@ -106,10 +106,10 @@ class GuardedEnvironment:
         return [result for result in self._results if not result.done()]
 
     def answer(self) -> tuple[list[Message], bool]:
-        """Return the answer to the last turn as chat messages, and whether the episode is over.
+        """Wait for the answer to the last turn; return it, and whether the episode is over.
 
-        Only `step` can end an episode. After calls of tools, and after an invalid call, the episode
-        is not over.
+        The answer is a list of chat messages. Only `step` can end an episode. After calls of tools,
+        and after an invalid call, the episode is not over.
         """
         with self.rules.stopwatch:
             self._wait()

@@ -17,6 +17,9 @@ class Guess(Environment):
 
     The number is `low` plus `row["seed"]` modulo the size of the range from `low` to `high`, so
     consecutive seeds give each number equally often.
+
+    Raises:
+        ValueError: if `low` is not less than `high`.
     """
 
     def __init__(self, low: int = 1, high: int = 31):
@@ -62,10 +65,10 @@ class Guess(Environment):
 
 
 def number_in(text: str) -> int | None:
-    """Return the whole number in the answer tags of a turn, or in its text if there are no tags.
+    """Return the whole number that a turn states in its answer tags, or else outside its thoughts.
 
-    Thoughts and signs are ignored. Returns `None` if there is no number, more than one, or one of
-    more than nine digits.
+    Signs are ignored. Returns `None` if there is no number, more than one, or a number with more
+    than nine digits.
     """
     answer = last_answer(text) or without_thoughts(text)
     numbers = re.findall(r"\d{1,9}", answer)

@@ -57,13 +57,13 @@ def is_open(environment: Environment) -> bool:
 
 
 def close_played(all_rules: Iterable[EpisodeRules], lasting: bool = False) -> None:
-    """Close all open environments with one of these rules.
+    """Close all open environments that have one of these rules.
 
     Call it when their episodes are over.
 
     Args:
         all_rules: the rules of the environments.
-        lasting: whether to also close those that outlive their episode.
+        lasting: whether to also close environments that outlive their episodes.
     """
     rule_ids = {id(rules) for rules in all_rules}
     played = []

@@ -24,19 +24,19 @@ class OpenEnvEnvironment(SteppedEnvironment):
 
     The text in the answer tags of a turn, or else the turn without its thoughts, becomes an action.
     If the action class has exactly one field without a default and its type is `str`, the text
-    becomes its value; otherwise the text must be a JSON object with the fields. Without an action
-    class, `step` gets the whole turn.
+    becomes the value of that field; otherwise the text must be a JSON object with the fields.
+    Without an action class, `step` gets the whole turn.
 
     Args:
         place: the class, as `package.module:Class` or `file.py:Class`.
         args: arguments of the class.
-        action: the class of the actions, in the same form; by default, the one in the annotation of
-            `step`.
+        action: the class of the actions, in the same form; by default, the first pydantic model in
+            the annotations of `step`.
         invalid_action_reward: see `SteppedEnvironment`.
 
     Raises:
-        ValueError: if there is no such class, it lacks `reset` or `step`, it calls tools by MCP, or
-            `action` is not a pydantic model.
+        ValueError: if a class cannot be imported, lacks `reset` or `step`, or calls tools by MCP,
+            or if `action` is not a pydantic model. Errors of the constructor are raised unchanged.
     """
 
     def __init__(

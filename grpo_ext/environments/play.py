@@ -55,11 +55,12 @@ def play(
         turns: the turns of the model: texts, and calls of tools of the form
             `{"name": "check", "arguments": {"expression": "3 + 4"}}`. Turns after the end of the
             episode are not played.
-        row: the row of the data set that `reset` gets, with a seed of its own if it has no column
+        row: the row of the data set that `reset` gets, with a computed seed if it has no column
             `seed`; by default, a row without columns.
 
     Raises:
-        ValueError: if `rules_of` refuses the environment, or a turn is neither a text nor a call.
+        ValueError: if `rules_of` refuses the environment, `Episode` refuses the prompt of `row`, or
+            a turn is neither a text nor a call.
     """
     rules = rules_of(environment)
     is_named = isinstance(environment, str | Mapping)

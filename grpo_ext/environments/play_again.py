@@ -61,7 +61,7 @@ class Replay:
         self.seconds = 0.0  #: seconds until those environments answered
 
     def begin(self) -> None:
-        """Begin the episode in a new environment, unless none can be made."""
+        """Begin the episode in a new environment; if none can be created, log a warning."""
         try:
             with (
                 protected(self.rules.name, self.row["seed"], "make"),
@@ -181,7 +181,7 @@ def play_again(replays: Sequence[Replay]) -> None:
 
 
 def _play_turn(replays: Sequence[Replay], turn: int) -> None:
-    """Play the turn with this index in each episode that has one and still has an environment."""
+    """Play turn `turn` (from 0) of each episode that reaches it and still has an environment."""
     playing = []
     for replay in replays:
         if replay.world is not None and turn < len(replay.exchanges):

@@ -21,7 +21,7 @@ def instances(episodes: Sequence[Episode]) -> list[Any]:
 
 
 def reports_of(episodes: Sequence[Episode]) -> list[FailureReport]:
-    """Return reports on the calls of the episodes' environments since this was last called."""
+    """Return reports on the calls of the episodes' environments since the previous reports."""
     all_rules = {id(episode.rules): episode.rules for episode in episodes}
     reports = []
     for rules in all_rules.values():
@@ -30,7 +30,7 @@ def reports_of(episodes: Sequence[Episode]) -> list[FailureReport]:
 
 
 def seconds_alone(episodes: Sequence[Episode]) -> float:
-    """Return the seconds since the last call during which only environments were at work."""
+    """Return the seconds since the previous call that were spent only on the environments' code."""
     all_rules = {id(episode.rules): episode.rules for episode in episodes}
     return sum(rules.stopwatch.take() for rules in all_rules.values())
 

@@ -35,7 +35,7 @@ def beginning(
 ) -> Begin:
     """Return a function that creates an episode for each row, in the environments of a recipe.
 
-    With several environments, the function raises `ValueError` for a row that names another one.
+    With several environments, the function raises `ValueError` for a row that names an unknown one.
 
     Args:
         environments: the environments by the name in a row's column `environment`; an environment
@@ -81,10 +81,10 @@ def beginning(
 
 
 def check_environment_names(names: Iterable[object], environments: Collection[str]) -> None:
-    """Check the names in the column `environment` of rows, where there are several environments.
+    """Check the column `environment` of rows, for a recipe with several environments.
 
     Args:
-        names: the names; `None` for rows that are completed in a single turn.
+        names: the names in the column; `None` for rows that are completed in a single turn.
         environments: the names of the environments.
 
     Raises:
@@ -101,7 +101,7 @@ def check_environment_names(names: Iterable[object], environments: Collection[st
 
 
 def opened(episodes: list[Episode]) -> list[Episode]:
-    """Wait for the `reset` of all episodes, which run concurrently, and return the episodes."""
+    """Wait for `reset` in all episodes, and return the episodes."""
     open_all(episodes)
     return episodes
 
@@ -128,7 +128,8 @@ def beginning_with_tools(
         args: see `beginning`; in addition, `max_tool_calling_iterations` limits the turns.
 
     Raises:
-        ValueError: see `TurnTokens` and `stop_strings_of`.
+        ValueError: see `TurnTokens` and `stop_strings_of`. Errors of the factories are raised
+            unchanged.
     """
     max_calls = args.max_tool_calling_iterations
     if max_calls is None:

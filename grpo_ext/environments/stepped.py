@@ -1,7 +1,7 @@
 """Environments of other packages that have `reset` and `step`: Gymnasium's and OpenEnv's.
 
-Text goes in and out: a subclass turns the text of a turn into an action, and an observation into
-text. The score of an episode is the sum of the rewards of its steps.
+A subclass converts the text of a turn to an action, and an observation to text. The score of an
+episode is the sum of its rewards.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from grpo_ext.rewards.scores import clipped
 
 
 class InvalidAction(ValueError):
-    """A turn states no valid action; the model reads the message, which says what to write."""
+    """Raised if a turn states no valid action.
+
+    The model reads the message, which says what to write.
+    """
 
 
 class SteppedEnvironment(Environment):
@@ -73,11 +76,11 @@ class SteppedEnvironment(Environment):
 def outcome(returned: object) -> tuple[object, float, bool]:
     """Return the observation, the reward and whether the episode is over, from a result of `step`.
 
-    A reward of `None` counts as 0.
+    If an object has the reward `None`, it counts as 0.
 
     Raises:
-        TypeError: if it is neither a tuple in the format of Gymnasium or Gym, nor an object with
-            `reward` and `done`, as in OpenEnv.
+        TypeError: if the result is neither a tuple in the format of Gymnasium or Gym, nor an object
+            with `reward` and `done`, as in OpenEnv, or if the reward in a tuple is `None`.
     """
     if isinstance(returned, tuple) and len(returned) == 5:
         observation, reward, terminated, truncated, _ = returned

@@ -133,7 +133,7 @@ def checked_tools(returned: object) -> list[Tool]:
 
 
 class Misuse(ValueError):
-    """The model called a tool that does not exist, or with arguments that it does not take."""
+    """Raised if the model calls an unknown tool, or with arguments that the tool does not take."""
 
 
 def call(tools: Sequence[Tool], function: dict[str, Any]) -> Any:

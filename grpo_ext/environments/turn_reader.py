@@ -34,10 +34,10 @@ class TurnReader:
         tools: the functions that a turn may call.
         opening: the text that begins a call; `None` if unknown.
         end: the token that ends a turn without calls.
-        bare: how the template writes a turn with calls if it allows no text beside them; otherwise
-            `None`.
+        bare: describes how the template writes a turn with calls if it allows no text before them;
+            otherwise `None`.
         answers_texts: whether the environment answers turns without calls.
-        stops: finds the stop strings, which end a turn, too; `None` if there are none.
+        stops: finds the stop strings, which also end a turn; `None` if there are none.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -54,7 +54,8 @@ class TurnReader:
 
         A call is invalid if it cannot be parsed, or if the template would not write the turn as it
         was sampled. The message of such a turn contains only its text. The second value is `None`
-        for a turn with valid calls or without calls; see `_faulty` for an exception.
+        for a turn with valid calls or without calls, and in one more case, which `_faulty`
+        describes.
 
         Args:
             text: the turn without special tokens.
@@ -135,7 +136,7 @@ class TurnReader:
 
     @property
     def _marks_calls(self) -> bool:
-        """Whether turns with calls have an end token of their own."""
+        """True if turns with calls have a different end token."""
         return self.bare is not None and self.bare.end != self.end
 
     def _begins_a_call(self, ids: list[int]) -> bool:

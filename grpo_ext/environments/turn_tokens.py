@@ -63,11 +63,12 @@ class TurnTokens:
         template_options: the `chat_template_kwargs`.
         tools: functions that the prompt describes and the model may call.
         answers_texts: whether the environment answers turns without calls.
-        stop_strings: texts that also end a turn.
+        stop_strings: strings that also end a turn.
 
     Raises:
         ValueError: if there is no template, or if it fails, changes earlier turns or answers, ends
-            turns with a token that is not one of `ends`, or does not describe the tools.
+            turns with a token that is not one of `ends`, or does not describe the tools, or if TRL
+            cannot parse its calls.
     """
 
     stops: StopStrings | None = None  #: finds stop strings; `None` if there are none
@@ -128,7 +129,7 @@ class TurnTokens:
             tokenizer.chat_template = variant
 
     def end_turn(self, ids: list[int], first: int) -> bool:
-        """Return whether the last token ends the turn: an end token, or the last of a stop string.
+        """Return whether the last token is an end token or completes a stop string of the turn.
 
         Args:
             ids: all tokens.
@@ -187,14 +188,14 @@ class TurnTokens:
         return ids
 
     def content_tokens(self, message: Message) -> list[int]:
-        """Return the tokens of the text of an answer, which some templates write as JSON."""
+        """Return the tokens of a message's content; some templates write tools' results as JSON."""
         content = message["content"]
         if message["role"] == "tool" and self._result_is_json:
             content = json.dumps(content, ensure_ascii=False)
         return self.plain_tokens(content)
 
     def ended(self, ids: list[int]) -> list[int]:
-        """Return the tokens of a turn with its end token, which is added if it has none."""
+        """Return the tokens of a turn with its end token, which is added if it is missing."""
         if self.ends & {*ids}:
             return ids
         message, fault = self.message(str(self.tokenizer.decode(ids)), ids, [])
@@ -275,7 +276,8 @@ class TurnTokens:
     ) -> tuple[Message, Message | None]:
         """Return a turn as a chat message, and the error that answers it if its call is invalid.
 
-        The second value is `None` for a turn with valid calls or without calls.
+        The second value is `None` for a turn with valid calls or without calls; see also
+        `TurnReader.read`.
 
         Args:
             text: the turn without special tokens.

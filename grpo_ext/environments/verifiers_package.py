@@ -1,8 +1,9 @@
 """Environments of `verifiers`: `environment: {name: verifiers:PACKAGE}`.
 
-The package's `load_environment` brings rows, answers, tools and a rubric. Its rollout, which calls
-a model through a client, is not used: our samplers write the turns, and the environment's own
-`setup_state`, `env_response`, `is_completed`, `cleanup` and rubric are called in the same order.
+The package's `load_environment` returns an environment with rows, answers, tools and a rubric. Its
+rollout, which calls a model through a client, is not used: our samplers write the turns, and the
+environment's own `setup_state`, `env_response`, `is_completed`, `cleanup` and rubric are called in
+the same order.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ MODEL = "none"  # the name of the model in the states of rollouts; no client eve
 
 
 class VerifiersEnvironment(Environment):
-    """An environment of a package for `verifiers`, unchanged.
+    """An adapter for an unmodified environment of a `verifiers` package.
 
     Its score is the rubric's reward, which is the weighted sum of the rubric's functions, and its
-    state contains the value of each function by name. Before the first turn, all of them are
-    `None`. All episodes share the package's environment, as in `verifiers`; each has its own state.
+    state contains the value of each function by name. Before the first turn, the score and the
+    values are `None`. All episodes share the package's environment, as in `verifiers`; each has its
+    own state.
 
     Args:
         package: the package, or the id of the environment, such as `wordle` or `owner/wordle`.
@@ -142,7 +144,7 @@ class VerifiersEnvironment(Environment):
         return list(normalize(messages, field_name="env_response"))
 
     def _recorded(self, tool: Callable[..., Any]) -> Tool:
-        """Return a tool that lets the environment make the call, so that its rubric sees it."""
+        """Return a tool that passes a call to the environment, so that the rubric sees the call."""
         name = getattr(tool, "__name__", type(tool).__name__)
 
         @functools.wraps(tool)
@@ -267,7 +269,7 @@ def all_rubrics(rubric: Any) -> Iterator[Any]:
 
 @functools.cache
 def no_client() -> Any:
-    """Return a client of `verifiers` that refuses to ask a model."""
+    """Return a client of `verifiers` that raises an error instead of querying a model."""
     client = import_module("verifiers.clients").Client
 
     def refuse(*_: object, **__: object) -> Coroutine[Any, Any, Any]:
@@ -279,7 +281,7 @@ def no_client() -> Any:
 
 @contextmanager
 def signal_handlers_kept() -> Iterator[None]:
-    """Restore the SIGINT and SIGTERM handlers on exit; `verifiers` installs its own, which exit."""
+    """Restore the SIGINT and SIGTERM handlers, which `verifiers` replaces, after the block."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -70,16 +70,16 @@ def compare(
         before: the samples of the first evaluation, by part: `greedy` and optionally `sampled`.
         after: the samples of the second evaluation, with the same parts.
         names: the names of the rewards.
-        outcomes: the outcome rewards in the order of `outcome_order`; with none, the result has
+        outcomes: the outcome rewards in the order of `outcome_order`; if empty, the result has
             neither `became_right` nor `became_wrong`.
 
     Returns:
         `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "verdict": "rose",
         "rows": 189, "problems": 189}, ..., "length": {...}}, "sampled": {...}, "became_right": [3,
         17], "became_wrong": [5]}`. `became_right` lists the rows that only the second evaluation
-        solves greedily, `became_wrong` those that only the first one does. A row is solved if the
-        first outcome reward that scored it gave 1 or more; a row without a score in one of the
-        evaluations is in neither list.
+        solves greedily, and `became_wrong` the rows that only the first one solves. A row is solved
+        if the score of the first outcome reward that scored it is 1 or more; a row without a score
+        in one of the evaluations is in neither list.
     """
     differences: dict[str, Any] = {}
     for part in before:

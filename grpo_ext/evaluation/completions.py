@@ -60,7 +60,7 @@ class Decoding:
         tokenizer: PreTrainedTokenizerBase,
         model: PreTrainedModel,
     ) -> GenerationConfig:
-        """Return a `GenerationConfig` with all settings but samples, seed and stop strings.
+        """Return a `GenerationConfig` with these settings, except samples, seed and stop strings.
 
         Completions end with any end-of-sequence id of the tokenizer or of the model's own config.
         """
@@ -116,7 +116,7 @@ class Completion:
 
     @property
     def left_out(self) -> bool:
-        """Whether the completion gets no scores, because its environment failed."""
+        """True if the completion gets no scores, because its environment failed."""
         return self.episode is not None and self.episode.left_out
 
     def for_rewards(self, row: Row) -> tuple[Any, Any, Row]:
@@ -193,20 +193,21 @@ def generate_completions(
     Args:
         model: the model, in train or eval mode; its state is restored afterwards.
         tokenizer: the tokenizer of the model.
-        rows: the rows, whose `prompt` is a string or a list of messages.
+        rows: the rows, at least one; their `prompt` is a string or a list of messages.
         decoding: the decoding settings.
         batch_size: the number of completions to decode at once.
         fast: whether to run each distinct prompt only once and to stop decoding completions that
             have ended.
         chat_template_kwargs: additional arguments for the chat template.
         progress: the title of a progress bar; `None` shows none.
-        begin: a function that starts one episode for each of the rows it is given; `None` means
-            that each completion is a single turn.
-        precision: the number types to compute in; `None`: as in the model.
+        begin: a function that takes rows and starts an episode for each; `None` means that each
+            completion is a single turn.
+        precision: the dtypes to compute in; `None`: the model's dtype.
 
     Raises:
         ValueError: if the chat template takes too long, or if `begin` is given, but the model has
-            its own `generate`, which cannot decode episodes.
+            its own `generate`, which cannot decode episodes. Errors of `begin` are raised
+            unchanged.
     """
     config = decoding.generation_config(tokenizer, model)
     stops = StopStrings(tokenizer, decoding.stop_strings) if decoding.stop_strings else None

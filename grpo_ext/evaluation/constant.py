@@ -142,8 +142,8 @@ def constant_figures(samples: list[Sample], names: Sequence[str]) -> dict[str, f
 
     Args:
         samples: the samples of `answer_all`.
-        names: the names of the rewards; those that scored no sample are omitted, and so are unknown
-            standard errors.
+        names: the names of the rewards. Rewards that scored no sample are left out, and so are
+            unknown standard errors.
     """
     figures = {}
     for name in names:

@@ -56,7 +56,7 @@ def evaluate(
 
     Raises:
         ValueError: if `num_samples` is above 1 and `temperature` is 0.
-        EnvironmentFailure: if the environment failed too often.
+        EnvironmentFailure, RewardFailure: if the environment or a reward failed too often.
     """
     settings = {"greedy": Decoding(max_new_tokens, seed=seed, stop_strings=stop_strings)}
     if num_samples:
@@ -110,7 +110,7 @@ def constants_by_task(
     Args:
         rows: the evaluated rows.
         samples: their completions.
-        rewards: all rewards by name; only those of `rewards_for_constants` are used.
+        rewards: all rewards by name; only the `rewards_for_constants` are used.
         outcomes: the outcome rewards in the order of `outcome_order`.
     """
     cheap = rewards_for_constants(rewards)

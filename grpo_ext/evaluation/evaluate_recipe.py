@@ -61,7 +61,7 @@ def evaluate_models(
     Raises:
         ValueError, OSError: if `check_models` refuses a model, or for the reasons of
             `rows_and_rewards` and `evaluate_on`.
-        EnvironmentFailure: if the environment failed too often.
+        EnvironmentFailure, RewardFailure: if the environment or a reward failed too often.
     """
     check_models(model_names)
     rows, rewards = rows_and_rewards(recipe, num_train_rows)
@@ -132,8 +132,8 @@ def rows_and_rewards(recipe: Recipe, num_train_rows: int = 0) -> tuple[list[Row]
     training rows.
 
     Raises:
-        ValueError, FileNotFoundError, ConnectionError: for the reasons of `train_rows` or
-            `eval_rows`, and of `guarded_rewards`.
+        ValueError, OSError: for the reasons of `train_rows` or `eval_rows`, and of
+            `guarded_rewards`.
     """
     if num_train_rows:
         shuffled = train_rows(recipe).shuffle(seed=recipe.get("seed"))
@@ -189,6 +189,9 @@ def outcomes_of(recipe: Recipe) -> list[str]:
     """Return the names of the rewards that decide whether a row is solved, in `outcome_order`.
 
     Reward models are excluded.
+
+    Raises:
+        ValueError: for the reasons of `named_rewards_and_weights` and `outcome_order`.
     """
     rewards, weights = named_rewards_and_weights(recipe)
     names = list(map(metric_name, rewards))
@@ -223,8 +226,9 @@ def evaluate_on(
     Raises:
         ValueError: if the prompts are messages and the tokenizer has no chat template, if the
             engine cannot be used, if `max_completion_length` is null with transformers, or for the
-            reasons of `evaluate`.
-        EnvironmentFailure: if the environment failed too often.
+            reasons of `evaluate`, `generate_completions`, `beginning` and `precision_of`.
+        OSError: if the model cannot be loaded.
+        EnvironmentFailure, RewardFailure: if the environment or a reward failed too often.
     """
     training = recipe.training
     environments = environments_of(training)

@@ -122,7 +122,7 @@ def best_group_size(
 
 
 def size_of(scores: Array, problems: Sequence[Hashable]) -> GroupSize | None:
-    """Return the best group size for scores (rows, k); `None` if the scores of no row differ.
+    """Return the best group size for scores (rows, k); `None` if no row has different scores.
 
     Rows of the same problem are resampled together.
     """

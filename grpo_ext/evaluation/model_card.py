@@ -38,6 +38,9 @@ def add_to_card(
         recipe: the values that differ from their defaults.
         sentences: sentences about the run; each becomes a paragraph above the table.
         prompt: a prompt of the data set, for the quick start; `None` keeps TRL's question.
+
+    Raises:
+        OSError: if there is no card, or it cannot be read.
     """
     reward_rows = []
     for reward in rewards:
@@ -82,7 +85,10 @@ def add_to_card(
 
 
 def model_name(recipe: Mapping[str, Any]) -> str:
-    """Return the name of the trained model's folder, without the folders above it."""
+    """Return the last part of the path or hub id that the recipe sets as its model.
+
+    It is escaped for Markdown. Without a model, return "a model without a name".
+    """
     name = recipe.get("model_name_or_path")
     if not isinstance(name, str) or not name:
         return "a model without a name"
@@ -90,10 +96,10 @@ def model_name(recipe: Mapping[str, Any]) -> str:
 
 
 def with_prompt(card: str, prompt: object) -> str:
-    """Put a prompt into the quick start of TRL's card, in place of TRL's question.
+    """Return a card with a prompt in the quick start, in place of TRL's question.
 
     The card is returned unchanged if the prompt is neither a string nor a list of messages with
-    texts, or is longer than `MOST_OF_PROMPT`.
+    texts, if its `repr` is longer than `MOST_OF_PROMPT`, or if the card has no such question.
     """
     if isinstance(prompt, list):
         messages = []

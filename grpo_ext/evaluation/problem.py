@@ -15,8 +15,9 @@ IMAGES = ("image", "images")  # columns that TRL adds to the prompt
 def problem_of(row: Row, completion: Completion, rewards: Iterable[Any]) -> str:
     """Return an id of the problem that a row poses, in 12 hexadecimal digits.
 
-    It is a hash of the prompt, the images and the columns that the rewards read. For an episode, it
-    is a hash of the prompt and the environment's `problem_key`, or its seed if there is no key.
+    It is a hash of the prompt, the images and the columns that the rewards read. For an episode in
+    an environment, it is a hash of the prompt and the environment's `problem_key`, or its seed if
+    there is no key. Errors of `problem_key` are raised unchanged.
 
     Args:
         row: the row.

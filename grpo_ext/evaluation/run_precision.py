@@ -1,4 +1,4 @@
-"""Find the number types in which a run samples, for commands that sample without a trainer."""
+"""Find the dtypes in which a run samples, for commands that sample without a trainer."""
 
 from transformers import PreTrainedModel
 
@@ -7,9 +7,9 @@ from grpo_ext.seams.precision import MIXED, Precision, choose_precision
 
 
 def precision_of(recipe: Recipe, model: PreTrainedModel) -> Precision:
-    """Return the number types in which a run of the recipe samples with transformers.
+    """Return the dtypes in which a run of the recipe samples with transformers.
 
-    DeepSpeed converts the weights instead of using autocast, but multiplies in the same type.
+    DeepSpeed converts the weights instead of using autocast, but multiplies in the same dtype.
     `fp16` is ignored on a CPU, where accelerate has no autocast to float16.
 
     Raises:

@@ -59,6 +59,9 @@ def score_completions(
         rewards: the rewards by name, which may be async functions.
         extras: additional arguments for all rewards, such as TRL's `trainer_state`, `log_extra` and
             `log_metric`.
+
+    Raises:
+        RewardFailure: if a guarded reward failed too often.
     """
     flat: list[tuple[int, Completion]] = []  # each with the number of its row
     scored: list[int] = []  # the indices in `flat` of the completions that get scores
@@ -153,7 +156,7 @@ def problems_of(samples: list[Sample], rows: pd.Index) -> list[str | int]:
 
 
 def over_rows(samples: list[Sample], values: pd.Series) -> Estimate | None:
-    """Return the mean of values of rows, ignoring NaN; `None` if no value is left.
+    """Return the mean of one value per row, ignoring NaN; `None` if no value is left.
 
     Rows of the same problem are not treated as independent in the standard error.
 

@@ -66,7 +66,8 @@ def evaluate_suite(
 
     Raises:
         ValueError: if the harness is not installed, or a task or a model cannot be used.
-        FileNotFoundError, ConnectionError: if `check_models` does not find a model.
+        OSError: if `check_models` does not find or cannot list a model, or if a model cannot be
+            loaded.
     """
     tasks = load_tasks(suite)
     check_models(model_names)
@@ -138,7 +139,7 @@ def run_tasks(model: LM, tasks: TaskDict, suite: Suite, chat_template: bool) -> 
         model: the model, from `harness_model`.
         tasks: the tasks, from `load_tasks`.
         suite: the suite; only its `limit` is used.
-        chat_template: whether to write prompts with the chat template, few-shot examples as
+        chat_template: whether to write prompts with the chat template, and few-shot examples as
             earlier turns.
     """
     from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED

@@ -49,7 +49,7 @@ def evaluation_of(results: dict[str, dict[str, Any]], settings: dict[str, Any]) 
 
 
 def figures_by_task(results: dict[str, Any]) -> dict[str, Row]:
-    """Return the figures of each task and group of tasks; those without a score are left out.
+    """Return the figures of each task and group of tasks that has a score.
 
     Args:
         results: the results of the harness for one model.
@@ -195,7 +195,7 @@ def save_suite(path: Path, evaluation: dict[str, Any]) -> list[Path]:
 
 
 def without_document(sample: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a sample to save: its number, filter, prompt, responses and scores."""
+    """Return the fields of a sample to save, such as its prompt, target, responses and scores."""
     fields = {
         "doc_id": sample["doc_id"],
         "filter": sample["filter"],

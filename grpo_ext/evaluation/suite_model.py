@@ -29,7 +29,7 @@ class CheckedModel:
 
     @property
     def has_template(self) -> bool:
-        """Whether prompts are written with a chat template."""
+        """True if prompts are written with a chat template."""
         return bool(self.tokenizer.chat_template)
 
 
@@ -44,6 +44,7 @@ def check_model(recipe: Recipe, name: str, engine: str) -> CheckedModel:
     Raises:
         ValueError: if the engine cannot be used, or if the chat template, a program that may loop
             endlessly, takes too long.
+        OSError: if the tokenizer cannot be loaded.
     """
     engine = pick_engine(engine, name, recipe.training.use_cpu)
     if engine == "vllm":

@@ -99,7 +99,7 @@ def grid_width(widths: Sequence[int]) -> int:
 
 
 def print_figures(summaries: dict[str, Row], count: int) -> None:
-    """Print the metrics of models side by side, greedy ones before sampled ones.
+    """Print the metrics of models side by side, first of greedy decoding, then of sampling.
 
     Args:
         summaries: the summary of each model, from `evaluate`.
@@ -174,7 +174,7 @@ def cell(text: str) -> str:
 
 
 def question(row: Row) -> str:
-    """Return the text of a row's prompt; of a conversation, only the last message."""
+    """Return the text of a row's prompt, or of its last message if it is a conversation."""
     prompt = row["prompt"]
     if isinstance(prompt, str):
         return prompt
@@ -201,7 +201,7 @@ def gained(
     """Return how the metrics of a run changed, according to its log.
 
     The metrics are the training reward, each single reward if there are several, and the means over
-    rows of evaluations, except those of episodes and tools and `pass_rates_of_graded`. Metrics with
+    rows of evaluations. Metrics of episodes and tools, `pass_rates_of_graded`, and metrics with
     fewer than two values are left out. `grpo_ext.common.curves.curve_change` describes how changes
     are judged.
 
@@ -241,7 +241,7 @@ def gained(
 
 
 def draw_curves(folder: Path) -> None:
-    """Draw the main curves of the run in `folder` to its file `CURVES`.
+    """Draw the main curves of the run in `folder`, and save them there as `CURVES`.
 
     Draws nothing if the run has fewer than `FEWEST` logs with a reward.
     """

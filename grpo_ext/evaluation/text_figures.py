@@ -18,6 +18,9 @@ def add_text_figures(evaluation: dict[str, Any], first_model: str) -> None:
     Args:
         evaluation: the results; each part of each summary receives the metrics.
         first_model: the folder or hub id of the model that training started from.
+
+    Raises:
+        RuntimeError, OSError: for the reasons of `load_frozen`.
     """
     frozen = load_frozen(first_model)
     for model, parts in evaluation["samples"].items():
@@ -41,9 +44,9 @@ def text_figures(
     Returns:
         `ended`, the share of completions that end before the limit; `words`, the number of words;
         and `first_model_logp`, the mean log-prob of a text's tokens under the first model, in nats.
-        Each is a mean over completions, with a standard error clustered by row under `..._se`; both
-        are `None` if there is nothing to average. `distinct_words` is the number of different words
-        in all completions together.
+        Each is a mean over completions, with a standard error clustered by row under `..._se`. Both
+        are `None` if there is nothing to average; the error is also `None` for a single row.
+        `distinct_words` is the number of different words in all completions together.
     """
     words = [words_of(sample.text.lower()) for sample in samples]
     pairs = []

@@ -92,9 +92,12 @@ class VllmCompletions:
         per request on a CPU. `decoding.options` are ignored.
 
         Args:
-            rows: the rows, with `prompt`.
+            rows: the rows, with `prompt`; at least one.
             decoding: the decoding settings.
             progress: any text shows vLLM's progress bar; `None` shows none.
+
+        Raises:
+            ValueError: if the chat template takes too long.
         """
         from vllm import SamplingParams
 
@@ -140,7 +143,7 @@ def engine_arguments(
     tokens: int | None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Return the arguments of `vllm.LLM` except the model; without a GPU, with settings for a CPU.
+    """Return the arguments of `vllm.LLM` except the model, with CPU settings if there is no GPU.
 
     Args:
         model_name: a folder or a hub id.

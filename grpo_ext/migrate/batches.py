@@ -81,7 +81,7 @@ def write_sizes(draft: Draft, sizes: Sizes, processes: int) -> Batch:
 
 
 def sizes_of(batch: Batch) -> Sizes:
-    """Return the sizes of a batch in the keys of TRL."""
+    """Convert a batch in TRL's terms to sizes in completions."""
     return Sizes(
         num_generations=batch.num_generations,
         step=batch.completions_per_step,
@@ -131,7 +131,7 @@ def write_batch(
 
 
 def batch_lines(batch: Batch) -> list[str]:
-    """Return two sentences that describe a batch: a generation, and an optimizer step."""
+    """Return two lines that describe a batch: its generations, and its optimizer steps."""
     groups = batch.completions / batch.num_generations
     step_groups = batch.completions_per_step / batch.num_generations
     steps = batch.passes / batch.gradient_accumulation_steps

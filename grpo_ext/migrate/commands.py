@@ -99,9 +99,10 @@ def training_command(words: list[str]) -> tuple[str, int] | None:
 
 
 def training_file(words: list[str]) -> tuple[str, int] | None:
-    """Return what `training_command` returns, for a command with a Python file such as `grpo.py`.
+    """Recognize a command that runs a Python file with `grpo` in its name.
 
-    One of its options must be `config` or a known key. Returns `None` for any other command.
+    One of its options must be `config` or a known key. Returns the same values as
+    `training_command`, and `None` for any other command.
     """
     if words[0] in NOT_TRAINING:
         return None
@@ -118,7 +119,8 @@ def training_file(words: list[str]) -> tuple[str, int] | None:
 def launch_of(project: str, command: Command, end: int) -> Launch:
     """Return the launch of a training command.
 
-    The launcher's `--config_file` becomes the option `accelerate_config`, except for ms-swift.
+    The command's option `config` or `config_file` becomes `Launch.config`. The launcher's
+    `--config_file` becomes the option `accelerate_config`, except for ms-swift.
 
     Args:
         project: the project of the command.
@@ -174,7 +176,7 @@ def options_of(words: Sequence[Word]) -> list[Option]:
     """Return options such as `--key value`, `--key=value`, `--key a b` and `--flag`.
 
     Words before the first option are left out. Hyphens in a key become underscores, and commas at
-    the end of a value are removed.
+    the end of the words after a key are removed.
     """
     options: list[Option] = []
     for word in words:

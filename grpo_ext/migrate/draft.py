@@ -29,7 +29,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Remark:
-    """A sentence about something that was not taken over exactly, with what to do about it."""
+    """A sentence about something that was not translated exactly, with advice."""
 
     text: str
     key: str | None = None  # the key of the other project
@@ -62,7 +62,7 @@ def recipe_hints() -> dict[str, Any]:
 
 
 def is_known(key: str) -> bool:
-    """Return whether a key is one of a recipe or of another package."""
+    """Return whether a key belongs to a recipe, or is a known key of another package."""
     return entry_of(key) is not None or key.rpartition(".")[2] in recipe_hints()
 
 

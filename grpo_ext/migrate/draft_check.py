@@ -12,7 +12,7 @@ NAME_CODE = ("environment", "reward_plugins", "task", "tasks")
 
 
 def problems_of(draft: Draft, processes: int) -> list[Problem]:
-    """Return the problems of a translated recipe, apart from keys to be written by hand.
+    """Return the problems of a translated recipe, except for keys that must be written by hand.
 
     The keys in `NAME_CODE` are not checked, because the file of another project must not run code.
 

@@ -77,9 +77,16 @@ def names() -> str:
 
 
 def from_yaml(path: Path, project: str | None, within: Path | None = None) -> Source:
-    """Return the settings of a YAML file; arguments and errors as for `read_source`.
+    """Return the settings of a YAML file.
 
-    `within` is the folder that must contain the file; `None`: any folder.
+    Args:
+        path: the file.
+        project: one of `PROJECTS`; `None`: recognize it by the keys.
+        within: the folder that must contain the file; `None`: any folder.
+
+    Raises:
+        ValueError: if the file is not valid YAML, has a repeated key, or is outside `within`.
+        OSError: if the file does not exist or cannot be opened.
     """
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist. Pass the path of a file.")
@@ -148,9 +155,13 @@ def reference_in(value: Any) -> str | None:
 
 
 def from_script(path: Path, project: str | None) -> Source:
-    """Return the settings of a script's first training command, with those of the file it names.
+    """Return the settings of a script's first training command, and of the YAML file that it names.
 
-    The arguments are those of `read_source`, which raises the same errors.
+    The arguments are as for `read_source`.
+
+    Raises:
+        ValueError: if the script or the YAML file is not valid, or no command trains with GRPO.
+        OSError: if a file does not exist or cannot be opened.
     """
     try:
         text = read_bytes(path, MOST_BYTES).decode()

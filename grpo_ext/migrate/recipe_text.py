@@ -38,12 +38,12 @@ FIRST = (
 
 
 def recipe_text(source: Source, draft: Draft, batch: Batch) -> str:
-    """Return the text of a recipe.
+    """Return a translated recipe as YAML, with its remarks as comments.
 
     Args:
-        source: where the settings come from.
+        source: the settings that were translated; the first line names their file and project.
         draft: the translated recipe.
-        batch: its batch.
+        batch: the batch of the recipe, which two comments describe.
     """
     lines = [f"# Written by `grpo-ext migrate` from {one_line(source.name)} ({source.project})."]
     lines += [f"# {line}" for line in batch_lines(batch)]

@@ -34,8 +34,8 @@ def write_rewards(
 
     Args:
         draft: the recipe under construction.
-        project: the other project.
-        setting: the setting with the rewards, for remarks.
+        project: the name of the other project.
+        setting: the setting with the rewards, for remarks; `None`: remarks are on the whole file.
         names: the names of the rewards in the other project.
         advice: the remark on an unknown reward; empty: a general one.
     """
@@ -94,9 +94,9 @@ def reward_entry(draft: Draft, table: dict[str, dict[str, Any]], name: str, advi
 
 
 def entry_with_options(draft: Draft, info: dict[str, Any], name: str) -> Entry:
-    """Return the entry of a reward in the table, with its options from the settings.
+    """Return the entry of a reward in the table, with options from the settings or their defaults.
 
-    If the table has no counterpart, the entry has no spec, and its fault says why.
+    If the reward has no counterpart here, the entry has no spec, and its fault says why.
     """
     if "name" not in info:
         return Entry(None, name, f"not taken over: {info['note']}")

@@ -1,8 +1,9 @@
 """Read the commands of a shell script without running anything.
 
 Variables that are set to literals, arrays of literals or sums of integers are substituted, unless
-they are set in a condition, a loop, a function or a subshell, or after `&&`, `||` or `|`.
-Everything else stays as it is, marked as unknown.
+they are set in a condition, a loop, a function or a subshell, or after `&&`, `||` or `|`. Defaults
+such as `${A:-1}` are substituted if the script does not set the variable. `$@` and `$*` are
+dropped. All other expansions stay as they are, marked as unknown.
 """
 
 import re
@@ -39,14 +40,14 @@ class ScriptFault(ValueError):
 
 @dataclass(frozen=True)
 class Command:
-    """A command with the variables set in front of it and the exported ones that launchers read."""
+    """A command, with its prefix assignments and the exported variables that launchers read."""
 
     words: list[Word]
     environment: dict[str, Word] = field(default_factory=dict)
 
 
 def read_commands(text: str) -> list[Command]:
-    """Return the commands of a script, with its variables substituted.
+    """Return the commands of a script, with the known variables substituted.
 
     Raises:
         ScriptFault: if a quote is not closed, or the words are too many or too long.
@@ -184,7 +185,7 @@ class _Script:
             self.commands.append(Command(expanded, environment))
 
     def _environment(self) -> dict[str, Word]:
-        """Return the exported variables of launchers whose values are known."""
+        """Return the `LAUNCHER_VARIABLES` that are exported and have a known value."""
         known = {}
         for name in LAUNCHER_VARIABLES:
             words = self.variables.values.get(name)

@@ -1,8 +1,8 @@
-"""Prepare the text of a shell script for `shlex`, which does not know what a dollar sign means.
+"""Prepare the text of a shell script for `shlex`, which does not expand variables.
 
-Here-documents and comments are blanked out, and continued lines are joined. `shlex` removes the
-quotes, so each dollar sign becomes a private Unicode character that says whether the shell would
-expand it.
+Here-documents and comments are blanked out, and continued lines are joined. `shlex` removes quotes
+and backslashes, so a quoted or escaped dollar sign becomes a private Unicode character that says
+whether the shell would expand it.
 """
 
 import re
@@ -31,9 +31,10 @@ QUOTES = re.compile(
 def prepared(text: str) -> str:
     """Prepare the text of a shell script for `shlex`.
 
-    Here-documents and comments are removed, continued lines are joined, and dollar signs, backticks
-    and the parentheses of `$((...))` are replaced by the private characters above. Private
-    characters that the script itself contains become U+FFFD."""
+    Here-documents and comments are removed, and continued lines are joined. The private characters
+    of this module replace quoted and escaped dollar signs, literal backticks, and the dollar sign
+    and parentheses of `$((...))`. Private characters in the script itself become U+FFFD.
+    """
     text = PRIVATE.sub("\ufffd", text)
     text = without_here_documents(text)
     text = ARITHMETIC.sub(_sum, text)

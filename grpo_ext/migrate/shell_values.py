@@ -1,4 +1,4 @@
-"""The values of a script's words: variables that the same script sets to literals, and sums."""
+"""Substitute variables and integer sums in the words of a shell script."""
 
 import ast
 import operator
@@ -65,7 +65,10 @@ class Variables:
         self.values[name] = words if known else None
 
     def expand(self, text: str, line: int) -> list[Word]:
-        """Return the words that a word of the script stands for; none for `$@` and `$*`.
+        """Return the words, possibly none, that a word of the script expands to.
+
+        `$@` and `$*` expand to no words. Parts that are not known stay as they are, marked as
+        unknown.
 
         Raises:
             TooLong: if there are too many characters.

@@ -127,9 +127,9 @@ def write_held_out(draft: Draft) -> None:
 
 
 def write_sharding(draft: Draft) -> None:
-    """Write the accelerate config that corresponds to `deepspeed`, or add a remark if none does.
+    """Write the accelerate config for `deepspeed`, or add a remark if none corresponds to it.
 
-    Offloading is not taken over, and gets a remark of its own.
+    Offloading is not taken over; another remark says so.
     """
     setting = draft.take("deepspeed")
     if setting is None:
@@ -191,7 +191,7 @@ def plugin_classes(path: str) -> dict[str, str]:
 
 
 def write_adapter(draft: Draft) -> None:
-    """Write LoRA's keys and its default learning rate; ms-swift trains an adapter by default.
+    """Write the keys of LoRA, which ms-swift trains by default, and a learning rate if none is set.
 
     If all parameters are trained, nothing is written. For any other kind of adapter, add a remark.
     """
@@ -239,9 +239,9 @@ def write_all_sizes(draft: Draft, found: int | None, processes: int | None) -> B
 def data_parallel(draft: Draft, found: int | None) -> int | None:
     """Return how many processes train on different batches; `None` if this is unknown.
 
-    With Megatron, several processes share the same batch. If such groups do not divide the number
-    of processes, each process counts. `found` is the number of all processes; the key `gpus`
-    overrides it.
+    With Megatron, groups of processes share the same batch. If the group size does not divide the
+    number of processes, every process counts. `found` is the number of all processes; the key
+    `gpus` overrides it.
     """
     found = draft.number("gpus", default=0) or found
     parallel = 1

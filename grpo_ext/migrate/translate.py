@@ -24,7 +24,7 @@ PROJECT_RULES: dict[str, Callable[[Draft, int | None, int | None], Batch]] = {
 
 
 def translate(source: Source, processes: int | None = None) -> tuple[Draft, Batch]:
-    """Return the recipe for the settings of another project, and its batch.
+    """Translate the settings of another project; return the draft of the recipe, and its batch.
 
     Args:
         source: the settings.
@@ -59,10 +59,10 @@ def leave_out_sharding(draft: Draft, batch: Batch) -> None:
 
 
 def translate_setting(draft: Draft, setting: Setting) -> None:
-    """Write a setting under the recipe key that stands for it, or add a remark on it.
+    """Write the recipe keys that correspond to a setting, or add a remark on it.
 
-    The key is found in the tables of `recipe.foreign`; a key that they lack is kept if a recipe has
-    one of that name.
+    The tables of `recipe.foreign` map keys of other projects to recipe keys. A key that is not in
+    the tables is kept if its last part is a recipe key.
     """
     name = entry_of(setting.key)
     inner = setting.key.rpartition(".")[2]

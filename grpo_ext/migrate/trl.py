@@ -80,7 +80,7 @@ def translate_open_r1(draft: Draft, found: int | None, processes: int | None) ->
 
 
 def write_mixture(draft: Draft) -> None:
-    """Write the name of a mixture's first data set, and remark on the rest of the mixture."""
+    """Write the name of a mixture's first data set, and add a remark if anything is left out."""
     mixture = draft.take("datasets")
     if mixture is None:
         return

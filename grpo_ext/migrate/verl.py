@@ -46,11 +46,11 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 
 
 def write_sizes_in_prompts(draft: Draft, processes: int | None) -> tuple[Batch, Sizes]:
-    """Write the batch and, for several processes, FSDP2; return the batch with verl's sizes.
+    """Write the batch and, for several processes, FSDP2; return the batch and verl's sizes.
 
-    verl counts prompts in `train_batch_size` and `ppo_mini_batch_size`, each with `n` completions,
-    and completions in `ppo_micro_batch_size_per_gpu`. With one completion per prompt,
-    `num_generations` must be written by hand.
+    verl's `train_batch_size` and `ppo_mini_batch_size` are numbers of prompts, each with `n`
+    completions, and `ppo_micro_batch_size_per_gpu` is a number of completions. With one completion
+    per prompt, `num_generations` must be written by hand.
 
     Args:
         draft: the recipe under construction.
@@ -91,7 +91,7 @@ def write_sizes_in_prompts(draft: Draft, processes: int | None) -> tuple[Batch, 
 def data_parallel(draft: Draft) -> int:
     """Return how many GPUs train on different batches, at most `MOST_NUMBER`.
 
-    GPUs that share the sequences, matrices or layers of one batch count once.
+    GPUs that split the sequences, matrices or layers of the same batch count as one.
     """
     gpus = draft.number("trainer.n_gpus_per_node", default=GPUS)
     gpus *= draft.number("trainer.nnodes", default=1)
@@ -102,9 +102,9 @@ def data_parallel(draft: Draft) -> int:
 
 
 def micro_batch(draft: Draft, share: int, shards: int) -> int:
-    """Return the number of completions in a micro-batch, and write its token limit if verl has one.
+    """Return the number of completions in a micro-batch, and write verl's token limit, if any.
 
-    With `use_dynamic_bsz`, which sets such a limit, or if verl sets no size, this is `share`.
+    The number is `share` with `use_dynamic_bsz`, which sets a token limit, or if verl sets no size.
 
     Args:
         draft: the recipe under construction.
@@ -147,9 +147,10 @@ def write_rows(draft: Draft) -> None:
 def write_one_reward(draft: Draft) -> None:
     """Write the reward: the user's function, a reward model, or else `accuracy`.
 
-    For `accuracy`, a remark says that verl chooses a reward by the source of a row. DAPO's penalty
-    for long completions is added if it is on. If the file does not set the path of the function,
-    `reward_funcs` must be written by hand.
+    For `accuracy`, also write `rename_columns`, and add a remark that verl chooses a reward for
+    each row by its `data_source`. DAPO's penalty for long completions is added if it is on. If the
+    path of the function contains variables that the file does not set, `reward_funcs` must be
+    written by hand.
     """
     path = draft.take("custom_reward_function.path")
     name = draft.known("custom_reward_function.name", default="compute_score")
@@ -245,10 +246,10 @@ def write_objective(draft: Draft) -> None:
 
 
 def write_intervals(draft: Draft, steps: int) -> None:
-    """Write intervals in optimizer steps; verl counts them in generations.
+    """Convert verl's intervals from generations to optimizer steps, and write them.
 
-    These are the length of the run, its warmup, and the intervals between saves and between
-    evaluations. Without evaluations, their settings are left out.
+    They are the length of the run, the warmup, and the intervals between checkpoints and between
+    evaluations. Without evaluations, the settings of validation are left out.
 
     Args:
         draft: the recipe under construction.

@@ -78,7 +78,7 @@ def type_advice(found: Measurement, v: Values) -> str:
 
 
 def adds_up_in_half(found: Measurement, v: Values) -> bool:
-    """Return whether the model adds up the results of its layers in a half type."""
+    """Return whether the model sums its residual stream in half precision."""
     return found.weights != "float32" and not is_on(v["residual_in_fp32"], found)
 
 

@@ -61,8 +61,8 @@ def distance(logps: Tensor, other: Tensor, mask: Tensor) -> Distance | None:
     NaN.
 
     Args:
-        logps: (B, T), log-probs under the policy that drew the tokens, or stands for it.
-        other: (B, T), log-probs of the same tokens under the other policy.
+        logps: (B, T), the reference log-probs, usually under the policy that drew the tokens.
+        other: (B, T), the log-probs of the same tokens to compare with the reference.
         mask: (B, T), nonzero for the tokens to compare.
     """
     compared = mask.bool()  # (B, T)
@@ -89,7 +89,7 @@ def distance(logps: Tensor, other: Tensor, mask: Tensor) -> Distance | None:
 
 
 def error_of_mean(values: Tensor, rows: Tensor) -> float | None:
-    """Return the standard error of the mean of the values of tokens; `None` for one completion.
+    """Return the standard error of the mean over tokens; `None` for a single completion.
 
     Tokens of one completion are not independent, so the error is cluster-robust.
 

@@ -1,8 +1,8 @@
-"""Compare the tokens that a sampler's truncation kept with those that the trainer would keep.
+"""Compare the tokens that a sampler's truncation kept with the tokens that the trainer would keep.
 
-The scorer counts every token that it scores as kept. The completions are therefore scored twice,
+The scorer treats every token that it scores as kept. The completions are therefore scored twice,
 once with the drawn tokens and once with other tokens. The trainer's own truncation keeps the tokens
-that both passes kept.
+that are kept in both passes.
 """
 
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ class Edges:
 
 @dataclass
 class OtherTargets(Head):
-    """A head that scores the next token of the vocabulary instead of each drawn token."""
+    """A head that scores the token with the next id, modulo V, instead of each drawn token."""
 
     def __call__(
         self,
@@ -72,14 +72,17 @@ def compare_sets(
     drawn: list[Tensor],
     places: list[Tensor],
 ) -> Edges:
-    """Compare the kept sets of completions; all shares are 0 if there are no positions.
+    """Compare the kept sets of sampler and trainer over the completions.
+
+    If there are no positions to compare, the figures are 0, except for the `None` figures of a
+    sampler that does not return its sets.
 
     Args:
         sampler: for each completion, the sampler's sets; `None` if it does not return them.
         with_drawn: the trainer's sets, to which the drawn tokens were added.
         with_other: the trainer's sets, to which other tokens were added.
         drawn: the tokens of each completion, (t,).
-        places: the positions to compare in each completion: those that the policy wrote.
+        places: the positions of each completion that the policy wrote; only these are compared.
     """
     positions = 0
     differing = 0

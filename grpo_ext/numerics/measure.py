@@ -53,11 +53,11 @@ IN_FLOAT32: dict[str, Any] = {
 
 
 class Measured(Exception):
-    """Ends a run whose measurement is complete."""
+    """Raised to end a run when its measurement is complete."""
 
 
 class AtTrainBegin(TrainerCallback):
-    """Calls a function when a run has prepared its model, and then ends the run."""
+    """Calls a function when a run has prepared its model, then ends the run with `Measured`."""
 
     def __init__(self, work: Callable[[], None]):
         self.work = work
@@ -71,7 +71,7 @@ class AtTrainBegin(TrainerCallback):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two ways to compute the log-probs of the same tokens, and how far they are apart."""
+    """The distance between log-probs of the same tokens that were computed in two ways."""
 
     part: str  # "sampler", "trainer" or "float32"
     name: str
@@ -112,7 +112,7 @@ class Measurement:
 
     @property
     def within(self) -> bool:
-        """Whether no figure is above its limit."""
+        """Whether all measured figures are within their limits."""
         apart = any(comparison.exceeded for comparison in self.comparisons)
         beyond = self.edges is not None and self.edges.exceeded
         return not (apart or beyond)
@@ -121,8 +121,9 @@ class Measurement:
 def measure(recipe: Recipe, num_completions: int, begin: Callable[[str], None]) -> Measurement:
     """Measure a recipe on this machine.
 
-    There is no float32 copy if the policy computes in float32, if its weights are quantized, or if
-    GPU memory runs out; its comparison then says why.
+    The comparison with a float32 copy has a reason instead of a distance if the policy computes in
+    float32, if its weights are quantized, or if GPU memory runs out. The progress bars of
+    transformers are disabled for the rest of the process.
 
     Args:
         recipe: the recipe, loaded for a single process.
@@ -253,7 +254,11 @@ class AtStart:
         self._add("trainer", "the pass before a step against the step", before, self.step)
 
     def _compare_trainer(self) -> None:
-        """Compare the trainer's layouts and its step with passes of one row each."""
+        """Compare the passes of the trainer with each other.
+
+        The layouts and the step are compared with passes of one row each, and the step with
+        gradient checkpointing is compared with the step without it.
+        """
         self.begin(ONE_ROW)
         one_row = self.passes.one_row()
         for cut in CUTS:
@@ -325,13 +330,16 @@ def sampled_table(trainer: GRPOExtTrainer, num_completions: int) -> Scored:
 def in_float32(
     recipe: Recipe, weights: dict[str, Tensor], table: Scored, params: SamplingParams
 ) -> Tensor:
-    """Return the log-probs (B, T), on the CPU, under the same weights in float32.
+    """Return the log-probs (B, T) of the completions, on the CPU, under the policy in float32.
 
     Args:
         recipe: the recipe of the run.
         weights: the policy's weights by name.
         table: the completions, on the CPU.
-        params: the sampling parameters that they are scored with.
+        params: the sampling parameters to score with.
+
+    Raises:
+        torch.OutOfMemoryError: if GPU memory runs out.
     """
     logps: list[Tensor] = []
 
@@ -355,14 +363,15 @@ def weights_of(trainer: GRPOExtTrainer) -> dict[str, Tensor]:
 
 
 def silent_trainer(recipe: Recipe, folder: str, settings: dict[str, Any]) -> GRPOExtTrainer:
-    """Return the recipe's trainer with other settings, without its output on stdout.
+    """Make the trainer of a recipe with other settings, without output on stdout.
 
-    The rewards are replaced by a function that needs no data, because no completion is judged.
+    The trainer does not save, evaluate or report. The rewards are replaced by a function that needs
+    no data, because no completion is judged.
 
     Args:
         recipe: the recipe.
         folder: the output folder, the only one that the trainer writes to.
-        settings: values that override those of the recipe.
+        settings: values that override the recipe's.
     """
     isolated = {**ISOLATED, "sampler_check_share": 1.0}
     values = {**recipe.flat, **isolated, **settings, "output_dir": folder}
@@ -371,7 +380,7 @@ def silent_trainer(recipe: Recipe, folder: str, settings: dict[str, Any]) -> GRP
 
 
 def run_until_begun(trainer: GRPOExtTrainer, work: Callable[[], None]) -> None:
-    """Begin a run, call `work`, and end the run before its first step."""
+    """Begin a run, call `work` and end the run before its first step, without output on stdout."""
     trainer.add_callback(AtTrainBegin(work))
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), suppress(Measured):
         trainer.train()

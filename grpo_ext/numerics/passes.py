@@ -1,4 +1,4 @@
-"""Score the same completions in the passes of a trainer and in other layouts, with its scorer."""
+"""Score the same completions with a trainer's scorer, in the run's passes and in other layouts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,7 +99,8 @@ class Passes:
         """Score without the sampler's kept sets, so that the trainer finds its own.
 
         Returns:
-            The scores of the drawn tokens, and those of other tokens, each with their kept sets.
+            The scores of the drawn tokens and the scores of other tokens, both with the trainer's
+            kept sets if sampling is truncated.
         """
         table = replace(self.table, kept=None)
         block = self.micro_batch

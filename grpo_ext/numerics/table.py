@@ -66,7 +66,7 @@ def distance_cells(apart: Distance | None) -> list[str]:
 
 
 def verdict(apart: Distance | None) -> str:
-    """Say whether a distance is within the limits, or which figures are above them."""
+    """Return "within", "not measured", or "above: " with the names of the exceeded figures."""
     if apart is None:
         return "not measured"
     if apart.exceeded:
@@ -90,7 +90,7 @@ def edge_lines(edges: Edges) -> Iterator[str]:
 
 
 def as_data(found: Measurement) -> dict[str, Any]:
-    """Return a measurement as plain data, with its limits; numbers that are not finite are null."""
+    """Return a measurement as plain data, with the limits; non-finite numbers become `None`."""
     data = asdict(found)
     for comparison, row in zip(found.comparisons, data["comparisons"], strict=True):
         row["exceeded"] = comparison.exceeded

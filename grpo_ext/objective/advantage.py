@@ -10,8 +10,8 @@ the population std; TRL uses the sample std (n - 1), which is larger by a factor
 sqrt(n / (n - 1)): with two completions the advantages are 0.71 instead of 1.
 
 Dividing by a small std would turn rounding errors into advantages. Rewards therefore stay in
-float64 up to this point, and a group of equal rewards (see `equal_in_group`) gets advantages of
-exactly 0.
+float64 up to this point, and with the estimators of this module, a group of equal rewards (see
+`equal_in_group`) gets advantages of exactly 0.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def register_advantages(
 
 
 def register_joint_advantages(name: str) -> Callable[[JointEstimate], JointEstimate]:
-    """Register an estimator of all rewards as a value of `multi_objective_aggregation`.
+    """Register a joint estimator of advantages as a value of `multi_objective_aggregation`.
 
     To use the estimator from a recipe, define it in a file listed in `reward_plugins`. It is called
     with the rewards (N, G, R) of N groups, in float64 (float32 on an Apple GPU), and the weights
@@ -305,8 +305,8 @@ def turn_advantages(
 
     As in process supervision (DeepSeekMath, section 4.1.3), a turn is credited with the rewards
     from that turn on. Here they are summed first and then normalized over the episodes of the group
-    that have a turn k. Single-turn episodes get the same advantages as from `group_advantages`. The
-    formula for A is that of `scale_rewards: group`.
+    that have a turn k. Single-turn episodes have the same advantages as with `group_advantages`.
+    The formula for A holds for `scale_rewards: group`.
 
     Args:
         rewards: (B,), the weighted sums for whole episodes; NaN marks an episode without a score.
@@ -356,7 +356,7 @@ def joint_advantages(
     num_generations: int,
     name: str,
 ) -> Tensor:
-    """Return the advantages (B,) of whole groups, using an estimator that takes every reward.
+    """Return the advantages (B,) of whole groups, using the joint estimator named `name`.
 
     Where the estimator returns NaN, the advantage is 0.
 

@@ -22,7 +22,7 @@ def edge_tokens(
     params: SamplingParams,
     logit_transform: LogitTransform,
 ) -> Tensor:
-    """Return (N,), float32: 1 for each target that truncating these logits would remove, else 0.
+    """Return (N,), float32: 1 for targets that suppression or truncation would remove, else 0.
 
     Args:
         hidden: (N, H), the model's last hidden states.

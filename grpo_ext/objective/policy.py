@@ -142,7 +142,8 @@ def clip_stats(x: LossInputs) -> dict[str, Stat]:
 
     A token is clipped if its ratio is below the clip range and its advantage is negative, or if its
     ratio is above the range and its advantage is positive. At the sequence level each sequence
-    counts once, as in TRL. Sequences without tokens do not count.
+    counts once, as in TRL. `low_min` and `high_max` are the smallest and the largest share within a
+    sequence. Sequences without tokens do not count.
     """
     is_below = x.ratio < 1 - x.options.epsilon_low
     is_above = x.ratio > 1 + x.options.epsilon_high
@@ -316,8 +317,8 @@ def clipped(x: LossInputs) -> Tensor:
     this term: `grpo`, DeepSeekMath (arXiv 2402.03300, eq. 3); `dr_grpo` (arXiv 2503.20783); `dapo`
     (arXiv 2503.14476), with eps_high above eps_low; `luspo`, Length-Unbiased Sequence Policy
     Optimization (arXiv 2602.05261), at the sequence level, where the sum over a completion is the
-    term times its length; `bnpo`, a name of TRL's without a paper, which equals `dapo` because its
-    batch is the optimizer step.
+    term times its length; `bnpo`, which TRL defines without a paper, and which equals `dapo`
+    because its batch is the optimizer step.
     """
     o = x.options
     clipped_ratio = x.ratio.clamp(1 - o.epsilon_low, 1 + o.epsilon_high)

@@ -1,4 +1,4 @@
-"""Presets by name, from `data/presets.yaml`: the value of each field, and the value's source."""
+"""Load the presets of `data/presets.yaml`: the value of each field, and the source of the value."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from grpo_ext.common.files import data_yaml
 
 
 def _with_source(preset: dict[str, Any]) -> dict[str, tuple[Any, str]]:
-    """Return each field's value with its reference: the preset's source and the place in it."""
+    """Return each field's value with its reference: the preset's source and the location in it."""
     fields = {}
     for field, (value, place) in preset["values"].items():
         fields[field] = (value, f"{preset['source']}, {place}")

@@ -96,7 +96,7 @@ def resolve_sampling(
 
     Raises:
         SamplingError: if a field and `generation_kwargs` contradict each other, decoding is greedy,
-            a value is not a number or out of range, or the samples cannot be scored exactly.
+            a value has the wrong type or is out of range, or the samples cannot be scored exactly.
     """
     overrides = dict(generation_kwargs or {})
     for name, value in overrides.items():

@@ -1,1 +1,1 @@
-"""Logs, health monitor, plots and report of runs."""
+"""Log and monitor runs, and show them in plots and a report."""

@@ -32,8 +32,8 @@ class HealthMonitor(TrainerCallback):
     """Writes alarms to the process log and to `metrics.jsonl`, and takes the actions of the rules.
 
     The action `warn` only writes the alarm, `checkpoint` also saves a checkpoint at the end of the
-    step, and `stop` also saves a checkpoint and ends the run. The main process applies the rules;
-    all processes act together.
+    step, and `stop` also saves a checkpoint and ends the run. The main process applies the rules,
+    and all processes take the same action.
     """
 
     def __init__(self, rules: list[Rule], log: RunLog):

@@ -77,9 +77,9 @@ class Rule:
 def reward_collapse(history: History) -> float | None:
     """Return how far the mean reward of the last 5 logs is below its best, in standard errors.
 
-    Only the last 500 logs count. Returns 0 for a fall of at most a fifth of the best, and `None`
-    with fewer than 10 logs. The standard error takes the autocorrelation of the noise before the
-    fall into account.
+    The best is the highest mean of 5 neighboring logs. Only the last 500 logs count. Returns 0 for
+    a fall of at most a fifth of the best, and `None` with fewer than 10 logs. The standard error
+    takes the autocorrelation of the noise before the fall into account.
     """
     import numpy as np
 
@@ -102,7 +102,7 @@ def reward_collapse(history: History) -> float | None:
 
 
 def rise(values: list[float], floor: float, window: int = 3) -> float | None:
-    """Return the median of the latest values divided by that of up to 50 values before them.
+    """Return the median of the latest values divided by the median of up to 50 values before them.
 
     Args:
         values: the values of a metric, oldest first.
@@ -120,7 +120,7 @@ def rise(values: list[float], floor: float, window: int = 3) -> float | None:
 
 
 def growth(values: list[float]) -> float | None:
-    """Return the mean of the last 5 values divided by that of the 5 values 20 logs earlier.
+    """Return the mean of the last 5 values divided by the mean of the 5 values 20 logs earlier.
 
     The divisor is at least 1. Returns `None` with fewer than 30 values.
     """
@@ -133,7 +133,7 @@ def growth(values: list[float]) -> float | None:
 
 
 def fall_from_start(values: list[float]) -> float | None:
-    """Return the mean of the first 10 values divided by that of the last 5.
+    """Return the mean of the first 10 values divided by the mean of the last 5.
 
     Returns `None` with fewer than 20 values.
     """
@@ -216,8 +216,8 @@ RULES = {
 class Watch:
     """Applies the rules to each log.
 
-    A rule raises an alarm when its value exceeds the threshold, and another one only after at least
-    `WINDOW` consecutive logs with no such value.
+    A rule raises an alarm when its value exceeds the threshold. It raises no other alarm before
+    `WINDOW` consecutive logs in which the value does not exceed the threshold.
     """
 
     rules: list[Rule]

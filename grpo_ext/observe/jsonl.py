@@ -142,6 +142,9 @@ def parts(path: Path) -> list[Path]:
     """Return the existing files of a log, oldest first; `[]` if there are none.
 
     `path` is the newest part, which comes last.
+
+    Raises:
+        OSError: if the folder cannot be read or has too many entries.
     """
     try:
         siblings = entries(path.parent)
@@ -199,6 +202,9 @@ def read(
         fields: the types of the fields that a row must have in addition to `step`.
         faults: receives a sentence on the skipped lines, with their number and the location of the
             first, and one on each file that is left out. With `None`, they are logged as warnings.
+
+    Raises:
+        OSError: if the folder of the log cannot be read or has too many entries.
     """
     for _, row in placed(path, fields, faults):
         yield row
@@ -210,13 +216,18 @@ def placed(
     faults: list[str] | None = None,
     start: int = 0,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of `read`, each with its place: the number of bytes before it in all parts.
+    """Yield the rows of `read` as (position, row).
+
+    The position is the number of bytes before the row in all parts.
 
     Args:
         path: the newest part of the log.
         fields: the types of the fields that a row must have in addition to `step`.
         faults: receives the sentences on skipped lines and files, as in `read`.
-        start: the place of the first row to yield.
+        start: the position of the first row to yield.
+
+    Raises:
+        OSError: as in `read`.
     """
     row_fields: dict[str, FieldType] = {"step": int, **(fields or {})}
     skipped_lines = 0
@@ -283,7 +294,7 @@ def encoded(row: dict[str, Any]) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """Convert a NumPy or torch number to a Python number, and any other value to text."""
+    """Convert a NumPy or torch number to a Python number, and any other value to a string."""
     try:
         return value.item()
     except Exception:  # an array, or not a number at all
@@ -295,9 +306,9 @@ def finite(value: object, path: str, not_finite: dict[str, str]) -> Any:
 
     Args:
         value: a value to be written as JSON. NumPy and torch numbers in it become Python numbers,
-            tuples become lists, and anything that JSON lacks becomes text.
+            tuples become lists, and anything that JSON lacks becomes a string.
         path: the path of `value` in the row, such as `rewards/a`; empty for the row itself.
-        not_finite: receives the replaced numbers as text, by path.
+        not_finite: receives the replaced numbers as strings, by path.
     """
     prefix = f"{path}/" if path else ""
     if isinstance(value, dict):

@@ -97,8 +97,8 @@ EPISODE_FIGURE = re.compile(
 def panels(run: RunData, is_whole: bool = True) -> list[Panel]:
     """Return the panels of a run that have a curve, the most important ones first.
 
-    Set `is_whole` to `False` if `run.metrics` are only the newest lines of the log. Then
-    `pass_rates_of_graded` are shown, because they may have been above 0 before.
+    Set `is_whole` to `False` if `run.metrics` contains only the newest lines of the log. The pass@k
+    of `pass_rates_of_graded` are then shown, because they may be above 0 in earlier lines.
     """
     columns = by_metric(run.metrics)
     outcomes = run.outcomes if is_whole else []
@@ -119,10 +119,10 @@ def panels(run: RunData, is_whole: bool = True) -> list[Panel]:
 
 
 def more_panels(run: RunData) -> list[Panel]:
-    """Return one panel for each metric that `panels` does not show, sorted by name.
+    """Return one panel for each training metric that `panels` does not show, sorted by name.
 
-    Bookkeeping metrics (`NOT_DRAWN`, `NOT_DRAWN_ENDINGS`) and those that other panels summarize,
-    such as `reward_std`, are left out.
+    Bookkeeping metrics (`NOT_DRAWN`, `NOT_DRAWN_ENDINGS`), metrics that begin with `eval_` or
+    `train_`, and metrics that other panels summarize, such as `reward_std`, are left out.
     """
     columns = by_metric(run.metrics)
     drawn = {"reward", "reward_std", "step_time", *NOT_DRAWN}
@@ -252,7 +252,8 @@ def logged_rewards(columns: dict[str, Column]) -> list[Series]:
 def held_out(columns: dict[str, Column], outcomes: Sequence[str] = ()) -> list[Panel]:
     """Return two panels of the held-out rewards, over all rows and by task; either may be empty.
 
-    `outcomes` are the outcome rewards, for `pass_rates_of_graded`, whose metrics are left out.
+    `outcomes` are the outcome rewards. The pass@k that `pass_rates_of_graded` returns for them are
+    left out.
     """
     note = "Mean over all held-out prompts; bars are one standard error."
     of_all = Panel("Held-out rewards", note)
@@ -276,14 +277,15 @@ def held_out(columns: dict[str, Column], outcomes: Sequence[str] = ()) -> list[P
 
 
 def pass_rates_of_graded(values: Mapping[str, Values], outcomes: Sequence[str]) -> set[str]:
-    """Return the names of the pass@k that stayed 0 while their outcome reward earned something.
+    """Return the names of the pass@k that stayed 0 although the mean outcome reward was above 0.
 
-    If no completion scored 1, but the mean was above 0, then the reward gives scores in between. A
-    pass@k of 0 does not mean that such a run failed, so what a reader sees leaves it out.
+    If no completion scored 1, but the mean was above 0, then the reward also gives scores in
+    between. A pass@k of 0 does not mean that such a run failed, so it is not shown.
 
     Args:
         values: the values of each metric of a run.
-        outcomes: the outcome rewards; the first that an evaluation logged is the one of its pass@k.
+        outcomes: the outcome rewards; the pass@k of an evaluation belongs to the first one that the
+            evaluation logged.
     """
     stayed_at_zero = set()
     for key, rates in values.items():

@@ -42,6 +42,10 @@ def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
         runs: the runs; their curves of the same panel share a plot.
         out: the image file, whose suffix determines the format.
         most: the maximum number of panels, the most important first; `None` draws all.
+
+    Raises:
+        ValueError: if matplotlib does not support the format.
+        OSError: if the file cannot be written.
     """
     import matplotlib
 
@@ -83,7 +87,9 @@ def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
 
 
 def draw_panel(axis: "Axes", title: str, panel_of_runs: list[Panel | None]) -> None:
-    """Draw one panel for all runs, with a legend if it has several curves.
+    """Draw one panel for all runs, with a legend if the curves have several labels.
+
+    If several curves of a run have the same values, only the first is drawn.
 
     Args:
         axis: the plot to draw into.

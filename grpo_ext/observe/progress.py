@@ -1,4 +1,4 @@
-"""The progress bar of a run: it shows the latest metrics, and evaluations as lines above it."""
+"""Show the latest metrics of a run in its progress bar, or print them if there is no bar."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ class RunProgress(ProgressCallback):
 def main_figures(logs: dict[str, Any]) -> dict[str, float]:
     """Return the main metrics of a log by short name: reward means, then those in `SHORT`.
 
-    Metrics that the log does not have are left out.
+    Metrics that are missing from the log, or are not numbers, are left out.
     """
     names = {}
     for key in logs:

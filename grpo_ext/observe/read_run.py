@@ -56,7 +56,7 @@ def reward_curves(rows: Iterable[Row]) -> dict[str, Series]:
     Returns `{}` if there are no training rows.
 
     Args:
-        rows: the lines of `samples.jsonl`; those of evaluations are skipped.
+        rows: the lines of `samples.jsonl`; lines of evaluations are skipped.
     """
     index = []
     scores = []
@@ -89,7 +89,7 @@ def reward_curves(rows: Iterable[Row]) -> dict[str, Series]:
 
 
 def without_nan(column: pd.Series) -> Values:
-    """Return the values of a column, with `None` in place of those that are not finite."""
+    """Return the values of a column, with `None` for values that are not finite."""
     return column.astype(object).where(np.isfinite(column), None).tolist()
 
 

@@ -18,6 +18,9 @@ def runs_in(path: Path) -> list[Path]:
 
     Links out of the folder are skipped, because the user did not name where they lead. Returns an
     empty list if there are no runs.
+
+    Raises:
+        OSError: if there is no run in the folder itself, and its entries cannot be listed.
     """
     run = run_folder(path)
     if run is not None:
@@ -82,8 +85,8 @@ def unique_names(folders: list[Path]) -> dict[Path, str]:
 def is_running(folder: Path) -> bool:
     """Return whether a run is in progress: its process holds the lock of its folder.
 
-    A folder without a lock file, such as that of a run started from Python, counts as in progress
-    if its metrics were written in the last `QUIET` seconds.
+    If the folder has no lock file, for example because the run was started from Python, the run
+    counts as in progress if its metrics were written in the last `QUIET` seconds.
     """
     try:
         with open_plain(folder / ".lock", folder) as lock:

@@ -17,8 +17,9 @@ DIFFERENCE = ("mean", "low", "high", "verdict")
 def suite_table(folder: Path, faults: list[str]) -> Row:
     """Return the table of a run's public tasks; `{}` if it has none.
 
-    The table contains the tasks and metrics of the first model, and at most `MOST_MODELS` models
-    and `MOST_FIGURES` rows.
+    The table contains the metrics of the first model, for the tasks that the file's
+    `settings.shown` lists or else for all tasks. It has at most `MOST_MODELS` models and
+    `MOST_FIGURES` rows.
 
     Args:
         folder: the folder of the run, which is untrusted.

@@ -25,11 +25,12 @@ def check_recipe(
         overrides: values that replace the file's, as for `load_recipe`.
         num_processes: number of training processes; `None`: as in the accelerate config.
         elsewhere: whether the run will be on another machine. The packages, vLLM server and disk of
-            this one are then not checked, and data that cannot be reached is only noted.
+            this machine are then not checked, and data that cannot be reached is only noted.
         num_samples: number of completions that the model samples to try the rewards on.
 
     Raises:
         FileNotFoundError: if there is no such file.
+        PermissionError: if the file may not be read.
     """
     findings = Findings(elsewhere=elsewhere)
     try:

@@ -3,7 +3,7 @@
 A step samples C completions of at most T tokens and trains on them. A model of P parameters, of
 which Q are trained, needs 2 P operations for each token that is sampled, and 4 P + 2 Q for each
 token that is trained on, or a third more with gradient checkpointing. Both reach only a share of
-the rate of large matrix products. In addition, each of the T tokens in a row takes a fixed time per
+the rate of large matrix products. In addition, each of the T decoding steps takes a fixed time per
 layer, however small the layer is.
 """
 

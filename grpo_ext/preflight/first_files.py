@@ -30,11 +30,14 @@ def write_files(
     """Write the recipe, the files that its reward needs, and README.md.
 
     Args:
-        folder: the folder to write to.
+        folder: the folder to write to, which is created if it does not exist.
         recipe: the text of the recipe.
         proposal: the prompt and the reward.
         rows: the first rows of the data.
         commands: the commands for README.md.
+
+    Raises:
+        OSError: if the folder or a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "recipe.yaml", recipe)
@@ -52,8 +55,8 @@ def reward_file(folder: Path, proposal: Proposal, rows: list[Row]) -> str:
 
     Args:
         folder: the folder in which the file will be saved.
-        proposal: the proposal, whose columns name the one that the reward reads. If it has none,
-            the reward reads the first column that may have the answer.
+        proposal: the proposal. The reward reads the first of its columns, or else the first column
+            that may contain the answer.
         rows: the first rows of the data.
     """
     candidates = [*proposal.columns, *possible_answers(proposal, rows)]
@@ -94,7 +97,8 @@ def describe_columns(proposal: Proposal, rows: list[Row]) -> str:
 def can_be_read(column: str) -> bool:
     """Return whether the starter file's reward can have a parameter that gets this column.
 
-    Python normalizes the names of parameters, so a name that this changes would get no column.
+    Python normalizes parameter names (NFKC), so a name that is not normalized would match no
+    column.
     """
     if len(column) > LONGEST_NAME or not column.isidentifier() or keyword.iskeyword(column):
         return False
@@ -103,7 +107,7 @@ def can_be_read(column: str) -> bool:
 
 
 def in_yaml(recipe: dict[str, Any], proposal: Proposal, lora: bool, measured: bool = False) -> str:
-    """Return the text of a recipe, with comments on the keys that involved a choice.
+    """Return a recipe as YAML, with comments on the keys that involved a choice.
 
     Args:
         recipe: the keys and values.

@@ -167,10 +167,11 @@ def prompt_tokens(recipe: Recipe) -> float | None:
 
 
 def model_size(v: Values, model_config: ModelConfig) -> ModelSize | None:
-    """Return the size of the recipe's model, with its adapter if it has one.
+    """Return the size of the recipe's model, and of the adapter that it trains, if any.
 
-    Return `None` if its config can be neither loaded nor found in `shapes.yaml`, if it is not a
-    language model, or if its folder could block loading or fill the memory.
+    The parameters of the adapter count only as trainable. Return `None` if the model's config can
+    be neither loaded nor found in `shapes.yaml`, if the model is not a language model, or if its
+    folder could block loading or fill the memory.
 
     Raises:
         ValueError: if the model has no layer that the adapter names.
@@ -228,7 +229,7 @@ def known_config(name: str) -> PretrainedConfig | None:
 def local_config(v: Values) -> PretrainedConfig | None:
     """Return the config of a recipe's model, without contacting the hub.
 
-    Return `None` if neither `shapes.yaml` nor this machine has it.
+    Return `None` if the config is neither in `shapes.yaml` nor on this machine.
     """
     name = v["model_name_or_path"]
     try:
@@ -238,9 +239,9 @@ def local_config(v: Values) -> PretrainedConfig | None:
 
 
 def layer_sizes(v: Values) -> ModelSize | None:
-    """Return the dimensions of a recipe's model, without its number of parameters.
+    """Return the dimensions of a recipe's model, with 0 for its numbers of parameters.
 
-    Return `None` if its config is not on this machine, or if it has no attention layers.
+    Return `None` if `local_config` finds no config, or if the model has no attention layers.
     """
     config = local_config(v)
     if config is None:

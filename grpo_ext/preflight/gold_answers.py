@@ -42,7 +42,7 @@ def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings)
 
     It is a problem if most answers are empty, if a reward cannot read most of them or gives most of
     them 0, if most prompts contain their own final answer marked as in a solution, or if most
-    prompts do not list the option whose letter is the answer.
+    prompts do not list the right option.
 
     It is a note if some answers are empty, unreadable or scored 0, if all rows have the same
     answer, if most answers are too long for `exact`, or if prompts contain the answer in another

@@ -13,8 +13,8 @@ KEY = "cast_lm_head_to_fp32"
 def check_head(v: Values, findings: Findings) -> None:
     """Report `cast_lm_head_to_fp32` as a problem if it would make TRL fail at the start.
 
-    With tied embeddings, TRL looks for `model.model.embed_tokens`, which a model with an adapter
-    does not have. Nothing is reported if the config of the model is not on this machine.
+    With tied embeddings, TRL looks for `model.model.embed_tokens`, which models with an adapter and
+    some other models do not have. Nothing is reported if `local_config` finds no config.
     """
     if not v[KEY] or not v["model_name_or_path"]:
         return

@@ -47,11 +47,17 @@ def check_loaded(
 ) -> None:
     """Run all checks of a recipe whose individual values are valid.
 
+    Some checks adapt the recipe to this machine (`Recipe.fit_machine`).
+
     Args:
         recipe: the recipe.
-        findings: contains the problems of the rules; receives the results of the checks.
+        findings: contains the problems of the rules; receives the results of the checks. Its notes
+            and places are replaced by the recipe's.
         num_processes: number of training processes; `None`: as in the accelerate config.
         num_samples: number of completions that the model samples to try the rewards on.
+
+    Raises:
+        OSError: if the model's folder cannot be listed or has too many entries.
     """
     values_agree = findings.sound
     v = recipe.flat
@@ -102,14 +108,17 @@ def lacks_environment_of_rows(recipe: Recipe, findings: Findings) -> bool:
 def check_evaluations(
     v: Values, batch: Batch, rows: int | None, eval_rows: int | None, findings: Findings
 ) -> None:
-    """Record the evaluation batch size, and add a note if evaluations generate more than training.
+    """Record the eval batch size; add a note if evaluations together generate more than training.
+
+    Do nothing with `eval_strategy: no`.
 
     Args:
         v: the values of the recipe.
         batch: its batch sizes.
         rows: the number of training rows; `None` if it is not known.
         eval_rows: the number of held-out rows; `None` if it is not known.
-        findings: receives the note, and the figure "eval_batch" if the size is known.
+        findings: receives the note, and the figure "eval_batch" if the recipe sets the size or the
+            dimensions of the model are known.
     """
     if str(v.eval_strategy) == "no":
         return
@@ -138,11 +147,11 @@ def check_start(
         train_dataset: the training rows; `None` in the launcher, which leaves checking them to the
             training processes.
         rewards: the rewards of the run; used only with `train_dataset`.
-        model_given: whether the run trains a model other than the recipe's, so that the recipe's is
-            not checked.
+        model_given: whether the run trains another model; the recipe's model is then not checked.
 
     Raises:
         RecipeError: if there are problems; it contains all of them.
+        OSError: if the model's folder cannot be listed or has too many entries.
     """
     findings = Findings(places=recipe.places)
     if model_given:
@@ -180,13 +189,14 @@ def check_parts(
 ) -> None:
     """Check the rows, prompts, environment and rewards of a recipe.
 
-    The later checks are skipped if they depend on something that has already failed.
+    The later checks are skipped if they depend on something that has already failed. Environments
+    that the checks open are closed.
 
     Args:
         recipe: the recipe.
         batch: its batch sizes.
         rows: the first `rows_to_read` training rows; empty if they cannot be read.
-        rewards: the rewards that score them.
+        rewards: the rewards of the run.
         findings: receives the problems, notes and figures.
         num_samples: number of completions that the model samples to try the rewards on.
     """
@@ -229,7 +239,7 @@ def check_completions(
         recipe: the recipe.
         rows: the first training rows; at least one.
         tokenizer: the model's tokenizer; `None` if it cannot be loaded.
-        rewards: the rewards that score them.
+        rewards: the rewards of the run.
         findings: receives the problems, notes and figures.
         num_samples: number of completions that the model samples to try the rewards on.
     """
@@ -258,7 +268,7 @@ def check_completions(
 
 
 def check_written(recipe: Recipe, findings: Findings) -> None:
-    """Check that no `user_prompt` contains a line that `grpo-ext init` leaves to the user."""
+    """Check that no `user_prompt` still contains the `TO DO` line that `grpo-ext init` writes."""
     for task, _ in task_options(recipe).values():
         if not isinstance(task, Prompts):
             continue
@@ -312,7 +322,8 @@ def check_schedule(v: Values, findings: Findings) -> None:
 def check_training_arguments(recipe: Recipe, batch: Batch, findings: Findings) -> None:
     """Check that TRL and transformers accept the training arguments.
 
-    They are checked for this machine, or for a CPU if the run will be on another machine.
+    The recipe is first adapted to this machine. If the run will be on another machine, it is not
+    adapted, and the arguments are checked for a CPU.
 
     Args:
         recipe: the recipe.
@@ -357,7 +368,10 @@ def argument_at_fault(
 
 
 def rewards_of(recipe: Recipe, findings: Findings) -> list[Any]:
-    """Build the recipe's rewards; if that fails, report why and return an empty list."""
+    """Build the recipe's rewards; if that fails, report why and return an empty list.
+
+    Invalid weights are not reported again if the recipe's rules have reported them.
+    """
     try:
         return named_rewards_and_weights(recipe)[0]
     except WeightsError as error:

@@ -41,7 +41,7 @@ def check_machine(v: Values, findings: Findings) -> None:
 
 
 def check_processor(v: Values, findings: Findings) -> None:
-    """Add a note on bfloat16 if the run uses an x86 processor without AVX-512, where it is slow."""
+    """Add a note if the run uses bfloat16 on an x86 CPU without AVX-512, where it is slow."""
     import torch
 
     if torch.accelerator.is_available() and not v["use_cpu"]:
@@ -64,8 +64,10 @@ def check_processor(v: Values, findings: Findings) -> None:
 def check_workers(rewards: Sequence[Any], findings: Findings) -> None:
     """Add a note that the memory of reward workers is not limited, unless the system is Linux.
 
+    Do nothing if no reward runs in a worker process, or if the run will be on another machine.
+
     Args:
-        rewards: the rewards of the run, in their guards.
+        rewards: the rewards of the run, wrapped in guards.
         findings: receives the note.
     """
     if findings.elsewhere or sys.platform == "linux":
@@ -155,9 +157,10 @@ def check_reporting(v: Values, findings: Findings) -> None:
 
 
 def check_server(v: Values, findings: Findings) -> None:
-    """Check that the recipe's vLLM server answers, and returns kept tokens if they are needed.
+    """Check that the recipe's vLLM server answers and, if needed, returns the tokens that it kept.
 
-    Do nothing if the recipe uses no vLLM server.
+    The figure "server" receives its address and version. Do nothing if the recipe uses no vLLM
+    server.
     """
     if not v["use_vllm"] or v["vllm_mode"] != "server":
         return
@@ -199,7 +202,10 @@ def returns_kept(line: VllmLine, base: str) -> bool:
 
 
 def check_disk(v: Values, findings: Findings) -> None:
-    """Check that `output_dir` is writable, and record its free space in bytes."""
+    """Check that `output_dir` is writable, and record the free space of its disk in bytes.
+
+    If the folder does not exist yet, its nearest existing parent is checked.
+    """
     output_dir = Path(v["output_dir"] or OUTPUT_DIR).expanduser().absolute()
     existing = output_dir
     while not existing.exists():

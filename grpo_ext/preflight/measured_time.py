@@ -53,10 +53,11 @@ class LoggedTime:
 
 
 def measured_time(recipe: Recipe, plan: Plan) -> RunTime | None:
-    """Return how long the planned run will take, from the log of a run of this recipe.
+    """Estimate how long the planned run will take, from the log of a run of this recipe.
 
     The logged run may be in progress or finished, and may differ in length. Return `None` if
     `output_dir` contains no run of this recipe, or its log has fewer than two lines of training.
+    The recipe is adapted to this machine for the comparison.
     """
     folder = Path(str(recipe.get("output_dir"))).expanduser()
     if not (folder / SAVED).is_file():

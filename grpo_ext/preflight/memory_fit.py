@@ -71,7 +71,7 @@ def with_checkpointing(recipe: Recipe, forecast: Forecast) -> Values:
 
 
 def estimate_on_gpu(recipe: Recipe, forecast: Forecast, gigabytes: float) -> OnGpu | None:
-    """Return what fits into the memory of a GPU; `None` for a model whose size is not known.
+    """Estimate what fits into the memory of a GPU; `None` if the model's size is not known.
 
     Args:
         recipe: the recipe.
@@ -95,15 +95,16 @@ def estimate_on_gpu(recipe: Recipe, forecast: Forecast, gigabytes: float) -> OnG
 
 
 def find_remedies(recipe: Recipe, forecast: Forecast, size: ModelSize, room: int) -> list[Remedy]:
-    """Return the changes that make the run fit: at most one of each kind, or else a combination.
+    """Return changes that each make the run fit, at most one of each kind, or else a combination.
 
-    The list is empty if neither is enough.
+    The kinds are gradient checkpointing, smaller micro-batches and an adapter; a combination may
+    also change `dtype` to bfloat16. The list is empty if no combination is enough.
 
     Args:
         recipe: the recipe.
         forecast: the forecast of the recipe.
         size: the dimensions of the model.
-        room: the bytes that the run may need.
+        room: the memory that the run may fill, in bytes.
     """
     v = with_checkpointing(recipe, forecast)
     adapter = size
@@ -140,7 +141,7 @@ def find_remedies(recipe: Recipe, forecast: Forecast, size: ModelSize, room: int
 
 
 def smaller_micro_batches(v: Values, batch: Batch) -> Iterator[Change]:
-    """Yield changes to smaller micro-batches, the largest first, for the same optimizer steps."""
+    """Yield changes to ever smaller micro-batches that keep the size of optimizer steps."""
     for parts in range(2, batch.per_device_train_batch_size + 1):
         if batch.per_device_train_batch_size % parts:
             continue

@@ -16,7 +16,10 @@ def check_model(v: Values, findings: Findings) -> None:
     """Check the recipe's model, which is a folder or a name on the hub.
 
     A hub that cannot be reached is a problem, or a note if the run will be on another machine.
-    Without a name, nothing is reported. Another `OSError` is raised if a folder cannot be listed.
+    Without a name, nothing is reported.
+
+    Raises:
+        OSError: if the model's folder cannot be listed or has too many entries.
     """
     name = v[KEY]
     if not name:
@@ -37,7 +40,7 @@ def repo_faults(name: str) -> Iterator[str]:
 
     Raises:
         FileNotFoundError: if neither the cache nor the hub has the model.
-        ConnectionError: if the hub cannot be reached.
+        ConnectionError: if the hub cannot be reached or its response is an error.
     """
     from huggingface_hub import constants, try_to_load_from_cache
 

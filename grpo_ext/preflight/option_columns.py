@@ -69,14 +69,14 @@ def is_position(value: object, entries: object) -> bool:
 
 
 def options_in(name: str, rows: list[Row]) -> Options | None:
-    """Return the options in one column of lists or mappings; `None` if it has none.
+    """Return the options in a column of lists or mappings; `None` if it contains none.
 
-    All rows must have their options in the same shape, one of these:
+    All rows must have their options in the same form, one of these:
 
-    - a list of texts, or a mapping with such a list under one of `TEXTS`
+    - a list of at least two strings, or a mapping with such a list under one of `TEXTS`
     - a list of mappings with an option under one of `TEXTS`, equally long in all rows
-    - a mapping with an option under each key, such as a letter; all rows have the same keys, which
-      must be names that a template can contain
+    - a mapping with an option under each key, such as a letter; all rows have the same keys, at
+      least two, which must be names that a template can contain
     """
     values: list[Any] = [row.get(name) for row in rows]
     if all(is_text_list(value) for value in values):
@@ -111,7 +111,10 @@ def is_list_of_mappings(value: object, key: str) -> bool:
 
 
 def listed(column: str, field: str, texts: list[list[str]]) -> Options:
-    """Return the options in a field with a list of strings; add letters unless they have them."""
+    """Return the options of a field that contains a list of strings.
+
+    The template adds letters, unless every option already begins with a letter, as in `A) red`.
+    """
     unlettered = f"{{{field}:lines}}"
     has_letters = all(LETTERED.match(text) for options in texts for text in options)
     template = unlettered if has_letters else f"{{{field}:letters}}"
@@ -138,7 +141,7 @@ def options_of_columns(columns: list[str], rows: list[Row]) -> Options:
 
 
 def lines_of(fields: list[str]) -> tuple[str, str]:
-    """Return two templates with one line per field: with letters (26 at most), and without."""
+    """Return two templates with a line per field: lettered, for the first 26 fields, and plain."""
     lettered = []
     for letter, field in zip(ascii_uppercase, fields, strict=False):
         lettered.append(f"{letter}) {{{field}}}")
@@ -148,9 +151,9 @@ def lines_of(fields: list[str]) -> tuple[str, str]:
 def numbered_columns(prefix: str, names: list[str]) -> list[str]:
     """Return the columns named `prefix` plus a letter from `a` on, or plus a digit from 0 or 1 on.
 
-    An underscore or a space may separate the two. Without a prefix, only capital letters count. The
-    columns are in the order of their letters, up to `j`, or digits. Return an empty list if a
-    letter or a digit is missing in between.
+    Case does not matter, and an underscore or a space may follow the prefix. Without a prefix, only
+    capital letters count. The columns are sorted by letter, up to `j`, or by digit. Return an empty
+    list if one is missing in between, or if there are both letters and digits.
     """
     pattern = re.compile(f"(?i){prefix}[_ ]?([a-j]|[0-9])" if prefix else "([A-J])")
     found = {}

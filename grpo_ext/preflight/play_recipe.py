@@ -51,8 +51,8 @@ class Game:
         """Let the model play an episode of the row, sampled by transformers as in training.
 
         Raises:
-            OSError: if the model is not on this machine.
-            ValueError: if the model has its own `generate`.
+            OSError: if the model is not on this machine, or cannot be loaded.
+            ValueError: if the model has its own `generate`; see also `training_decoding`.
         """
         template_options: Any = self.recipe.training.chat_template_kwargs  # parsed as a mapping
         model = load_model(self.recipe)
@@ -86,7 +86,9 @@ def begin_game(recipe: Recipe, number: int = 1, sample: Row | None = None) -> Ga
             ignored.
 
     Raises:
-        ValueError: if the recipe has no environment, or there is no such row.
+        ValueError: if the recipe has no environment, there is no such row, or for the reasons of
+            `train_rows`, `guarded_rewards` and `beginning`.
+        OSError: if the data or the model's tokenizer cannot be loaded.
     """
     environments = environments_of(recipe.flat)
     if not environments:
@@ -108,7 +110,7 @@ def begin_game(recipe: Recipe, number: int = 1, sample: Row | None = None) -> Ga
 
 
 def generation_config(recipe: Recipe) -> GenerationConfig:
-    """Return the generation config of the recipe's model; an empty one if it has none."""
+    """Return the generation config of the recipe's model; an empty one if none can be loaded."""
     v = recipe.flat
     with suppress(OSError):
         return GenerationConfig.from_pretrained(v["model_name_or_path"], **local_options(v))
@@ -123,7 +125,7 @@ def rows_of(recipe: Recipe, sample: Row | None) -> Rows:
 
 
 def nth_row(rows: Rows, number: int) -> Row:
-    """Return a row by its number, counted from 1; raise `ValueError` if there are fewer."""
+    """Return a row by its number, counted from 1; raise `ValueError` if there is no such row."""
     count = 0
     for row in rows:
         count += 1

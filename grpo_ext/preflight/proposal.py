@@ -34,7 +34,7 @@ class Proposal:
 
 
 def columns_of(prompt: str) -> list[str]:
-    """Return the columns that a prompt, a column or a template, uses.
+    """Return the columns that a prompt uses; the prompt is a column or a template.
 
     Raises:
         ValueError: if the braces of the template do not match.
@@ -96,11 +96,11 @@ def columns_for_function(function: str, proposal: Proposal, rows: Sequence[Row])
 
 
 def possible_answers(proposal: Proposal, rows: Sequence[Row]) -> list[str]:
-    """Return the columns that may have the answers, in the order of the rows.
+    """Return the columns that may contain the answers, in the order of the data.
 
-    They are columns that the prompt does not use, of which most rows have a text or a number that
-    is not an identifier. A prompt with a `TO DO` is about to be changed, so only its first column
-    counts as used.
+    Most rows of such a column have a string or a number that is neither blank nor an identifier.
+    Columns that the prompt uses or that number the rows (`INDICES`) are left out. A prompt with a
+    `TO DO` is about to be changed, so only its first column counts as used.
     """
     prompt = proposal.prompt
     used = columns_of(prompt)

@@ -102,7 +102,7 @@ def choose_reward(
 
 
 def reward_by_names(rows: list[Row], names: list[str]) -> RewardChoice | None:
-    """Return the reward for columns whose names say what they are; `None` if there are none."""
+    """Choose a reward by the usual names of columns, such as `tests`; `None` if there are none."""
     tests = first_of(TESTS, names)
     if tests:
         return reward_for_tests(rows, tests)
@@ -159,9 +159,9 @@ def are_tests(tests: Sequence[object]) -> bool:
 def find_golds(rows: list[Row], names: list[str], gold: str | None = None) -> Golds | None:
     """Return the gold answers of the first column that a rule can judge.
 
-    Only columns with a usual name of answers are considered, and only if more than half of the rows
-    have an answer in them. If no rule can judge any of these columns, return the gold answers of
-    the first one. Return `None` if there is no such column.
+    Only the column `gold` or, without it, columns with a usual name of answers are considered, and
+    only if more than half of the rows have an answer in them. If no rule can judge any of these
+    columns, return the gold answers of the first one. Return `None` if there is no such column.
 
     Args:
         rows: the first rows.
@@ -192,7 +192,7 @@ def find_golds(rows: list[Row], names: list[str], gold: str | None = None) -> Go
 
 
 def reward_for_golds(golds: Golds, options: Options | None) -> RewardChoice:
-    """Choose a reward that can judge these gold answers.
+    """Choose a reward for gold answers; `UNWRITTEN` if no rule can judge them.
 
     Args:
         golds: the gold answers, none of them empty.
@@ -217,7 +217,7 @@ def reward_for_golds(golds: Golds, options: Options | None) -> RewardChoice:
 
 
 def reward_for_texts(golds: Golds) -> RewardChoice:
-    """Return the reward `exact` for short strings; `UNWRITTEN` for long ones and for mappings."""
+    """Return `exact` for short strings, and `UNWRITTEN` for long strings and for mappings."""
     column = golds.column
     if any(is_structured(value) or is_json(value) for value in golds.values):
         reason = f"{column} has mappings, which no rule can judge"
@@ -276,7 +276,7 @@ def is_formula(text: str) -> bool:
 
 
 def most(flags: Iterable[object]) -> bool:
-    """Return whether at least the share `MOST` of `flags`, which must not be empty, is true."""
+    """Return whether at least the share `MOST` of `flags` is true; `flags` must not be empty."""
     return share_of(map(bool, flags)) >= MOST
 
 

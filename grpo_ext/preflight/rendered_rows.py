@@ -30,15 +30,16 @@ def judge_rows(
     """Check that prompts ask a question and have one answer each.
 
     It is a problem if any prompt ends with the assistant's message; nothing else is then checked.
-    It is a problem if most prompts are identifiers, addresses or numbers, contain several system
-    messages, or also belong to a row with a different answer. It is a note if fewer prompts contain
-    several system messages or belong to rows with different answers, if rows with equal prompts
-    differ in other columns that a reward reads, or if neither the prompts nor a reward use a column
-    that looks like part of the question. A column in braces in a system message is also reported.
+    It is a problem if most prompts are identifiers, contain several system messages, or also belong
+    to a row with a different answer. It is a note if fewer prompts contain several system messages
+    or belong to rows with different answers, if rows with equal prompts differ in other columns
+    that a reward reads, or if neither the prompts nor a reward use a column that looks like part of
+    the question. Prompts that are only an address or a number, and columns in braces in a system
+    message, are a problem or a note.
 
     Args:
         rows: the rows, with their prompts and all columns.
-        rewards: the rewards that score them.
+        rewards: the rewards of the run.
         findings: receives the problems and notes.
         episodes: whether prompts start episodes, so that equal prompts are not a fault.
     """
@@ -71,9 +72,9 @@ def prompt_key(findings: Findings) -> str:
 def report_wordless(rows: Sequence[Row], key: str, findings: Findings) -> None:
     """Report if most prompts are only an identifier, an address or a number.
 
-    Addresses and numbers are a problem only in chat messages without a system message. With one,
-    they are not reported. If prompts are plain strings, they are only noted, because the model may
-    have been trained on such texts.
+    An address or a number is a problem in chat messages without a system message, and not reported
+    with a system message. In plain strings it is only noted, because the model may have been
+    trained on such strings.
 
     Args:
         rows: the rows, with their prompts.
@@ -174,7 +175,7 @@ def report_equal_prompts(
 
     Args:
         rows: the rows, with their prompts and all columns.
-        rewards: the rewards that score them.
+        rewards: the rewards of the run.
         columns: the columns that the rewards read.
         unused: columns that contain a part of the question but are in no prompt.
         key: the recipe key that findings refer to.
@@ -326,7 +327,7 @@ def text_of_prompt(prompt: Prompt) -> str:
 
 
 def last_message(prompt: Prompt) -> str:
-    """Return the text of a prompt's last message, or the prompt itself if it is a text."""
+    """Return the text of a prompt's last message, or the prompt itself if it is a string."""
     return prompt if isinstance(prompt, str) else message_text(prompt[-1])
 
 

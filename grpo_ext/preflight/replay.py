@@ -70,7 +70,7 @@ def read_sample(path: Path, number: int) -> Row:
 
     Raises:
         ValueError: if there is no such line, or it contains no episode that can be played again.
-        OSError: if the file cannot be read, or a line before it is too long.
+        OSError: if the file cannot be read, or the line or an earlier one is too long.
     """
     try:
         return row_of(nth_line(path, number), {**SAMPLE, **EPISODE})
@@ -96,7 +96,7 @@ def nth_line(path: Path, number: int) -> bytes:
 
 
 def play_again(episode: Episode, sample: Row) -> None:
-    """Replay the turns of a logged episode token by token, with no more room than was logged.
+    """Replay the turns of a logged episode with the logged tokens, in no more room than was logged.
 
     The episode is cut off if it has not ended after the last logged turn.
 

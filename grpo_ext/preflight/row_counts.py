@@ -1,4 +1,4 @@
-"""Count the rows that a recipe trains on and is evaluated on, reading them as a run does."""
+"""Count the training and evaluation rows of a recipe, reading them as a run does."""
 
 from contextlib import suppress
 from functools import partial

@@ -125,10 +125,10 @@ def try_rewards_on_samples(
 
 
 def rows_of_groups(rows: list[Row], count: int) -> list[int]:
-    """Return the index in `rows` of the row of each group.
+    """Return, for each group, the index of its row in `rows`.
 
     With several tasks, the first row of each task comes before the second row of any. Rows are
-    repeated if there are fewer than groups.
+    repeated if there are more groups than rows.
 
     Args:
         rows: the first rows.
@@ -165,7 +165,7 @@ def load_model(recipe: Recipe) -> PreTrainedModel:
     """Load the recipe's model on its device.
 
     Raises:
-        OSError: if the model is not on this machine.
+        OSError: if the model is not on this machine, or its files cannot be read.
     """
     v = recipe.flat
     name = v[MODEL]

@@ -55,8 +55,8 @@ def check_code(
 def check_isolation(limits: Limits, findings: Findings) -> None:
     """Check isolation by running an empty program, and note how memory is limited.
 
-    With `isolation: none`, only note the risk. If the run will be on another machine, do nothing.
-    If the empty program cannot be started for another reason (`MachineFault`), only note that.
+    With `isolation: none`, only note the risk; otherwise, do nothing if the run will be on another
+    machine. If the program fails for a reason other than isolation (`MachineFault`), only note it.
     """
     if not limits.isolated:
         findings.note(

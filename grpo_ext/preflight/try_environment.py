@@ -131,7 +131,7 @@ def first_episodes(begin: Begin, rows: Sequence[Row]) -> list[Episode]:
 
 
 def named(name: str) -> str:
-    """Return the name with a space before it, or nothing if all rows have the same environment."""
+    """Return an environment's name after a space, or an empty string if it has no name."""
     return f" {name}" if name else ""
 
 
@@ -165,8 +165,8 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
     """Play one episode per text, with the text as each of the model's turns.
 
     It is a problem if a method failed on all its calls, including its calls in `first_episodes`. It
-    is a note if a method failed on some calls, or if slow code runs for one episode at a time. The
-    lengths of the answers show how many turns fit.
+    is a note if a method failed on some calls, or if turns are slow and run one episode at a time.
+    The lengths of the answers are passed to `check_episode_lengths`.
 
     Args:
         begin: the function that starts the episodes.

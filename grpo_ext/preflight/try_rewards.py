@@ -107,8 +107,8 @@ def try_rewards(
         findings: receives the problems and notes.
         begin: the function that starts an episode for each completion, which becomes its first
             turn; `None`: no episodes.
-        max_failure_rate: the share of failures above which training ends,
-            `reward_max_failure_rate`, for a note.
+        max_failure_rate: the `reward_max_failure_rate` above which training ends; a note on
+            failures states it.
 
     Returns:
         `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0], ...}}`, with

@@ -22,7 +22,7 @@ ROWS_OF_CLASS = 3  # mean number of rows with the same answer, from which answer
 
 @dataclass(frozen=True)
 class Addition:
-    """What a prompt needs in addition to the question and its contexts; by default, nothing.
+    """The parts that a prompt needs besides the question and its contexts; by default, none.
 
     Attributes:
         before: a paragraph before the question.
@@ -44,9 +44,9 @@ class Addition:
 def with_whole_prompt(
     proposal: Proposal, rows: list[Row], others: list[str], gold: str | None = None
 ) -> Proposal:
-    """Return the proposal with everything that the question needs added to its prompt.
+    """Return the proposal with a prompt that contains everything the question needs.
 
-    That may be contexts, such as Alpaca's `input`, options, the names of classes, or a test that
+    This may be contexts (such as Alpaca's `input`), options, the names of classes, or a test that
     names the function to write. Whatever is still unclear is added to the proposal's questions for
     the user. If the answers turn out to be numbered classes, the reward becomes `exact`.
 
@@ -87,7 +87,7 @@ def with_whole_prompt(
 def addition_to(
     proposal: Proposal, rows: list[Row], others: list[str], golds: Golds | None
 ) -> Addition:
-    """Return what the prompt needs in addition to the question and its contexts.
+    """Return the parts that the prompt needs besides the question and its contexts.
 
     Args:
         proposal: a proposal with a column of strings as its prompt.
@@ -145,7 +145,7 @@ def addition_of_classes(golds: Golds, rows: list[Row]) -> Addition:
 
 
 def lists_options(rows: list[Row], question: str) -> bool:
-    """Return whether most questions contain the letters of options."""
+    """Return whether most questions contain the letter of a first option, such as `A)`."""
     return most(re.search(r"\bA[).:\]]", str(row.get(question))) for row in rows)
 
 

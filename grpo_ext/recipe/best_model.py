@@ -50,7 +50,7 @@ class EvaluationMetrics:
 
     @property
     def known(self) -> list[str]:
-        """The metrics that evaluations log, except the metrics that rewards log themselves."""
+        """The metrics that evaluations log, except losses and metrics logged by rewards."""
         return self._of_sets(self._known_of_a_set())
 
     def of_a_set(self, metric: str) -> str:
@@ -64,8 +64,7 @@ class EvaluationMetrics:
     def fault(self, metric: str) -> str | None:
         """Return an error message if evaluations do not log `metric`, or else `None`.
 
-        For a name that resembles no known metric, it also returns `None`, because a reward may log
-        it.
+        Also return `None` for a name that resembles no known metric, because a reward may log it.
         """
         name = metric.removesuffix("_se")
         if name in self.known:

@@ -51,14 +51,14 @@ NOT_DETERMINISTIC = {
 
 @dataclass
 class DeterministicOptions:
-    """The recipe key for equal bits; a base of `GRPOExtConfig`.
+    """The recipe key for bitwise equal log-probs; a base of `GRPOExtConfig`.
 
     Args:
         deterministic (`bool`, defaults to `False`): whether the trainer's log-prob of each sampled
-            token equals the sampler's to the last bit, regardless of the batch and layout in which
-            each computes it. The run ends if a log-prob differs. torch uses only deterministic
-            algorithms. It works only on a CPU, with transformers' `generate` and `sdpa` attention;
-            `docs/log-probs.md` lists its other requirements and its cost.
+            token is bitwise equal to the sampler's, whatever the batch and layout. The run ends if
+            one differs. torch uses only deterministic algorithms. This option works only on a CPU,
+            with transformers' `generate` and `sdpa` attention; `docs/log-probs.md` lists its other
+            requirements and its cost.
     """
 
     deterministic: bool = False

@@ -84,7 +84,7 @@ def entries_of(v: Any) -> Mapping[str, Mapping[str, Any] | None] | None:
 def environments_of_tasks(
     tasks: Mapping[str, Mapping[str, Any] | None] | None,
 ) -> dict[str, EnvironmentSpec]:
-    """Return the `environment` of each entry of `tasks` that has one, by the name of the entry."""
+    """Return the environments that entries of `tasks` set, by the name of the entry."""
     environments = {}
     for task, entry in (tasks or {}).items():
         if entry and entry.get("environment") is not None:
@@ -93,7 +93,7 @@ def environments_of_tasks(
 
 
 def all_rules(v: Values) -> Iterator[EpisodeRules | Problem]:
-    """Yield the rules of each environment of a recipe, or a problem if it is invalid."""
+    """Yield the rules of each environment of a recipe, or a problem for an invalid environment."""
     of_tasks = environments_of_tasks(entries_of(v))
     for name, environment in environments_of(v).items():
         key = "environment"
@@ -214,7 +214,7 @@ def episodes_without_a_length(v: Values) -> bool:
 
 
 def environments_of_tasks_that_trl_would_play(v: Values, _: int) -> Iterator[Problem]:
-    """Entries of `tasks` with an environment need the same values as `environment`."""
+    """An entry of `tasks` with an environment needs the values that `environment` needs."""
     if not environments_of_tasks(entries_of(v)):
         return
     for key, fitting in NEEDED.items():

@@ -71,7 +71,7 @@ BOUNDS: tuple[tuple[Any, str], ...] = (
 def hints_of(cls: type) -> dict[str, Any]:
     """Return the type of each field of a dataclass, as narrow as possible.
 
-    Types are replaced by those in `TYPES`, and narrowed by `choices_of` or `BOUNDS`.
+    `TYPES` replaces the types of some fields, and `choices_of` or `BOUNDS` narrow the types.
     """
     hints = typing.get_type_hints(cls, include_extras=True)
     bounds: dict[str, Any] = {}

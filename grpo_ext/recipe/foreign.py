@@ -63,7 +63,7 @@ def entry_of(key: str) -> str | None:
     """Return the name of the entry in `FOREIGN` that a key belongs to; `None` if there is none.
 
     A nested key belongs to the entry of an outer part, such as `critic.*` for all keys in `critic`.
-    Otherwise it belongs to the entry of its longest ending that has one, such as `rollout.n` for
+    Otherwise it belongs to the longest of its endings that is an entry, such as `rollout.n` for
     `actor_rollout_ref.rollout.n`.
     """
     parts = key.split(".")

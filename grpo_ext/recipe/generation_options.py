@@ -41,7 +41,8 @@ def stop_strings_that_are_no_texts(v: Values, _: int) -> Iterator[Problem]:
 def options_that_the_engine_lacks(v: Values, _: int) -> Iterator[Problem]:
     """Options must exist in the engine: transformers ignores others, vLLM refuses them once loaded.
 
-    Nothing is checked if the trainer was given a sampler or a `rollout_func`.
+    With transformers, `eos_token_id` is also refused. Nothing is checked if the trainer was given a
+    sampler or a `rollout_func`.
     """
     options = dict(v.generation_kwargs or {})
     if not options or v.get(OWN_GENERATION):

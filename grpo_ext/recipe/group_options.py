@@ -136,7 +136,7 @@ def reward_that_cannot_break_ties(v: Values, _: int) -> Iterator[Problem]:
 
 
 def tie_break_fault(name: str, weights: Mapping[str, float], outcome: str) -> str | None:
-    """Return why a reward cannot break ties, or `None` if it can.
+    """Return an error message if a reward cannot break ties, or `None` if it can.
 
     Args:
         name: the value of `tie_break_reward`.

@@ -1,7 +1,7 @@
 """The keys of each kind of recipe, as dataclasses that list the fields.
 
 If the fields of the installed TRL are known, nothing here imports TRL. Otherwise, the dataclasses
-are those that a run builds.
+that a run builds are used.
 """
 
 from collections.abc import Container

@@ -162,7 +162,8 @@ def load_recipe(
     Raises:
         RecipeError: if anything is wrong. It lists every unknown key, wrong type, value out of
             range and impossible batch size, each with its place and what to write instead.
-        FileNotFoundError: if the file does not exist.
+        FileNotFoundError: if the file does not exist or is a folder.
+        OSError: if the file cannot be opened.
     """
     settings = read_settings(path, overrides)
     preset, _ = settings.get("preset", (None, None))

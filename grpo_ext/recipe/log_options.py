@@ -1,4 +1,4 @@
-"""Options for `samples.jsonl`, the completions that a run writes down."""
+"""Options for `samples.jsonl`, in which a run logs its completions."""
 
 from dataclasses import dataclass
 

@@ -54,7 +54,7 @@ def trained_bytes(size: ModelSize, v: Values) -> int:
 
 
 def optimizer_bytes(size: ModelSize, v: Values, deepspeed: bool) -> int:
-    """Return the size of optimizer state per trained weight, in bytes; 0 for unknown optimizers.
+    """Return the optimizer state per trained weight, in bytes; 0 for an unknown optimizer.
 
     Under DeepSpeed with mixed precision, it includes AdamW's float32 copy of the weight.
     """
@@ -87,7 +87,7 @@ def cache_bytes(size: ModelSize) -> int:
 
 
 def activation_bytes(size: ModelSize, v: Values, batch: Batch, length: int) -> int:
-    """Return the size of a micro-batch's 16-bit activations for `length` tokens per row, in bytes.
+    """Return the size of a micro-batch's 16-bit activations for rows of `length` tokens, in bytes.
 
     `gradient_checkpointing: null` counts as false.
     """
@@ -99,7 +99,7 @@ def activation_bytes(size: ModelSize, v: Values, batch: Batch, length: int) -> i
 
 
 def sampling_bytes(size: ModelSize, v: Values, batch: Batch, length: int) -> int:
-    """Return the size of a process's cache for sampling `length` tokens per row, in bytes.
+    """Return the size of a process's cache for sampling rows of `length` tokens, in bytes.
 
     The result is 0 if vLLM samples.
     """
@@ -142,7 +142,7 @@ def longest_that_fits(
 ) -> int:
     """Estimate the longest completion, in tokens, that fits into `room` bytes of a GPU.
 
-    The batch sizes and the gradient checkpointing are those of the arguments. Without vLLM, the
+    The batch sizes and the gradient checkpointing are taken from the arguments. Without vLLM, the
     estimate includes a cache for all completions of a process. Return 0 if the model does not fit.
 
     Args:

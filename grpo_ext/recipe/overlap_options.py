@@ -145,7 +145,7 @@ def truncates(v: Values) -> bool:
 
 
 def has_top_k(v: Values) -> bool:
-    """Return whether `top_k` limits the tokens; False if it is not a number."""
+    """Return whether `top_k` limits the tokens; False if it is not an integer."""
     top_k = sampling_of(v)["top_k"]
     return isinstance(top_k, int) and top_k > 0
 

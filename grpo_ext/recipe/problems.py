@@ -70,7 +70,7 @@ class Findings:
         self.notes.append(Problem(str(message), key).placed(self.places))
 
     def absent(self, message: object, key: str | None = None) -> None:
-        """Report what this machine lacks: as a problem, or as a note if the run is elsewhere."""
+        """Report what this machine lacks: a problem, or a note if the run will be elsewhere."""
         (self.note if self.elsewhere else self.problem)(message, key)
 
     def refuse(self) -> None:
@@ -82,7 +82,7 @@ class Findings:
         """Return plain data for JSON.
 
         It has the form `{"sound": true, "problems": [{"message", "key", "place"}], "notes": [...],
-        ...}`, where the remaining keys are those of `figures`.
+        ...}`, where the remaining keys come from `figures`.
         """
         return {
             "sound": self.sound,

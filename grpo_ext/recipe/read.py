@@ -27,7 +27,8 @@ def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
     """Return the settings of the file, with the overrides taking precedence.
 
     Raises:
-        FileNotFoundError: if there is no such file or recipe.
+        FileNotFoundError: if there is no such file or recipe, or it is a folder.
+        OSError: if the file cannot be opened.
         RecipeError: if the file is not flat YAML or sets a key twice, or a word belongs to no key.
     """
     settings: Settings = {}
@@ -46,15 +47,17 @@ def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
 
 
 def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
-    """Return each key of a recipe with its value and its place (`file:line`); empty if it has none.
+    """Return the value and place (`file:line`) of each key of a recipe; empty for an empty file.
 
     Args:
         path: the file or the name of a recipe.
         within: the folder that the file must be in, as for `open_plain`; `None`: any folder.
 
     Raises:
-        FileNotFoundError: if there is no such recipe.
-        RecipeError: if it is not flat YAML, sets a key twice, is too large, or may not be opened.
+        FileNotFoundError: if there is no such recipe, or it is a folder.
+        OSError: if the file cannot be opened.
+        RecipeError: if it is not flat YAML, sets a key twice, is too large, is not a regular file,
+            or is outside `within`.
     """
     path = recipe_path(path)
     try:
@@ -135,6 +138,8 @@ class Word(str):
 def parse_words(words: list[str]) -> dict[str, Word]:
     """Parse words into settings: `--key value`, `--key=value` or a bare `--flag` (true).
 
+    Hyphens in a key become underscores.
+
     Raises:
         RecipeError: if a word belongs to no key.
     """
@@ -154,7 +159,7 @@ def parse_words(words: list[str]) -> dict[str, Word]:
 
 
 def _stray(word: str, left: list[str], key: str | None, settings: dict[str, Word]) -> str:
-    """Return the message for a stray word after `key`; `left` has the next words, reversed."""
+    """Return the message for a stray word after `key`; `left` contains the next words, reversed."""
     message = f"expected `--key value`, got {word!r}."
     if key is None:
         return message
@@ -167,7 +172,11 @@ def _stray(word: str, left: list[str], key: str | None, settings: dict[str, Word
 
 
 def split_config(words: list[str]) -> tuple[str | None, list[str]]:
-    """Return the recipe that `--config` names (`None` if it is missing), and all other words."""
+    """Return the recipe that `--config` names (`None` if it is missing), and all other words.
+
+    Raises:
+        SystemExit: if `--config` has no value.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
     options, remaining = parser.parse_known_args(words)

@@ -24,11 +24,11 @@ class RewardOptions:
         reward_workers (`int`, defaults to 1): the number of worker processes per rank for rewards
             that need much CPU time; `accuracy` starts them at the first formula. 0: the training
             process computes everything, and nothing limits memory.
-        reward_timeout (`float`, defaults to 5.0): the time limit in seconds per row. A call with a
-            batch may take this long times its number of rows. If it takes longer, the rows are
-            scored one at a time, each under this limit, and a row that exceeds it is not scored. An
-            async reward is not tried again: none of its batch is scored. In the training process
-            only Python code can be interrupted.
+        reward_timeout (`float`, defaults to 5.0): the time limit in seconds per row. The limit of a
+            call with a batch is this value times the number of rows. If it takes longer, the rows
+            are scored one at a time, each under this limit, and a row that exceeds it is not
+            scored. An async reward is not tried again: none of its batch is scored. In the training
+            process only Python code can be interrupted.
     """
 
     reward_max_failure_rate: Share = 0.5

@@ -1,4 +1,4 @@
-"""The keys that select the rows a run trains on and the rows it is evaluated on."""
+"""The keys that select training rows and evaluation rows."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The kinds of rules that a recipe must pass, and the notes on it.
+"""The kinds of rules for the problems of a recipe, and for the notes on it.
 
 A rule reads the `Values` of a recipe and yields its problems. Any function with that signature is a
 rule; the classes here are for rules that need only a predicate or a table.
@@ -43,7 +43,7 @@ STEP_NORMALIZATION = {"loss_normalization": ("step",)}
 
 @dataclass(frozen=True)
 class Dependency:
-    """A rule: unless its value is in `free`, an option needs certain values of other options."""
+    """A rule: an option needs certain values of other options, unless its value is in `free`."""
 
     key: str
     free: tuple[Any, ...]  #: values that need nothing
@@ -66,7 +66,7 @@ def in_yaml(value: object) -> str:
 
 @dataclass(frozen=True)
 class Idle:
-    """A rule that notes options that are set, but have no effect unless another option is set.
+    """A rule that notes options that are set, but have no effect without another option.
 
     Options that are off (`false`, 0, empty) are not noted.
     """

@@ -1,4 +1,4 @@
-"""Check the values of a recipe against the rules between them.
+"""Check the values of a recipe against rules that relate them to each other.
 
 A rule is a short function of the values and the number of processes that yields problems. Rules
 need neither a GPU nor the data.

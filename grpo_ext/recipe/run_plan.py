@@ -1,6 +1,6 @@
 """Plan a run before it starts: prompts, completions, steps, checkpoints and evaluations.
 
-The arithmetic is that of TRL's `RepeatSampler`, transformers' loop
+The arithmetic follows TRL's `RepeatSampler`, transformers' loop
 (`Trainer.set_initial_training_values`, `DefaultFlowCallback`) and accelerate's data loader; a test
 compares it with training runs.
 """
@@ -75,7 +75,7 @@ class Plan:
 
     @property
     def token_budget(self) -> int | None:
-        """The most tokens that the run may sample; `None` if completions have no limit."""
+        """The maximum number of tokens sampled in training; `None` if there is no limit."""
         return (
             None
             if self.max_completion_length is None

@@ -1,8 +1,8 @@
 """The dataclasses whose fields are recipe keys.
 
-A key keeps TRL's name and meaning wherever TRL has one. `GRPOExtConfig` has the trainer's
+Options of TRL have the same name and meaning as in TRL. `GRPOExtConfig` contains the trainer's
 arguments: TRL's `GRPOConfig` with additional fields, which `preset: trl` switches off. `RunConfig`
-has the other keys of the command. The fields of the task (see `grpo_ext.tasks`) and of TRL's
+contains the other keys of the command. The fields of the task (see `grpo_ext.tasks`) and of TRL's
 `ModelConfig` are also recipe keys.
 """
 
@@ -30,8 +30,8 @@ CHECKPOINTING_KEYS = tuple(
 class GRPOExtConfig(TrainerOptions, GRPOConfig):
     """TRL's `GRPOConfig` with the options of this package.
 
-    Every argument of `GRPOConfig` has its usual meaning. A run of `GRPOExtTrainer` equals one of
-    `GRPOTrainer` bit for bit with `loss_normalization="micro_batch"`, `logprob_policy="trl"`,
+    Every argument of `GRPOConfig` has its usual meaning. A run of `GRPOExtTrainer` is bitwise equal
+    to a run of `GRPOTrainer` with `loss_normalization="micro_batch"`, `logprob_policy="trl"`,
     `fast_generate=False`, `disable_dropout=False`, and the other added options at their defaults.
     A run with evaluations also needs `per_device_eval_batch_size=8`, and a run with vLLM needs
     `vllm_importance_sampling_mode="sequence_mask"`.

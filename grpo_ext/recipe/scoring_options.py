@@ -29,10 +29,11 @@ class ScoringOptions:
             of them, as in the papers' formulas; the run warns once, and logs the difference from
             the sampling policy as `sampling/logp_difference` and `sampling/ratio`. `"trl"`: with
             the temperature only.
-        residual_in_fp32 (`bool`, *optional*): whether a model whose weights are in a half type adds
-            up the results of its layers in float32, both when transformers samples and in scoring,
-            which halves the distance between the two. Products remain in the half type. `None`: on
-            a CPU, if the model supports it. Megatron-LM calls it `fp32_residual_connection`.
+        residual_in_fp32 (`bool`, *optional*): whether a model with weights in a half type sums the
+            results of its layers in float32, both when transformers samples and in scoring. This
+            halves the difference between the log-probs of sampler and trainer. Products remain in
+            the half type. `None`: on a CPU, if the model supports it. Megatron-LM calls it
+            `fp32_residual_connection`.
         attention_in_fp32 (`bool`, *optional*): whether a model that multiplies in a half type
             computes its attention in float32, both when transformers samples and in scoring; on a
             CPU in float64, so that the order of its sums does not change the results. It needs

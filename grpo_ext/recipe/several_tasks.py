@@ -130,7 +130,7 @@ def reward_specs(tasks: Mapping[str, TaskOfSeveral]) -> list[Spec]:
     """Return the rewards of all tasks as specs with the key `tasks`, in order of appearance.
 
     A reward that several tasks list with the same weight and options becomes one spec for these
-    tasks. If specs have the same metric but differ in anything else, each one without a label gets
+    tasks. If specs have the same metric but differ in anything else, each spec without a label gets
     the label `TASK_METRIC`, made of its first task and the metric.
     """
     specs: list[Spec] = []

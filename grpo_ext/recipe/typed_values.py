@@ -27,9 +27,10 @@ class Unsound(Exception):
 class Values(dict[str, Any], Fields):
     """The values that a recipe sets, with the `defaults` of its fields for all other keys.
 
-    Iteration yields only the keys that are set. Reading a key in `unsound`, whose value was refused
-    or is unknown, raises `Unsound`, which ends the rule. Reading a key that is not a field raises
-    `KeyError`, so that a rule with a misspelled key fails instead of never firing.
+    Iteration, `in` and `get` see only the keys that are set. Reading a key in `unsound`, whose
+    value was refused or is unknown, raises `Unsound`, which ends the rule. Reading a key that is
+    not a field raises `KeyError`, so that a rule with a misspelled key fails instead of never
+    firing.
     """
 
     def __init__(

@@ -48,8 +48,8 @@ def convert(key: str, value: Any, hint: object) -> Any:
     in place of a list of one value. False becomes `no` or `off` if that is one of the choices.
 
     Raises:
-        ValueError: if the value does not fit the type, its choices or its bounds. The message is a
-            complete sentence.
+        ValueError: if the value does not fit the type, its choices or its bounds, or is not finite.
+            The message is a complete sentence.
     """
     if isinstance(value, Word):
         value = _from_word(value, hint)
@@ -124,8 +124,9 @@ def _takes_mapping(hint: object) -> bool:
 def _from_word(word: Word, hint: object) -> Any:
     """Parse a word from the command line as a value of type `hint`.
 
-    For string fields, the word is unchanged. For other fields, and for mappings in braces, it is
-    parsed as YAML; a word that is not YAML remains a string.
+    A word for a string field, or one of the field's choices, remains a string, except `null` and
+    `None` if the field is optional. Any other word is parsed as YAML, mappings in braces first as
+    JSON, and `None` as null. A word that is not YAML remains a string.
     """
     kinds = typing.get_args(hint) or (hint,)
     mapping = word.startswith("{") and _takes_mapping(hint)

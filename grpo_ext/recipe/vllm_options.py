@@ -1,4 +1,4 @@
-"""Options for vLLM that TRL does not have."""
+"""Options for vLLM beyond those that TRL has, and the rules for all vLLM options."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ def vllm_rank(r: int) -> int | None:
 
 
 def counts_that_the_trainer_sets(v: Values, _: int) -> Iterator[Problem]:
-    """Refuse `n` and `logprobs`: vLLM would list the likeliest token first, not the sampled one."""
+    """Refuse `n` and `logprobs` in `generation_kwargs` with vLLM, because the trainer sets them."""
     if not v.use_vllm:
         return
     for key in sorted({"n", "logprobs"} & set(v.generation_kwargs or ())):
@@ -111,7 +111,7 @@ def context_without_a_prompt(v: Values) -> object:
 
 
 def server_address_with_a_password(v: Values, _: int) -> Iterator[Problem]:
-    """A server's address must not contain credentials, which saved recipes would show."""
+    """Refuse an invalid server URL, and credentials in the URL or the host."""
     if v.vllm_server_base_url:
         try:
             check_server_url(v.vllm_server_base_url)

@@ -154,6 +154,6 @@ def load_experiment(name: str) -> Experiment:
         name: one of `EXPERIMENTS`.
 
     Raises:
-        ValueError: if the experiment's file is invalid.
+        ValueError: if a key or value in the experiment's file is invalid.
     """
     return Experiment.model_validate(data_yaml("grpo_ext.reproduce", f"{name}.yaml"))

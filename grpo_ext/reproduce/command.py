@@ -78,8 +78,9 @@ def reproduce(
         only_plan: whether to only print what would run, and return an empty list.
 
     Raises:
-        ValueError: if another process uses `folder`, or the folder of a run has unrelated files.
-        OSError: if `folder` cannot be created or locked.
+        ValueError: if `config` is not a valid recipe (`RecipeError`), another process uses
+            `folder`, or the folder of a run has unrelated files.
+        OSError: if `config` cannot be read, or `folder` cannot be created, locked or written.
         SystemExit: if a signal stopped this process or a run; see `execute`.
     """
     matrices = []

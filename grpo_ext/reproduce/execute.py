@@ -52,7 +52,8 @@ def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[
         The jobs that failed, and those that needed them.
 
     Raises:
-        ValueError: if the folder of a job has files that this command did not write.
+        ValueError: if the folder of a job has files that this command did not write or, with
+            `by_launcher`, if a recipe or its accelerate config is invalid.
         SystemExit: if SIGTERM stopped this process or, with `by_launcher`, a signal stopped a job.
     """
     waiting = [job for job in jobs if not job.is_done]
@@ -156,7 +157,7 @@ def stop(number: int, frame: FrameType | None) -> None:
 
 
 def begin_process(job: Job) -> ForkServerProcess:
-    """Start a job in a new process, forked from one that has already loaded torch and TRL."""
+    """Start a job in a new process, forked from a process that has already loaded torch and TRL."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["grpo_ext.reproduce.preloaded"])
     log = job.folder / LOG
@@ -217,7 +218,7 @@ class Progress:
     Args:
         jobs: all jobs.
         unfinished: the jobs that are not done yet.
-        processes: the number of jobs at the same time.
+        processes: the number of jobs that run in parallel.
     """
 
     def __init__(
@@ -234,7 +235,7 @@ class Progress:
         self.predicted = 0.0  # seconds that were predicted for the finished jobs
 
     def print_end(self, job: Job, failed: bool) -> None:
-        """Print that a job has ended, and the time left; or that it failed, and where to look."""
+        """Count a finished job, and print the time left or, if it failed, where its error is."""
         self.unfinished.remove(job)
         seconds = float(job.state.get("seconds") or 0.0)
         self.finished += 1

@@ -39,7 +39,7 @@ class Outcome:
 
 
 class Logs:
-    """Reads the logs of runs, each of them only once."""
+    """A cache of the logs of runs, by folder."""
 
     def __init__(self) -> None:
         self._by_folder: dict[Path, RunData] = {}
@@ -53,7 +53,8 @@ class Logs:
 def obstacle(matrix: Matrix, claim: Claim) -> str:
     """Return why a claim cannot be measured at all; an empty string if it can.
 
-    The claim's runs need not exist yet.
+    The claim's runs need not exist yet. Raises `RecipeError` or `OSError` if `matrix.config` itself
+    cannot be loaded.
     """
     if not is_met(matrix, claim.needs):
         return claim.why
@@ -152,7 +153,7 @@ def undecided(expected: Range, estimate: Estimate) -> str:
 
 
 def interval_of(estimate: Estimate) -> str:
-    """Return the bounds of an interval as text, or an empty string if there is no interval."""
+    """Format an interval as `[low, high]`; return `""` if there is none."""
     if estimate.low is None or estimate.high is None:
         return ""
     return f"[{estimate.low:.3g}, {estimate.high:.3g}]"

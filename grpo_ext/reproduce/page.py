@@ -34,7 +34,7 @@ POLICY = (
 
 
 def as_figure(estimate: Estimate | None) -> str:
-    """Return an estimate and its standard error as text; an empty string if there is none."""
+    """Format an estimate with its standard error, if that is known and not 0; `""` for `None`."""
     if estimate is None:
         return ""
     if not estimate.error:
@@ -43,7 +43,7 @@ def as_figure(estimate: Estimate | None) -> str:
 
 
 def print_table(outcomes: list[Outcome]) -> None:
-    """Print a table for each experiment, and below them the reasons for verdicts that have one."""
+    """Print a table for each experiment, then the reason for each verdict that has one."""
     from rich import print
     from rich.markup import escape
 
@@ -155,7 +155,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def picture_of(outcome: Outcome) -> str:
-    """Return the plot of a claim as a PNG in base64; an empty string if there is none to draw."""
+    """Return the plot of a claim as a PNG in base64; an empty string if nothing is to be drawn."""
     claim = outcome.claim
     if not outcome.runs or not (claim.curves or claim.map):
         return ""

@@ -169,7 +169,7 @@ class Matrix:
         return job
 
     def settings(self, name: str, seed: int) -> dict[str, Any]:
-        """Return the recipe keys that a run sets, with each `{times: F}` multiplied out."""
+        """Return the settings of a run; `{times: F}` becomes F times the value in the recipe."""
         run = self.experiment.runs[name]
         settings: dict[str, Any] = {}
         if self.config is None:
@@ -190,7 +190,7 @@ class Matrix:
         return settings
 
     def predicted(self, name: str) -> float | None:
-        """Return the predicted seconds that a tiny run takes on an idle core; `None` for others."""
+        """Return the predicted seconds of a tiny run on an idle core; `None` if `config` is set."""
         if self.config is not None:
             return None
         run = self.experiment.runs[name]

@@ -24,8 +24,7 @@ UNTIDY = 0.5  # share of the demonstrations with a tag omitted, doubled or mispl
 def untidy_tags(demonstrations: Demonstrations) -> Demonstrations:
     """Wrap a function so that a share `UNTIDY` of its demonstrations has a faulty tag.
 
-    A demonstration that lacks one of the tags is left unchanged. This leaves the format for GRPO to
-    teach.
+    A demonstration that lacks one of the tags is left unchanged. GRPO must then teach the format.
     """
 
     def with_faults(task: Task, count: int, *, seed: int = 0) -> Iterator[Demonstration]:
@@ -82,7 +81,7 @@ def make_start(
 
     Args:
         start: the description of the model.
-        recipe: the experiment's recipe, whose task the demonstrations belong to.
+        recipe: the experiment's recipe, with the task of the demonstrations.
         folder: the folder of the job; the model is saved at `model_of(start, folder)`.
         seed: the seed of the weights, the demonstrations and the training.
 

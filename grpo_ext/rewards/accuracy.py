@@ -70,10 +70,10 @@ def accuracy(
     None if the gold answer cannot be read.
 
     The answer is read after the thoughts: from the last `<answer>` block, else from the last
-    `\\boxed{}`, else from the text after `####` or "answer is"; otherwise it is the last formula or
-    number. docs/rewards.md says which answers are equal. The choices and the unit that a question
-    asks for are read from the prompt, and an answer that only restates the question's formula
-    earns 0.
+    `\\boxed{}`, else from the text after `####` or "answer is"; otherwise it is the last formula,
+    number, choice or answer in words. docs/rewards.md says which answers are equal. The choices and
+    the unit that a question asks for are read from the prompt, and an answer that only restates the
+    question's formula earns 0.
 
     Args:
         solution: the gold answer: after `####`, in `\\boxed{}`, or on its own.
@@ -92,7 +92,7 @@ def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
     Args:
         completion: the text of the completion.
         solution: the gold answer, or a text that contains it; `None` cannot be read.
-        prompt: a string or a list of messages; without it, nothing is known about the question.
+        prompt: a string or a list of messages; `None` if the question is unknown.
     """
     gold = None if solution is None else gold_answer(str(solution))
     if gold is None:
@@ -158,8 +158,8 @@ def is_comparable(gold: str) -> bool:
 def gold_answer(solution: str) -> str | None:
     """Return the gold answer in plain notation.
 
-    Return `None` if the solution clearly has none: if the text found is too long, has no letter or
-    digit, or is prose.
+    Return `None` if the solution clearly has none: if the text found is too long, contains no
+    letter or digit, or is prose.
     """
     _, sign, behind = solution.rpartition("####")
     marked = last_answer(solution) or boxed(solution)

@@ -46,7 +46,7 @@ def is_sum(side: str) -> bool:
 
 
 def is_reduced(formula: str) -> bool:
-    """Return whether a formula has no reducible fraction or square root.
+    """Return True if a formula contains no reducible fraction or square root.
 
     15/40, 4x/6 and the roots of 18 and 9 * 8 are reducible. So is a formula with the same root
     twice, or with the same letter in the numerator and denominator of a fraction.
@@ -64,7 +64,7 @@ def is_reduced(formula: str) -> bool:
 
 
 def is_expanded(formula: str) -> bool:
-    """Return whether no brackets in a formula enclose a sum."""
+    """Return True if no brackets in a formula enclose a sum."""
     return _SUM_IN_BRACKETS.search(formula) is None
 
 
@@ -103,7 +103,7 @@ def is_product_of_primes(formula: str) -> bool:
 
 
 def is_prime(text: str) -> bool:
-    """Return whether a text is a prime number of at most nine digits."""
+    """Return whether a string is a prime number of at most nine digits."""
     if not _COEFFICIENT.fullmatch(text) or int(text) < 2:
         return False
     return all(int(text) % divisor for divisor in range(2, math.isqrt(int(text)) + 1))

@@ -1,8 +1,8 @@
 """Rewards for answers of one kind: a text, a choice, a number, a pattern, JSON.
 
-Except for `regex`, the answer is the last `<answer>` block, or else the whole completion without
-its thoughts, cut to 100,000 characters. Choices and numbers are read from its last 5,000
-characters. For mathematics, use `accuracy`.
+Except for `regex`, the answer is the last `<answer>` block, or, if it is missing or empty, the
+whole completion without its thoughts; it is cut to 100,000 characters. Choices and numbers are read
+from its last 5,000 characters. For mathematics, use `accuracy`.
 """
 
 import json
@@ -32,7 +32,7 @@ _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 def answer_of(completion: str) -> str:
     """Return the answer in a completion, stripped of white space and cut to `MAX_TEXT`.
 
-    Without an `<answer>` block, everything but the thoughts is the answer.
+    If there is no `<answer>` block or it is empty, everything but the thoughts is the answer.
     """
     text = without_thoughts(completion)
     return (last_answer(text) or text).strip()[:MAX_TEXT]
@@ -118,12 +118,12 @@ def number(
 ) -> list[float | None]:
     """1 if the answer's last number is close to the solution's, else 0.
 
-    None if the solution has no number.
+    None if the solution contains no number.
 
     Args:
         solution: a number, or a text with one, such as `1,200` or `$3.50`.
-        tolerance: the accepted difference, as a fraction of the solution: 0.01 accepts one percent
-            more or less. If the solution is 0, it is absolute.
+        tolerance: the accepted difference, as a fraction of the larger of the two numbers: 0.01
+            accepts about one percent more or less. If the solution is 0, it is absolute.
     """
     golds = [value_of(str(gold)) for gold in solution]
     return [

@@ -34,7 +34,7 @@ def without_blocks(text: str) -> str:
 def lone_end(text: str) -> int:
     """Return the position after the last `</think>`; 0 if there is none.
 
-    `text` must have no `<think>` blocks left.
+    `text` must contain no `<think>` blocks.
     """
     start = text.rfind(THINK_END)
     if start < 0:

@@ -36,10 +36,11 @@ _LONE_WORD = re.compile(r"[\s*().]*([A-Za-z]{1,30})[\s*().]*")
 
 
 def with_plain_bold(text: str) -> str:
-    """Write LaTeX's bold words as `**words**`, and remove a remark in brackets from the end.
+    """Write LaTeX's bold words as `**words**`, and remove an explanation in brackets from the end.
 
-    For example, return `So it is **Na**.` for `So it is \\textbf{Na} (from the Latin natrium).` A
-    remark with a word of denial, doubt or comparison is kept.
+    For example, return `So it is **Na**.` for `So it is \\textbf{Na} (from the Latin natrium).` An
+    explanation begins with a word such as `from` or `because`. It is not removed if it contains a
+    word of denial, doubt or comparison.
     """
     text = _BOLD_IN_LATEX.sub(r"**\1**", text)
     remark = _REMARK_AT_END.search(text)
@@ -71,7 +72,7 @@ def bold_words(sentence: str) -> str | None:
     """Return the only bold words of a sentence.
 
     They must begin the sentence, or a reason must follow, as in `It is **green**, since two of five
-    sections are.` Return `None` otherwise, or if the sentence has a word of denial, doubt or
+    sections are.` Return `None` otherwise, or if the sentence contains a word of denial, doubt or
     comparison.
     """
     bold = _BOLD_WORDS.findall(sentence)
@@ -89,12 +90,12 @@ def may_answer(sentence: str, words: frozenset[str]) -> bool:
 
 
 def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str | None:
-    """Return the name that answers the question: Chloe in `Therefore, Chloe is the shortest.`
+    """Return the name that answers the question: Chloe in `Therefore, Chloe is the shortest`.
 
     The name is the subject of the sentence or ends it, as in `The capital of Australia is
     Canberra.` Return `None` if there is no such name, if the sentence shares no word with the
-    question or has a word of denial, doubt or comparison, or if the sentence has several names from
-    the question and this is one of them.
+    question, if it contains a word of denial, doubt or comparison, or if the name is one of several
+    names of the question in the sentence.
 
     Args:
         sentence: the last sentence of the completion.
@@ -114,15 +115,16 @@ def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str |
 
 
 def named_choice(text: str, choices: Sequence[str], words: frozenset[str]) -> str | None:
-    """Return the only choice that the last sentence names: `The capital of Canada is Ottawa.`
+    """Return the only choice that the last sentence names: `The capital of Canada is Ottawa`.
 
     Return `None` if the sentence names no choice or several, if it neither begins nor ends with the
-    choice, if it shares no word with the question, or if it has a word of denial, doubt or
+    choice, if it shares no word with the question, or if it contains a word of denial, doubt or
     comparison.
 
     Args:
         text: the text of the completion.
-        choices: the contents of the question's choices; only words and names are looked for.
+        choices: the contents of the question's choices; choices other than words and names are
+            ignored.
         words: the stems of the words of the question's request.
     """
     sentence = last_sentence(text).replace("**", "")

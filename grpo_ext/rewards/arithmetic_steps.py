@@ -106,7 +106,7 @@ class Step(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        """Whether both sides have the same value; `False` if the expression divides by zero."""
+        """True if both sides have the same value; `False` if one of them divides by zero."""
         return self.value is not None and self.value == self.written
 
     @property
@@ -276,9 +276,10 @@ def is_small_numeral(character: str) -> bool:
 def step_between(left: Side, right: Side, link: str) -> Step | None:
     """Return the step that two sides make; `None` if there is none.
 
-    Both sides must be expressions, at least one must have an operator, and they must differ. Before
-    an arrow there must be an operator, and after it a number. Text that does not belong to the
-    step, such as trailing operators, is first removed from the sides.
+    Both sides must be expressions, at least one must contain an operator, and they must differ. The
+    side before an arrow must contain an operator, and the side after it must begin with a number.
+    Text that does not belong to the step, such as trailing operators, is first removed from the
+    sides.
 
     Args:
         left: the side before the link.

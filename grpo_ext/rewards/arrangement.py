@@ -1,4 +1,4 @@
-r"""Parse from a question how answers are arranged, and bring answers into that arrangement.
+r"""Recognize the arrangement of answers that a question requires, and convert answers to it.
 
 An arrangement is an interval or a tuple, an order, or subscripts.
 """
@@ -76,9 +76,9 @@ def indexed_symbols(text: str) -> frozenset[str]:
 
 
 def is_list_for_interval(arrangement: str | None, gold: str, answer: str) -> bool:
-    """Return whether one answer is an interval and the other a list of its two ends.
+    """Return whether one answer is an interval and the other a list, such as its two ends.
 
-    `arrangement` is the result of `arrangement_of` for the question.
+    `arrangement` is the result of `arrangement_of` for the question. The values are not compared.
 
     `[0, 2]`, `[0, 2)` and `(0, \\infty)` are intervals unless the question asks for a tuple. `(0,
     2)` is a point unless the question asks for an interval. Either form is an interval if the list

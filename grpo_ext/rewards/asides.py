@@ -125,7 +125,8 @@ def without_check(text: str) -> str:
 def without_notes(text: str) -> str:
     """Remove notes such as `Note: ...` and `I hope this helps!` from the end of a text.
 
-    A note is kept if it may correct the answer, or if it has a value and the text before has none.
+    A note is not removed if it may correct the answer, or if it contains a value and the text
+    before it contains none. At most `MAX_NOTES` notes are removed.
     """
     for _ in range(MAX_NOTES):
         text = text.rstrip()
@@ -165,8 +166,8 @@ def without_asides(sentence: str, request: Request) -> str:
     """Remove approximations, reasons, conditions and comparisons from the end of a sentence.
 
     A condition such as `when x = 3` is kept if the question asks for x, a rate if it asks for a
-    rate, and a comparison if it asks for a difference. What will be later (`and he will be 30 in 6
-    years`) is removed only if the question asks what is now.
+    rate, and a comparison if it asks for a difference. A statement about the future (`and he will
+    be 30 in 6 years`) is removed only if the question contains "now".
     """
     if "now" in request.words:
         sentence = without_aside(sentence, _LATER)
@@ -254,9 +255,9 @@ def rounds(decimal: str, exact: str, factor: int = 1) -> bool:
 def without_circumstances(sentence: str, request: Request) -> str:
     """Drop trailing prepositional phrases with known numbers from a sentence.
 
-    The question's numbers are known, and so is any number after "the", "his" and the like, or after
-    "out of". A phrase is dropped only if a value precedes it in the same clause and no new claim
-    follows it. Words that repeat the question (`to get an average of 93`) are dropped, too.
+    The question's numbers are known, and so is any number after a word such as "the" or "his", or
+    after "out of". A phrase is dropped only if a value precedes it in the same clause and no new
+    claim follows it. Words that repeat the question (`to get an average of 93`) are dropped, too.
     """
     values = list(VALUE.finditer(sentence))
     while len(values) > 1:
@@ -283,7 +284,8 @@ def without_circumstances(sentence: str, request: Request) -> str:
 def is_circumstance(sentence: str, amount: re.Match[str], numbers: frozenset[Fraction]) -> bool:
     """Return whether an amount is a known number after a preposition, as in `Of the 28 pies, ...`.
 
-    The question's numbers count as known, and so does any number after "the", "his" and the like.
+    The question's numbers count as known, and so does any number after a word such as "the" or
+    "his".
     """
     value = VALUE.search(amount[0])
     if value is None:

@@ -8,7 +8,7 @@ from grpo_ext.common.columns import TASK
 
 
 def copy_containers(argument: Any) -> Any:
-    """Copy nested lists and dicts, so that a reward can change only its own copy of them."""
+    """Copy nested lists and dicts, so that a reward cannot change the originals."""
     if isinstance(argument, list):
         return [
             copy_containers(entry) if isinstance(entry, list | dict) else entry

@@ -118,11 +118,12 @@ def without_counts(text: str, request: Request) -> str:
 
 
 def without_other_person(text: str, request: Request) -> str:
-    """Remove a last sentence about another person: `He has 24 left. His friend has 12.`
+    """Remove a last sentence about another person: `He has 24 left. His friend has 12`.
 
-    It is removed only if it lacks the name that the question asks about, and the sentence before
-    it, in the same line, has a value and this name. If the last sentence begins with `His`, `Her`
-    or `Their`, the sentence before it may instead share more words with the question.
+    It is removed only if it does not contain the name that the question asks about, and the
+    sentence before it, in the same line, contains a value and this name. If the last sentence
+    begins with `His`, `Her` or `Their`, the sentence before it may instead share more words with
+    the question.
     """
     match = _OTHER_PERSON.search(text)
     if match is None:
@@ -158,10 +159,10 @@ def before_definition(sentence: str, request: Request) -> str:
 def own_clause(sentence: str, request: Request) -> str:
     """Cut a sentence after the clause that answers the question.
 
-    If the sentence is about several persons, use the clause with the name that the question asks
+    If the sentence is about several people, use the clause with the name that the question asks
     about. Otherwise use the clause with the subject that shares the most words with the question.
-    Return the sentence unchanged if there is a tie, if the clause has no value or a list of values,
-    or if the rest of the sentence makes a new claim.
+    Return the sentence unchanged if there is a tie, if the clause contains no value or a list of
+    values, or if the rest of the sentence makes a new claim.
     """
     clauses = [sentence]
     if request.name is not None:
@@ -187,7 +188,7 @@ def clauses_of(sentence: str, start: re.Pattern[str]) -> list[str]:
 
 
 def subject_of(clause: str) -> str:
-    """Return the last four words before a clause's verb, such as "is"; "" if it has no verb."""
+    """Return up to four words before a clause's verb ("is", "had" ...), or "" without a verb."""
     verb = _VERB.search(clause)
     if verb is None:
         return ""

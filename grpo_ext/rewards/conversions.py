@@ -67,7 +67,7 @@ def asks_to_convert(text: str) -> bool:
 
 
 def repeats_quantity(quantities: frozenset[Quantity], gold: str, answer: str) -> bool:
-    """Return whether an answer only repeats quantities of the question, none equal to `gold`."""
+    """Return whether an answer only repeats quantities of the question that differ from `gold`."""
     values = [side for side in chain(answer).sides if not is_name(side)]
     measures = [number(value) for value in values]
     expected = number(gold)
@@ -101,7 +101,7 @@ def has_other_unit(gold: str, answer: str) -> bool:
 
 
 def repeats_number(numbers: frozenset[Fraction], gold: str, answer: str) -> bool:
-    """Return whether an answer is a number of the question although the gold answer is a formula.
+    """Return whether an answer is a number in the question, although the gold answer is a formula.
 
     Examples: 60 for `2^2 \\cdot 3 \\cdot 5`, and 45000 for `4.5 \\times 10^4`.
     """

@@ -29,7 +29,9 @@ async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) ->
         seconds: the time limit; `None` means no limit.
 
     Raises:
-        TooLate: after `seconds`, even if the coroutine blocks its loop.
+        TooLate: after `seconds`, or up to `RESPONSE_LIMIT` seconds later if the coroutine blocks
+            its loop.
+        RuntimeError: if the coroutine raises `SystemExit`. Its other exceptions are passed on.
     """
     loop = event_loop(USER_CODE)
     running = asyncio.run_coroutine_threadsafe(_without_exits(coroutine), loop)

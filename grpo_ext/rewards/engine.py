@@ -29,11 +29,11 @@ _DEGREES = re.compile(r"([0-9.]+)\s*\^\\circ")
 
 
 class NeedsEngine(Exception):
-    """Comparing the answer needs the engine, which must not run here."""
+    """Raised if a comparison needs the engine, which must not run here."""
 
 
 class Unreadable(ValueError):
-    """The engine cannot read the gold answer."""
+    """Raised if the gold answer is beyond the limits, or the engine cannot read it."""
 
 
 @contextmanager
@@ -187,8 +187,9 @@ def pairs_of_values(a: Any, b: Any) -> list[tuple[Any, Any]]:
 def values(found: Any, other: Any) -> list[Any]:
     """Return the value of `found` at each of `POINTS`; `None` where it has no finite value.
 
-    All are `None` if `found` or `other` is not a scalar expression. Symbols get their values in the
-    order of the names in both expressions, so a shared symbol has the same value in both.
+    All are `None` if `found` or `other` is not a scalar expression. The symbol i is the imaginary
+    unit. The others get their values in the order of the names in both expressions, so a shared
+    symbol has the same value in both.
     """
     from sympy import Expr, I
 

@@ -94,7 +94,7 @@ def equal(gold: str, answer: str) -> bool:
 
 
 def same_residue(gold: str, answer: str) -> bool:
-    r"""Compare an answer such as `x \equiv 2 \pmod 7` with a residue or a congruence.
+    r"""Return whether an answer such as `x \equiv 2 \pmod 7` equals a residue or a congruence.
 
     A congruence must have the same modulus.
     """
@@ -208,7 +208,7 @@ def with_name(single: Collection) -> str:
 
 
 def same_whole(expected: Collection, actual: Collection) -> bool:
-    r"""Compare collections of different shapes as sets; `False` if neither has a `\setminus`.
+    r"""Return whether two collections are equal as sets; `False` if neither contains a `\setminus`.
 
     For example, `(0,9) \cup (9,36)` equals `(0,36) \setminus \{9\}`.
     """
@@ -217,7 +217,7 @@ def same_whole(expected: Collection, actual: Collection) -> bool:
 
 
 def same_leaf(gold: str, answer: str) -> bool:
-    """Compare two answers that are not collections: numbers, texts, chains, formulas."""
+    """Return whether two single answers are equal: numbers, texts, chains or formulas."""
     if typography(gold) == typography(answer):
         return True
     for comparison in (same_special, same_numbers, same_texts, same_chains):
@@ -228,7 +228,10 @@ def same_leaf(gold: str, answer: str) -> bool:
 
 
 def same_numbers(gold: str, answer: str) -> bool | None:
-    """Compare two numbers, or arithmetic such as `48/2`; `None` if either is something else."""
+    """Return whether two numbers, or calculations such as `48/2`, are equal.
+
+    Return `None` if either answer is something else.
+    """
     expected = number(gold) or arithmetic(gold)
     if expected is None:
         return None
@@ -239,7 +242,7 @@ def same_numbers(gold: str, answer: str) -> bool | None:
 
 
 def same_chains(gold: str, answer: str) -> bool | None:
-    """Compare equations and chains; `None` if neither answer is one."""
+    """Return whether two answers agree; `None` if neither is an equation, chain or relation."""
     expected = chain(gold)
     actual = chain(answer)
     if not expected.operators and not actual.operators:
@@ -283,13 +286,13 @@ def computed_sides(sides: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def has_symbol(side: str) -> bool:
-    """Return whether a side has a symbol; the letters of its unit do not count."""
+    """Return whether a side contains a symbol; the letters of its unit do not count."""
     core, _ = split_unit(side)
     return _SYMBOL.search(core) is not None
 
 
 def same_equations(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
-    """Return whether two equations are equivalent; `False` unless each has 2 sides and a symbol."""
+    """Return whether two equations with a symbol are equivalent; `False` for anything else."""
     equations = []
     for sides in (expected, actual):
         if len(sides) != 2 or not _SYMBOL.search("=".join(sides)):
@@ -319,7 +322,7 @@ def same_relation(gold: str, answer: str) -> bool:
 
 
 def same_expression(gold: str, answer: str) -> bool:
-    """Compare two formulas without relations, and their units if both have one.
+    """Return whether two formulas without relations are equal, and their units if both have one.
 
     An angle in degrees may equal a formula in radians. A gold answer that is a number never equals
     a formula with symbols.

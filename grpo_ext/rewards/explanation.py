@@ -6,7 +6,7 @@ Mark = tuple[int, int, str, str]  # (start, end, kind, remark); kinds: `answer`,
 
 
 class Explanation(NamedTuple):
-    """Why a completion got its reward."""
+    """The explanation of a completion's score."""
 
     text: str  # lines for the report
     marks: tuple[Mark, ...] = ()  # parts of the completion that the report colors

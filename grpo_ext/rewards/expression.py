@@ -21,7 +21,7 @@ Pair = tuple[int, int]
 
 
 class ExpressionError(ValueError):
-    """The text is not a valid expression; the message says what is wrong."""
+    """Raised if a text is not a valid expression; the message says what is wrong."""
 
 
 def evaluate(text: str) -> tuple[list[int | Fraction], Fraction | None]:

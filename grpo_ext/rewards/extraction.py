@@ -1,4 +1,4 @@
-r"""Find the text of the answer in a completion or gold solution.
+r"""Find the answer in a completion or gold solution.
 
 docs/rewards.md says where the answer may be.
 """
@@ -78,6 +78,8 @@ def find_answer(
 ) -> str | None:
     """Return the text of the answer (at most `MAX_ANSWER` characters), or `None` if none is found.
 
+    An `<answer>` block of more than `MAX_TAIL` characters counts as no answer.
+
     Args:
         completion: the text that a model wrote.
         has_choices: whether the question offers choices, so that the answer may be a letter.
@@ -117,7 +119,7 @@ def find_answer(
 def with_conclusion_of_tag(answer: str, request: Request) -> str:
     """Apply `without_notes` and `with_conclusion` to the sentences of an `<answer>` block.
 
-    An answer is returned unchanged if it has a box, has no words, or begins with the letter of a
+    An answer is returned unchanged if it contains a box or no words, or begins with the letter of a
     choice.
     """
     if boxed(answer) is not None or not is_sentence(answer) or _OPTION_FIRST.match(answer.strip()):
@@ -129,7 +131,7 @@ def own_text(completion: str) -> str:
     """Return a completion without its thoughts and without a new question after the answer.
 
     A model that does not stop may go on with `Question: ...` or another turn of a conversation. The
-    text ends before the first question or turn, unless that may be part of the solution:
+    text ends before the first question or turn, unless it may be part of the solution because:
 
     - the completion begins with a question,
     - the first question has the number 1, as in `Problem 1:`, or
@@ -177,9 +179,8 @@ def chosen_letter(text: str) -> str | None:
 def listed_values(text: str) -> str | None:
     """Return the values in a list at the end of a text, joined as in `x = 7, x = -7`.
 
-    Each line of the list has one value of the same unknown. Return `None` if there is no list of at
-    least two lines, if its lines name different unknowns, or if the values are longer than
-    `MAX_ANSWER`.
+    Each line of the list assigns a value to the same unknown. Return `None` if there is no list of
+    at least two lines, if the unknowns differ, or if the values are longer than `MAX_ANSWER`.
     """
     items = []
     for line in reversed(text.rstrip().splitlines()):

@@ -92,7 +92,7 @@ def length(
     prefer: Literal["shorter", "longer", "near"] = "shorter",
     unit: Literal["tokens", "characters", "words"] = "tokens",
 ) -> list[float]:
-    """1 if the length is as preferred, else the ratio of both lengths; 0 if there is no text.
+    """1 if the length is as preferred, else the ratio of length and target; 0 if the text is empty.
 
     For a length n, the score is min(1, target / n) with "shorter", min(1, n / target) with
     "longer", and the smaller of the two with "near".

@@ -86,8 +86,8 @@ def has_shallow_brackets(formula: str) -> bool:
 def has_small_factorials(formula: str) -> bool:
     """Return whether all factorials, binomials, gammas and zetas in a formula are cheap to compute.
 
-    If it has any, it must not have a power, the factorial of a bracket or of another factorial, or
-    a number above `MAX_FACTORIAL`.
+    If it contains any, it must not contain a power, the factorial of a bracket or of another
+    factorial, or a number above `MAX_FACTORIAL`.
     """
     if not _FACTORIAL.search(formula):
         return True

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class RewardFailure(UserCodeFailure):
-    """A reward failed too often, or once with `max_failure_rate=0`.
+    """Raised if a reward fails too often, or once with `max_failure_rate=0`.
 
     The message ends with one of the failures.
     """
@@ -179,7 +179,8 @@ class Guard:
     def seed(self, arguments: dict[str, Any]) -> int:
         """Return a seed for the reward's random numbers.
 
-        It depends on the step and the completions, so that a resumed run draws the same numbers.
+        It depends on the reward's name, the step and the completions, so that a resumed run draws
+        the same numbers.
         """
         step = getattr(arguments.get("trainer_state"), "global_step", 0)
         return checksum((self.name, step, arguments["completions"]))

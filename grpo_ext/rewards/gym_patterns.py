@@ -1,10 +1,10 @@
-"""Limit the texts that the scorers of `reasoning_gym` evaluate as Python.
+"""Restrict the strings that the scorers of `reasoning_gym` evaluate as Python.
 
 Nine of its scorers pass the answer to `eval` or to sympy's parser, which calls `eval`, and five do
-so with a part of the problem. Both come from outside, so a text must match the pattern of its
-scorer: lists of words and numbers, or formulas without texts, attributes and large powers. A power
-has an exponent of at most two digits, a fraction or a letter, and few powers have a power or a sum
-as their base, so that no number becomes large enough to exhaust time or memory.
+so with a part of the problem. Both are untrusted, so each must match a pattern: lists of words and
+numbers, or formulas without strings, attributes and large powers. A power has an exponent of at
+most two digits, a fraction or a letter, and few powers have a power or a sum as their base, so that
+no number becomes large enough to exhaust time or memory.
 """
 
 import re
@@ -50,7 +50,10 @@ def may_score(generator: str, answer: str) -> bool:
 
 
 def matches(pattern: re.Pattern[str], text: str) -> bool:
-    """Return whether a text matches a pattern; a formula must also be short, with few powers."""
+    """Return whether a text matches a pattern.
+
+    A formula must also be short, with few powers of brackets.
+    """
     if pattern is not _FORMULA:
         return pattern.fullmatch(text) is not None
     num_powers = len(_POWER_OF_BRACKETS.findall(text))
@@ -60,7 +63,7 @@ def matches(pattern: re.Pattern[str], text: str) -> bool:
 
 
 def check_problem(entry: Mapping[str, Any]) -> None:
-    """Raise `ValueError` if a problem has a text that its scorer must not evaluate."""
+    """Raise `ValueError` if the part of a problem that its scorer runs is unsafe or missing."""
     generator = entry["generator"]
     if generator not in PROBLEMS:
         return

@@ -1,4 +1,4 @@
-"""Verifiable instructions: each check decides from the text alone whether it follows one.
+"""Checks of verifiable instructions, which need only the text of a completion.
 
 Names and parameters are the same as in the columns `instruction_id_list` and `kwargs` of IFEval
 (arXiv 2311.07911). `startend:start_checker`, `detectable_format:json_keys` and
@@ -71,7 +71,8 @@ def follows(text: str, name: str, parameters: Mapping[str, Any]) -> bool:
             ignored.
 
     Raises:
-        ValueError: if the instruction is unknown, or a parameter is missing or has the wrong type.
+        ValueError: if the instruction is unknown, or a parameter is missing or invalid. Parameters
+            are not checked for a text that is too long.
     """
     if name not in _checks:
         known = instruction_names()
@@ -237,7 +238,7 @@ def has_postscript(text: str, *, postscript_marker: Text) -> bool:
 
 @instruction("detectable_format:number_bullet_lists")
 def number_of_bullets(text: str, *, num_bullets: Count) -> bool:
-    """Check for exactly `num_bullets` lines that begin with `*` or `-`."""
+    """Check for exactly `num_bullets` lines that begin with `-` or a single `*`."""
     return len(BULLET.findall(text)) == num_bullets
 
 

@@ -1,4 +1,4 @@
-"""The reward `instructions`: follow verifiable instructions in an acceptable text."""
+"""The reward `instructions`: the share of verifiable instructions that a text follows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ def runs_of(words: list[str]) -> set[tuple[str, ...]]:
 
 
 def word_limit(names: Sequence[str], parameters: Sequence[Parameters]) -> int | None:
-    """Return the lowest limit in a row's instructions "less than N words"; `None` without one."""
+    """Return the lowest N of a row's instructions "less than N words"; `None` if there are none."""
     limits = []
     for name, row_parameters in zip(names, parameters, strict=True):
         if name != NUMBER_OF_WORDS or row_parameters is None:
@@ -113,8 +113,11 @@ def explain_instructions(
 ) -> Explanation:
     """Say which instructions a completion follows, one per line, and any reason to reject it.
 
-    The parameters are the columns of one row and the options of `instructions`. Copies of the
-    prompt and completions that were cut off are not detected.
+    The parameters are the columns of one row and the options of `instructions`. Neither copies of
+    the prompt nor cut-off completions are detected.
+
+    Raises:
+        ValueError: see `followed`.
     """
     text = part_of(completion, part)
     results = followed(text, instruction_id_list, kwargs)
@@ -167,6 +170,9 @@ def instructions(
         allow_copies: whether the text may copy eight words in a row from the prompt.
         max_tokens: the limit of a completion in tokens; a completion that reaches it was cut off,
             and earns 0. `None`: such completions are judged like all others.
+
+    Raises:
+        ValueError: if a row's lists differ in length, or an instruction or parameter is not valid.
     """
     acceptance = Acceptance(min_words, min_distinct, allow_copies)
     topics = [None] * len(completions) if topic is None else topic

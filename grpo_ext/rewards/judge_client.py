@@ -34,10 +34,10 @@ class Reply(BaseModel):
 
 
 def key_headers(url: str, api_key_env: str | None) -> dict[str, str]:
-    """Return the headers that authenticate requests to `url`; `{}` if it gets no key.
+    """Return the headers that authenticate requests to `url`; `{}` if no key is sent.
 
-    The key is in the environment variable `api_key_env` or, for a service in `KEYS_OF_SERVICES`
-    over https, in that service's variable.
+    The key is in the environment variable `api_key_env`. If that is `None`, a service in
+    `KEYS_OF_SERVICES` gets the key in its variable, but only over https on port 443.
 
     Raises:
         ValueError: if the key would travel in clear text to another machine, is not set, or has

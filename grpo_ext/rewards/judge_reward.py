@@ -72,13 +72,18 @@ def judge(
         api_key_env: the environment variable with the server's key, if it needs one, such as
             `JUDGE_API_KEY`. It requires https or a server on this machine. If it is not set, only
             `https://api.openai.com` gets a key, from `OPENAI_API_KEY`.
-        cache: an SQLite file that keeps grades for later runs; the default keeps them in memory.
+        cache: an SQLite file that stores grades for later runs; by default they stay in memory.
         part: the part of a completion that the judge sees: "all", the "answer" without the
             thoughts, or the "thoughts". If the part is missing or empty, the grade is 0.
 
     Returns:
         The grades; a `NoGrade` if there was an error, no response in time, or a reply without a
         grade from 0 to `scale`.
+
+    Raises:
+        ValueError: if the server's key is missing or must not be sent (see `key_headers`).
+        OSError: if the rubric's file cannot be read.
+        sqlite3.DatabaseError: if the cache cannot be opened, read or written.
     """
     headers = key_headers(url, api_key_env)
     rules = Path(rubric).read_text(encoding="utf-8") if rubric.endswith((".md", ".txt")) else rubric
@@ -135,7 +140,7 @@ def judge(
 
 
 class NoGrade:
-    """Stands for a missing grade: `float()` raises its error, so that only its row fails."""
+    """A missing grade; `float()` raises its error, so that only its row fails."""
 
     def __init__(self, error: Exception):
         self.error = error
@@ -225,6 +230,9 @@ def grades_at(path: str) -> sqlite3.Connection:
     """Open an SQLite file of grades, keyed by request hash, and create it if it does not exist.
 
     Several ranks may share a file. Repeated calls return the same connection.
+
+    Raises:
+        sqlite3.DatabaseError: if the file cannot be opened, or is not a database.
     """
     file = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     file.execute("CREATE TABLE IF NOT EXISTS grades (request TEXT PRIMARY KEY, grade REAL)")
@@ -232,7 +240,7 @@ def grades_at(path: str) -> sqlite3.Connection:
 
 
 def kept_grades(graded: sqlite3.Connection, digests: list[str]) -> dict[str, float]:
-    """Return the stored grades of `digests`, leaving out any that is not a number from 0 to 1."""
+    """Return the stored grades by digest, without those that are not numbers from 0 to 1."""
     kept = {}
     for digest in digests:
         row = graded.execute("SELECT grade FROM grades WHERE request = ?", (digest,)).fetchone()

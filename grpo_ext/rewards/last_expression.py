@@ -1,4 +1,4 @@
-r"""Find the last formula or number in a text, unless the text denies it."""
+r"""Find the last formula or number in a text that the text does not deny."""
 
 import re
 
@@ -106,7 +106,8 @@ _GLUED_UNIT = re.compile(rf"(?<=[0-9])(?=(?:{UNIT_NAMES})$)")
 def last_expression(text: str) -> str | None:
     """Return the last formula or number that a text does not deny, or `None` if there is none.
 
-    If it is an alternative (`12 or 13`), it is returned together with the value before "or".
+    If it is an alternative (`12 or 13`), it is returned together with the value before "or". Return
+    `None` also if the last formula in delimiters is denied and no other value follows it.
     """
     text = _TIMES_TEN.sub(r" \\times ", with_short_units(with_ascii_signs(text)))
     text = _POWER_OF_UNIT.sub(r"\1\2", text)
@@ -140,8 +141,8 @@ def last_expression(text: str) -> str | None:
 def undelimited(text: str, start: int) -> str | None:
     """Return the last formula after `start` that is written without math delimiters.
 
-    Return `None` if there is none, if it is denied, is too long or has unmatched brackets, or if
-    `last_number` reads all of it.
+    Return `None` if there is none, or if it is denied, is too long, has unmatched brackets, or is
+    left to `last_number`, such as `x = 2`.
     """
     text = _BLANKS.sub(" ", text[max(start, len(text) - MAX_ANSWER, 0) :])
     units = [unit.span() for unit in _UNIT_OF_VALUE.finditer(text)]
@@ -334,7 +335,7 @@ def last_number(text: str, start: int) -> str | None:
 
 
 def has_words(text: str) -> bool:
-    r"""Return whether `text` has words of three or more letters other than "and".
+    r"""Return whether `text` contains words of three or more letters other than "and".
 
     LaTeX commands do not count, and neither do words in their braces, as in `\text{apples}`.
     """

@@ -1,7 +1,8 @@
-"""Call rewards that were written for ms-swift or verl with TRL's arguments.
+"""Adapt rewards that were written for ms-swift or verl, so that they take TRL's arguments.
 
 ms-swift: an object of a class that extends `ORM` or `AsyncORM`, called as `orm(texts, **columns)`.
-verl: a function `compute_score(data_source, solution_str, ground_truth, extra_info)` of one text.
+verl: a function `compute_score(data_source, solution_str, ground_truth, extra_info)` that scores
+one text.
 """
 
 import inspect
@@ -75,8 +76,8 @@ def of_verl(compute_score: Callable) -> Callable:
 
     The reward reads verl's columns: `reward_model`, a mapping with `ground_truth` or the ground
     truth itself, and, where the data has them, `data_source` and `extra_info`. Options of the
-    recipe are passed on. The score is the number that the function returns, or the entry `score` of
-    a mapping.
+    recipe are passed on if the function has parameters of their names, and ignored otherwise. The
+    score is the number that the function returns, or the entry `score` of a mapping.
 
     Raises:
         TypeError: if the function is async.

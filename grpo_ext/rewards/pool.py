@@ -64,7 +64,7 @@ class RewardPool(AbstractContextManager):
     def score(
         self, reward: Reward, arguments: dict[str, Any]
     ) -> tuple[list[float | None], dict[int, str]]:
-        """Return the scores, in the order of the completions, and the error texts by row.
+        """Return the scores, in the order of the completions, and the error messages by row.
 
         A row with an error has the score `None`. Rows that `begin` has started are not sent again.
 

@@ -233,7 +233,7 @@ def arithmetic(text: str) -> Number | None:
 
 
 def without_label(text: str) -> str:
-    """Remove the words after a number or formula that name what is counted.
+    """Remove the label after a number or formula: the words that name the counted items.
 
     For example, `paper clips` from `10 paper clips`, or `square units` from `18 + 2\\pi square
     units`. Return the text unchanged if the words may change the value, as in `10 thousand`.

@@ -1,4 +1,4 @@
-r"""Find the choices, units and formulas in a question that its answers are checked against."""
+r"""Parse a question's choices, units and formulas, and check answers against them."""
 
 import re
 import string
@@ -104,8 +104,8 @@ class Question(NamedTuple):
 def question_of(prompt: Any) -> Question:
     """Parse a prompt: a string, or a list of messages, of which only the last user message counts.
 
-    At most `MAX_QUESTION` characters are read, from the end. Any other type of prompt yields an
-    empty `Question`.
+    Only the last `MAX_QUESTION` characters are read. Any other type of prompt yields an empty
+    `Question`.
     """
     if isinstance(prompt, list | tuple):
         prompt = last_user_content(prompt)
@@ -232,7 +232,7 @@ def is_unfinished(question: Question, gold: str, answer: str, *, is_marked: bool
     A marked answer (in a box, after "answer is", ...) is unfinished if it is a sum and the question
     asks to rewrite or evaluate a number.
 
-    An unmarked answer is unfinished if its last side is not a number, and has a power, root,
+    An unmarked answer is unfinished if its last side is not a number, and contains a power, root,
     factorial or binomial, or is a sum or a product of sums.
     """
     if question == Question() or number(gold) is None or (is_marked and not question.converts):
@@ -318,7 +318,7 @@ def arranged(question: Question, gold: str, answer: str) -> tuple[str, str]:
 
 
 def has_asked_percent(question: Question, gold: str, answer: str) -> bool:
-    """Return whether the question allows the percent sign that the answer may have.
+    """Return whether the question allows the answer's percent sign, if it has one.
 
     Return `False` only if the answer is the gold number with a percent sign added, and the question
     does not ask for a percentage: `36%` is then not `36`.
@@ -353,11 +353,11 @@ def is_stated(question: Question, side: str) -> bool:
 
 
 def chosen_contents(question: Question, gold: str, answer: str) -> tuple[str, str] | None:
-    """If only one of the answers is the letter of a choice, replace it with the choice's content.
+    """Replace the letter of a choice with its content, if only one of the answers is a letter.
 
     Return (gold, answer), or `None` if both or neither are letters, or the question has no such
     choice. A gold answer such as `(2) Mars` is replaced with `Mars` if the question has this choice
-    and the answer has no digit.
+    and the answer contains no digit.
     """
     numbered = numbered_content(gold)
     if numbered is not None and question.request.states(gold) and not _DIGIT.search(answer):

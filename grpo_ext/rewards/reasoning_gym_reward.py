@@ -29,10 +29,13 @@ def reasoning_gym(completions: list[str], entry: list[str]) -> list[float]:
     """The score of the last <answer>, 0 to 1, by the generator of the problem.
 
     An <answer> in the thoughts does not count. The score is 0 if there is no other <answer>, or if
-    the scorer cannot read it.
+    the scorer cannot read it or must not evaluate it.
 
     Args:
         entry: the problem, as the task `reasoning_gym` writes it.
+
+    Raises:
+        ImportError, ValueError, Exception: for the reasons of `score`.
     """
     scores = []
     for completion, row_entry in zip(completions, entry, strict=True):
@@ -45,7 +48,7 @@ def score(completion: str, entry: dict[str, Any]) -> float:
 
     Raises:
         ImportError: if the package is missing or has another version.
-        ValueError: if the problem names an unknown generator, or has a text that must not be
+        ValueError: if the problem names an unknown generator, or contains a string that must not be
             evaluated.
         Exception: if the scorer fails even on the problem's own answer.
     """

@@ -152,7 +152,10 @@ def rebuild(
     options: dict[str, Any],
     name: str,
 ) -> Reward:
-    """Rebuild a pickled reward from the arguments that `reduced` returns."""
+    """Rebuild a pickled reward from the arguments that `reduced` returns.
+
+    If the reward is not registered, unpickle its entry from `code`, or import its module, first.
+    """
     if code is not None and registered not in _registered:
         import dill
 

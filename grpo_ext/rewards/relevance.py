@@ -113,18 +113,18 @@ def relevance(
 
     A frozen model measures this in nats per token. An answer earns 0 if it is empty or fits all
     prompts equally well, and less than 0 if it fits the other prompts better. Tokens copied from
-    the prompt count as 0. The model makes `num_unrelated + 1` passes over prompt and answer.
+    the prompt count as 0. The model makes up to `num_unrelated + 1` passes over prompt and answer.
 
     Args:
         model: the folder or id of the frozen model; None: the model that the run starts from.
         revision: the model's revision on the Hub.
         unrelated: the other prompts; None: in a run, the first distinct prompts of its data;
             outside a run, the prompts of the same call.
-        num_unrelated: how many other prompts each prompt is compared with.
+        num_unrelated: the maximum number of other prompts that each prompt is compared with.
         part: the part of a completion that is judged: "answer", "thoughts" or "all".
         min_tokens: the sum over a shorter text is divided by this number instead of the number of
             tokens, so that a single keyword does not get the highest mean.
-        max_tokens: how many tokens of a text are judged.
+        max_tokens: the maximum number of tokens of a text that are judged.
         copied: tokens in a run of at least this many that also occurs in the prompt count as 0.
         dtype: the dtype of the model's weights.
         device: the name of a torch device; None: the GPU of the process, if there is one.
@@ -186,7 +186,7 @@ class Comparison(NamedTuple):
     unrelated_ids: list[list[int]]
 
     def key(self, prompt_ids: list[int]) -> Key:
-        """Return the key of the text after one of the prompts; equal pairs have equal keys."""
+        """Return a key for the pair of a prompt and the text; equal pairs have equal keys."""
         return tuple(prompt_ids), tuple(self.text_ids)
 
     def pairs(self) -> dict[Key, Pair]:

@@ -156,7 +156,7 @@ def request_of(question: str, numbers: frozenset[Fraction]) -> Request:
 
 
 def alternatives_of(question: str) -> tuple[str, ...]:
-    """Return the words between which a question asks to decide: `acute, right or obtuse?`"""
+    """Return the last options that a question offers: acute and right in `acute or right?`."""
     matches = _ALTERNATIVES.findall(question)
     if not matches:
         return ()

@@ -1,6 +1,7 @@
 """Rewards: registered functions with their options, callable with TRL's reward signature.
 
-The function gets plain strings, whatever the trainer passes, and only the columns that it names.
+The function gets plain strings, whatever the trainer passes. It gets only the columns that it
+names, unless it takes `**kwargs`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +54,7 @@ def shipped_examples(reward: str) -> tuple[Example, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardInfo(Signature):
-    """An entry of the catalogue: a function's signature and the arguments of `register`."""
+    """An entry of the registry: a function's signature and the arguments of `register`."""
 
     name: str
     summary: str  # the first paragraph of `doc`, on one line
@@ -71,7 +72,7 @@ class Reward:
     """A callable with TRL's signature for rewards.
 
     Attributes:
-        registration: the reward's entry in the catalogue.
+        registration: the reward's entry in the registry.
         options: its options, including defaults.
         name: the name of its metric, also `__name__`.
         columns: the data set columns that it needs.
@@ -124,7 +125,10 @@ class Reward:
         return {name: argument for name, argument in arguments.items() if self.reads(name)}
 
     def reads(self, name: str) -> bool:
-        """Return whether the function gets the column, option or extra of this name."""
+        """Return whether the function gets the column or extra of this name.
+
+        Return `False` if an option of this name is set, which takes precedence.
+        """
         signature = self.registration
         named = (*signature.columns, *signature.optional, *signature.extras)
         return name not in self.options and (signature.rest or name in named)

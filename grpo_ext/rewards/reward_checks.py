@@ -70,7 +70,7 @@ def check_rewards(
 
 
 def rename_advice(label: str, spec: Any, reward: Any) -> str:
-    """Return advice on how to rename a reward whose name, `label`, another reward already has."""
+    """Return advice on how to rename a reward if another reward has the same name, `label`."""
     if isinstance(reward, str) or is_loaded_model(reward):
         return (
             "A reward model is named after the last part of its folder or hub id. Use a folder of "
@@ -94,7 +94,7 @@ def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
     """Refuse a function that cannot take the trainer's arguments and `columns` by name.
 
     Registered rewards always pass, because they get only the arguments that they name. Reward
-    models pass as well, and so do functions whose parameters are unknown to Python.
+    models pass as well, and so do functions if Python cannot determine their parameters.
 
     Raises:
         ValueError: if parameters are missing or positional-only, or the reward is a class.

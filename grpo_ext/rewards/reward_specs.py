@@ -39,7 +39,7 @@ LARGEST_WEIGHT = 1e4  # its square times the square of `scores.LARGEST` is finit
 
 
 class WeightsError(ValueError):
-    """`reward_weights` do not match the rewards."""
+    """`reward_weights` do not match the rewards, or are set in addition to a `weight`."""
 
 
 def resolve_rewards(
@@ -58,7 +58,7 @@ def resolve_rewards(
             unknown, an option has a wrong value, a weight is not a number within
             ±`LARGEST_WEIGHT`, two rewards have the same metric name, or the trainer cannot call a
             function.
-        WeightsError: if `reward_weights` do not match the rewards.
+        WeightsError: if `reward_weights` do not match the rewards, or a spec has a `weight` too.
     """
     for path in plugins:
         load_plugin(path)
@@ -223,7 +223,7 @@ def checked_weight(name: str, weight: Any) -> float:
 
 
 def renaming(column: str, there: Sequence[str]) -> str:
-    """Return advice on how to rename one of the existing columns, `there`, to `column`."""
+    """Return advice on how to rename one of the columns in `there` to `column`."""
     answers = [name for name in ANSWERS if name in there]
     answers += [path for path in NESTED_ANSWERS if path.partition(".")[0] in there]
     if column in ANSWERS and answers:
@@ -241,8 +241,8 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
     """Check that the data set's columns suit the rewards; `None` (unknown columns) passes.
 
     Raises:
-        ValueError: if a reward's column is missing, a reward does not take a column that the
-            trainer passes to it, or a column has a reserved name.
+        ValueError: if a reward's column is missing or is not passed by the trainer, a reward does
+            not take a column that is passed, or a column has a reserved name.
     """
     if dataset_columns is None:
         return

@@ -36,8 +36,11 @@ def counted(steps: Sequence[Step], nums: Sequence[Any] | None = None) -> list[St
     """Return the steps that the reward counts; of repeated steps, only the first counts.
 
     If `nums` is given, a correct step counts only if each of its numbers is in `nums` or is the
-    result of an earlier step that counts. A step may use a number as often as it occurs in `nums`,
-    and once more if it is such a result. Wrong steps always count.
+    result of an earlier correct step that counts. A step may use a number as often as it occurs in
+    `nums`, and once more if it is such a result. Wrong steps always count.
+
+    Raises:
+        TypeError: if `nums` contains anything but numbers.
     """
     by_identity: dict[object, Step] = {}
     for step in steps:
@@ -129,6 +132,7 @@ def right_steps(
 
     Raises:
         ValueError: if `numbers` is "nums" and the column `nums` is missing.
+        TypeError: if `numbers` is "nums" and `nums` contains anything but numbers.
     """
     if numbers == "nums" and nums is None:
         raise ValueError("right_steps: `numbers: nums` needs the column `nums`, which is missing.")

@@ -22,7 +22,7 @@ def rewards_with_models(rewards: Iterable[Any]) -> list[Reward]:
 
 
 def set_model(rewards: Sequence[Any], model: object, revision: str | None = None) -> None:
-    """Set the options `model` and `revision` to the model of the run, where `model` is None.
+    """Set the options `model` and `revision` to the run's, where the option `model` is None.
 
     Args:
         rewards: the rewards of the run.
@@ -48,9 +48,10 @@ def set_model(rewards: Sequence[Any], model: object, revision: str | None = None
 def set_prompts(rewards: Sequence[Any], rows: Iterable[Mapping[str, Any]] | None) -> None:
     """Set the option `unrelated`, where it is None, to the first distinct prompts of the data.
 
-    All ranks, steps and resumed runs thus use the same prompts. A reward with `tasks` gets only
-    prompts of these tasks. Rewards without an option `num_unrelated` are left unchanged, and so are
-    all rewards if `rows` is None.
+    These are at most `num_unrelated + 1` prompts from the first `SEARCHED_ROWS` rows. All ranks,
+    steps and resumed runs thus use the same prompts. A reward with `tasks` gets only prompts of
+    these tasks. Rewards without an option `num_unrelated` are left unchanged, and so are all
+    rewards if `rows` is None.
     """
     for reward in rewards_with_models(rewards):
         options = reward.options

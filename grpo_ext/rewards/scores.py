@@ -93,13 +93,13 @@ def as_score(entry: Any) -> Score:
 
 
 def in_full(error: BaseException, function: Callable[..., Any] | None = None) -> str:
-    """Return the end of an error's traceback, as text of bounded length.
+    """Return the end of an error's traceback as a string of bounded length.
 
-    The last line has the error and its place in the user's own file.
+    The last line contains the error and its location in the user's code.
 
     Args:
         error: the exception.
-        function: the user's function that was called. Its first line is given as the place if the
+        function: the user's function that was called. The location is its first line if the
             traceback has no frame of the user's code, as for a wrong return value.
     """
     if isinstance(error, TooLate):
@@ -116,10 +116,10 @@ def in_full(error: BaseException, function: Callable[..., Any] | None = None) ->
 
 
 def place_of(stack: Iterable[traceback.FrameSummary], function: Callable[..., Any] | None) -> str:
-    """Return an error's place in the user's code as ` (file:line, in name)`; "" if unknown.
+    """Return an error's location in the user's code as ` (file:line, in name)`; "" if unknown.
 
-    If `stack` has no frame of the user's code, return the place of `function`, or else of the first
-    file outside this package's machinery.
+    If `stack` has no frame of the user's code, return the location of `function`, or else the
+    location in the first file outside this package's machinery.
     """
     frames = [frame for frame in stack if frame.filename not in MACHINERY]
     user_frames = frames_of_user(frames)
@@ -147,8 +147,7 @@ def frames_of_user(stack: Iterable[traceback.FrameSummary]) -> list[traceback.Fr
 def is_of_user_code(error: BaseException) -> bool:
     """Return whether the user's own code raised an error, directly or in code that it called.
 
-    Otherwise the call failed because the code has other parameters, or a check of its result
-    failed.
+    Otherwise the call failed because of its arguments, or a check of its result failed.
     """
     return bool(frames_of_user(traceback.extract_tb(error.__traceback__)))
 
@@ -210,7 +209,7 @@ class FailureCount:
     def is_new_kind(self, error: str) -> bool:
         """Return whether this is the first error of its type, and remember the type.
 
-        `error` is a text from `in_full`.
+        `error` is a string from `in_full`.
         """
         last_line = error.rpartition("\n")[2]
         kind = last_line.partition(":")[0]

@@ -75,7 +75,7 @@ def is_text(text: str) -> bool:
 
 
 def is_proper_name(text: str) -> bool:
-    """Return whether a text is a name of at most five words, such as `Leonardo da Vinci`."""
+    """Return whether a text is a name of two to five words, such as `Leonardo da Vinci`."""
     return _PROPER_NAME.fullmatch(text) is not None
 
 

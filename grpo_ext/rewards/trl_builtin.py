@@ -1,7 +1,8 @@
 """TRL's rewards by name, with TRL's arguments as options.
 
-`cosine_scaled` and `reasoning_accuracy` judge answers like `accuracy`. TRL would pass any text of a
-completion to math-verify, and math-verify's alarms would cancel the deadline of a guard.
+`cosine_scaled` and `reasoning_accuracy` judge answers in the same way as `accuracy`. TRL would pass
+any text of a completion to math-verify, and math-verify's alarms would cancel the deadline of a
+guard.
 """
 
 import math
@@ -50,11 +51,14 @@ def repetition_penalty(
 ) -> list[float]:
     """The share of repeated token n-grams, times `max_penalty`.
 
-    From TRL; arXiv 2502.03373, appendix C.2.
+    From TRL; arXiv 2502.03373, appendix C.2. 0 for fewer than `ngram_size` tokens.
 
     Args:
         ngram_size: the number of tokens in an n-gram.
         max_penalty: the reward that pure repetition approaches; at most 0.
+
+    Raises:
+        ValueError: if `max_penalty` is positive.
     """
     from trl.rewards import get_repetition_penalty_reward
 
@@ -76,7 +80,8 @@ def cosine_scaled(
 ) -> list[float | None]:
     """Correctness scaled by length: correct answers earn more if short, wrong ones if long.
 
-    None if the gold answer cannot be read. From TRL; arXiv 2502.03373, appendix C.1.
+    None if the answers cannot be compared, for example because the gold answer cannot be read. From
+    TRL; arXiv 2502.03373, appendix C.1.
 
     Args:
         solution: the gold answer.
@@ -112,8 +117,8 @@ def reasoning_accuracy(
 ) -> list[float | None]:
     """1 if the answer after the reasoning equals the gold answer, else 0 (from TRL).
 
-    It is also 0 if the completion has none of the delimiters, and `None` if the two answers cannot
-    be compared, for example because the gold answer cannot be read.
+    It is also 0 if the completion contains none of the delimiters, and `None` if the two answers
+    cannot be compared, for example because the gold answer cannot be read.
 
     Args:
         solution: the gold answer.

@@ -68,7 +68,7 @@ def keep(child: int) -> NoReturn:
 
 
 def reap(child: int) -> int | None:
-    """Reap the processes that have ended; return the exit code of `child`, or `None` if it runs."""
+    """Reap ended processes; return the exit code of `child`, or `None` if it is still running."""
     while True:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == child:

@@ -113,7 +113,7 @@ class WorkerPool:
             future.set_result((None, f"RuntimeError: {reason}"))
 
     def next_row(self) -> Job | None:
-        """Remove and return the next row that is not cancelled, or None if there is none.
+        """Remove and return the next row that was not canceled, or None if there is none.
 
         The caller must hold the lock.
         """

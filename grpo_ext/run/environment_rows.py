@@ -16,7 +16,9 @@ Rows: TypeAlias = Dataset | IterableDataset
 
 
 def with_environments(recipe: Recipe, rows: Rows) -> Rows:
-    """Return rows with the columns `environment` and `task`, if there are several environments.
+    """Return rows with the columns `environment` and `task`, if environments depend on the row.
+
+    Without environments, or with one for all rows, the rows are returned unchanged.
 
     If entries in `tasks` set environments, a row has the environment of its entry, if any;
     otherwise its column `environment` names it. Rows without a column `task` get the name of their
@@ -51,9 +53,9 @@ def with_column(
     Args:
         rows: the rows.
         name: the name of the new column; an existing column of that name is replaced.
-        source: the column whose values are looked up.
-        values: the value for each value of `source`.
-        other: the value for all other values of `source`.
+        source: the column with the values to look up.
+        values: maps values of `source` to values of the new column.
+        other: the new column's value for all other values of `source`.
 
     Raises:
         ValueError: when a stream without the column `source` is read.

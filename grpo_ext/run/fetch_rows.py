@@ -66,10 +66,10 @@ def find_source(name: str, config: str | None = None) -> Source:
 
     Args:
         name: a name in `packaged_sources`, such as gsm8k, a hub id `owner/name`, or a local folder.
-        config: the configuration, which overrides that of the package's recipe.
+        config: the configuration; `None`: the one in the package's recipe, if there is one.
 
     Raises:
-        ValueError: if `name` is none of these. Whether the hub has `owner/name` is not checked.
+        ValueError: if `name` is none of these. A hub id is not looked up on the hub.
     """
     sources = packaged_sources()
     if name in sources:
@@ -98,8 +98,9 @@ def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) ->
         FileExistsError: if a file exists with other content.
         ConnectionError: if the data set is not on this machine and the hub does not answer.
         FileNotFoundError: if there is no such data set.
-        ValueError: if there is no such split, if two splits would have the same file, or if a row
-            has values that JSON cannot hold.
+        OSError: if the data set cannot be read, or a file cannot be written.
+        ValueError: if there is no such split, if two splits would have the same file, if a row has
+            values that JSON cannot hold, or for the other reasons of `open_dataset`.
     """
     try:
         if splits is None:
@@ -172,7 +173,7 @@ def file_name(source: Source, split: str) -> str:
 def write_rows(path: Path, rows: Dataset, title: str) -> None:
     """Write rows to a jsonl file, atomically and with a progress bar.
 
-    Numbers that are not finite become null, because JSON has none.
+    Numbers that are not finite become null, because JSON cannot represent them.
 
     Args:
         path: the file.
@@ -181,6 +182,7 @@ def write_rows(path: Path, rows: Dataset, title: str) -> None:
 
     Raises:
         FileExistsError: if the file exists with other content, or is not a regular file.
+        OSError: if the file cannot be written.
         ValueError: if a row has values that JSON cannot hold, such as images.
     """
     from tqdm import tqdm
@@ -213,7 +215,7 @@ def as_json(row: dict[str, Any]) -> str:
 
 
 def license_of(source: Source) -> str:
-    """Return the license in the card of a data set, or `UNKNOWN` if it has none or cannot be read.
+    """Return the license in a data set's card; `UNKNOWN` if the card names none or cannot be read.
 
     Args:
         source: the data set; a folder's card is its `README.md`.

@@ -33,14 +33,16 @@ Rows: TypeAlias = Dataset | IterableDataset
 def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool = True) -> Rows:
     """Return the training examples of a recipe; several tasks are mixed by their shares.
 
+    Print on the first rank how many rows each filter kept.
+
     Args:
         recipe: a recipe with one task or several.
         streaming: whether to yield rows as they are read. `None`: the recipe's `dataset_streaming`.
         prompts: whether to turn rows into examples.
 
     Raises:
-        ValueError, FileNotFoundError, ConnectionError, OSError: for the reasons of `train_rows_of`
-            and `with_environments`.
+        ValueError, FileNotFoundError, ConnectionError, OSError: for the reasons of `train_rows_of`,
+            `mix` and `with_environments`.
     """
     if streaming is None:
         streaming = recipe.run.dataset_streaming
@@ -60,14 +62,16 @@ def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool =
 def eval_rows(recipe: Recipe, *, streaming: bool = False, prompts: bool = True) -> Rows:
     """Return the held-out examples of a recipe; several tasks are mixed, with each example once.
 
+    Print on the first rank how many rows each filter kept.
+
     Args:
         recipe: a recipe with one task or several.
         streaming: whether to yield rows as they are read.
         prompts: whether to turn rows into examples.
 
     Raises:
-        ValueError: if the data has no held-out rows.
-        ValueError, FileNotFoundError, ConnectionError, OSError: for the reasons of `train_rows`.
+        ValueError, FileNotFoundError, ConnectionError, OSError: for the reasons of `eval_rows_of`,
+            `mix` and `with_environments`.
     """
     rows_by_task = {}
     for name, (task, options) in task_options(recipe).items():

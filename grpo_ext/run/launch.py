@@ -60,7 +60,7 @@ def launch_command(
             else `cpu`.
         num_processes: replaces the number in the config.
         threads: the number of threads per process on a CPU. `None`: the cores divided among the
-            processes.
+            processes. Ignored if `OMP_NUM_THREADS` is set.
 
     Raises:
         ValueError, OSError: if the accelerate config is invalid or cannot be read; see

@@ -28,7 +28,7 @@ def merge_adapter(
     Args:
         folder: the folder of the adapter.
         out: the folder to save to, which must be empty or not exist.
-        dtype: the dtype of the weights; `"auto"`: that of the base model's files.
+        dtype: the dtype of the weights; `"auto"`: the one of the base model's files.
         trust_remote_code: whether to run code that comes with the base model.
 
     Returns:
@@ -37,7 +37,8 @@ def merge_adapter(
 
     Raises:
         ValueError: if `out` is not empty, if loading a folder could block or fill the memory, or if
-            that difference is too large; only in the last case, `out` is removed.
+            the difference in log-probs is too large; only then is `out` removed.
+        OSError: if `out` is a file, or a folder cannot be read or written.
         ValueError, OSError: from peft, if there is no adapter or no base model.
     """
     if out.exists() and any(out.iterdir()):

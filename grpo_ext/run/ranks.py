@@ -91,7 +91,8 @@ def leave_ranks() -> None:
 def check_ranks() -> None:
     """Raise `SystemExit` if accelerate was asked for several processes but started only one.
 
-    On a CPU it sets the rendezvous address of several processes, but starts one without a rank.
+    For several processes on a CPU, accelerate sets a rendezvous address, but starts one process
+    without a rank.
     """
     has_rendezvous = {"ACCELERATE_MIXED_PRECISION", "MASTER_PORT"} <= os.environ.keys()
     if has_rendezvous and "WORLD_SIZE" not in os.environ and is_set("ACCELERATE_USE_CPU"):

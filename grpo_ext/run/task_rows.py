@@ -171,6 +171,9 @@ def can_hold_out(options: Options) -> bool:
     Without `held_out_share` or `eval_dataset_name`, a file has none, and neither does a folder that
     `datasets` saved without the evaluation split. Returns `True` for rows that the task generates,
     and for a data set on the hub, without a request.
+
+    Raises:
+        OSError, ValueError: if the folder's `dataset_dict.json` cannot be read.
     """
     if options.eval_dataset_name or options.held_out_share or not options.dataset_name:
         return True
@@ -251,7 +254,7 @@ def report_filters(task: str, rows: TaskRows, purpose: str) -> None:
     Args:
         task: the name of the task, or "".
         rows: the rows of the task.
-        purpose: what the rows are for, such as "training".
+        purpose: the purpose of the rows, such as "training".
     """
     if os.environ.get("RANK", "0") != "0":
         return

@@ -46,10 +46,14 @@ def run_training(
         supervised: whether the recipe is for supervised training.
 
     Returns:
-        The exit code: 0; 1 if a reward, the environment or vLLM failed too often, steps had no
-        finite gradient, an alarm ended the run, the run learned nothing, or the model could not be
-        saved; 2 if the recipe, its data, its rewards or the checkpoint cannot be used, or the run
-        could not learn; 75 if a signal ended the run, which can be continued.
+        The exit code: 0; 1 if a reward or the environment failed too often, an engine failed, steps
+        had no finite gradient, an alarm ended the run, the run learned nothing, or the model or the
+        last checkpoint could not be saved; 2 if the recipe, its data, its rewards or the checkpoint
+        cannot be used, or the run could not learn; 75 if a signal ended the run, which can be
+        continued (0 if `grpo-ext train` started this process; see `report_exit`).
+
+    Raises:
+        SystemExit: see `check_ranks` and `check_sharding`.
     """
     wait_calmly()
     try:

@@ -1,4 +1,5 @@
 """Samplers complete prompts with transformers, vLLM, or the user's own function.
 
-A sampler takes weights and returns a `Generation`. It has no access to rewards, groups or losses.
+A sampler takes weights and a request, and returns a `Generation`. It has no access to rewards,
+groups or losses.
 """

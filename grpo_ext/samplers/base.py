@@ -136,11 +136,14 @@ class Sampler:
         return state is None
 
     def stop(self) -> None:
-        """Stop any background work. The next request restarts it."""
+        """Stop any background work, and drop the submitted request.
+
+        The next request restarts the work.
+        """
         self._request = None
 
     def load_weights(self, step: int) -> None:
-        """Load the trainer's current weights, which are those of optimizer step `step`.
+        """Load the trainer's current weights, from optimizer step `step`.
 
         Does nothing by default: a sampler without its own copy of the weights needs no update.
         """

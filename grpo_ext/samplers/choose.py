@@ -54,7 +54,7 @@ def make_sampler(trainer: SampledTrainer, watched: bool) -> tuple[Sampler, Sampl
             that truncation kept.
 
     Raises:
-        ValueError: see `scoring_params` and `process_sampler`.
+        ValueError: see `scoring_params`, `process_sampler` and `precision_of`.
     """
     vllm = VLLMSampler(trainer.vllm_generation, watched) if trainer.use_vllm else None
     if trainer.rollout_func is not None:
@@ -74,8 +74,9 @@ def process_sampler(trainer: SampledTrainer, params: SamplingParams) -> ProcessS
     """Return the `ProcessSampler` of this rank.
 
     Raises:
-        ValueError: if the model is sharded, this process trains on several GPUs, or
-            `sampler_device` does not exist; also see `precision_of`.
+        ValueError: if the model is sharded or cannot be copied to another process, this process
+            trains on several GPUs, or `sampler_device` does not exist; also see `precision_of`.
+        RuntimeError: if `sampler_device` is not the name of a torch device.
     """
     if trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled():
         raise ValueError(SHARDED)
@@ -102,7 +103,7 @@ def process_sampler(trainer: SampledTrainer, params: SamplingParams) -> ProcessS
 
 
 def precision_of(trainer: SampledTrainer) -> Precision:
-    """Return the number types that the trainer's sampler and scorer compute in.
+    """Return the dtypes that the trainer's sampler and scorer compute in.
 
     Raises:
         ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model does not
@@ -121,7 +122,10 @@ def precision_of(trainer: SampledTrainer) -> Precision:
 
 
 def check_device(name: str) -> None:
-    """Raise `ValueError` if `name` is a CUDA device that does not exist; accept other devices."""
+    """Raise `ValueError` if `name` is a CUDA device that does not exist; accept other devices.
+
+    Raises `RuntimeError` if `name` is not the name of a torch device.
+    """
     device = torch.device(name)
     num_gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= num_gpus:
@@ -134,8 +138,8 @@ def check_device(name: str) -> None:
 def free_device(trainer: SampledTrainer) -> str:
     """Return the device for this rank's sampler: a GPU that no trainer uses, or else the CPU.
 
-    If there are fewer free GPUs than ranks, ranks share them. The main process warns if every GPU
-    trains.
+    If there are fewer free GPUs than ranks, ranks share them. The main process warns if all GPUs
+    are used for training.
     """
     num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     num_gpus = torch.cuda.device_count()
@@ -266,7 +270,7 @@ def _warn_of_dropout(trainer: SampledTrainer) -> None:
 
 
 def _warn_of_another_policy(trainer: SampledTrainer, abilities: SamplerAbilities) -> None:
-    """Warn if `logprob_policy: model` ignores a temperature or truncation that is set."""
+    """Warn if scoring with `logprob_policy: model` ignores sampling options that are set."""
     if not trainer.accelerator.is_main_process:
         return
     try:

@@ -24,7 +24,7 @@ Part = TypeVar("Part")
 
 
 def rounds(episodes: Sequence[Episode]) -> Iterator[list[int]]:
-    """Yield the rows of each call of `generate` until all episodes have ended.
+    """Yield the indices of the episodes in each call of `generate`, until all episodes have ended.
 
     Between two calls, wait for the environments' answers and read them. All ranks must iterate
     together, because all ranks of a sharded model make the same number of calls: a rank whose
@@ -84,7 +84,11 @@ class TokenRecord:
 
 
 def played(request: Request, records: Sequence[TokenRecord]) -> Generation:
-    """Return the generation of a request whose episodes have ended, with their records."""
+    """Return the generation of a request after its episodes have ended.
+
+    Its log-probs are those in `records`, or `None` if any record lacks them; the same holds for the
+    kept tokens.
+    """
     generation = Generation(
         prompt_ids=request.prompt_ids,
         completion_ids=[episode.ids for episode in request.episodes],

@@ -32,9 +32,10 @@ def base_kept(model: PeftModel) -> Iterator[None]:
 
 @torch.no_grad()
 def changed_by_merging(layer: BaseTunerLayer) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield each weight that merging and unmerging changes, and restore it.
+    """Yield (weight, positions, values) for each weight that merging and unmerging changes.
 
-    Each comes with the flat positions (N,) that changed and their old values (N,).
+    `positions` (N,) are the flat indices of the changed elements, and `values` (N,) are their old
+    values, both on the CPU. All weights of the layer are restored.
     """
     weights = list(layer.get_base_layer().parameters())
     before = [weight.detach().clone() for weight in weights]

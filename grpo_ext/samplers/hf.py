@@ -32,7 +32,7 @@ class HFSampler(Sampler):
         abilities: the sampler's abilities; kept tokens and log-probs are recorded only with
             `returns_kept_tokens`.
         params: the sampling parameters, which determine the tokens that truncation keeps.
-        precision: the number types that completions are scored in.
+        precision: the dtypes that completions are scored in.
     """
 
     name = "transformers"

@@ -52,8 +52,8 @@ class PlayedTokens:
 
         Args:
             episode: the episode that the turn belongs to.
-            turn: what the engine generated.
-            max_tokens: the limit that the engine was given.
+            turn: the tokens that the engine generated.
+            max_tokens: the limit that was requested.
         """
         count = write_turn(episode, turn.ids, max_tokens)
         self.logps += turn.logps[:count]
@@ -144,8 +144,9 @@ def hear(episodes: list[Episode]) -> None:
 def write_turn(episode: Episode, tokens: list[int], max_tokens: int) -> int:
     """Append an engine's tokens to the current turn of an episode.
 
-    If the engine stopped before `max_tokens` without ending the turn, the episode is cut off.
-    Tokens after the end of the turn, or after its limit, are dropped.
+    If this ends the turn, it is passed to the environment; `hear` waits for the answer. If the
+    engine stopped before `max_tokens` without ending the turn, the episode is cut off. Tokens after
+    the end of the turn, or after its limit, are dropped.
 
     Args:
         episode: the episode that the turn belongs to.

@@ -142,7 +142,10 @@ class PartialSampler(Sampler):
         return completed
 
     def _extend(self, generation: Generation, step: int) -> None:
-        """Append the tokens of a round, which were sampled with the weights of this step."""
+        """Append the tokens of a round to the completions, and mark those that have ended.
+
+        The tokens were sampled with the weights of optimizer step `step`.
+        """
         assert generation.sampling_logps is not None
         for i, rollout in enumerate(self._unfinished()):
             ids = generation.completion_ids[i]
@@ -155,7 +158,7 @@ class PartialSampler(Sampler):
             rollout.ended = not truncated or len(rollout.completion_ids) >= self.ends.limit
 
     def metrics(self, generation: Generation) -> dict[str, float]:
-        """Return `overlap/partial`: the share of completions with tokens of several steps."""
+        """Return `overlap/partial`: the share of completions that continued under new weights."""
         steps = generation.policy_step
         assert not isinstance(steps, int)
         partial = sum(len(set(row)) > 1 for row in steps)

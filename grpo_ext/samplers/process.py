@@ -44,7 +44,10 @@ class ProcessSampler(Sampler):
         device: the device that the process samples on, such as `"cuda:1"` or `"cpu"`.
         limit: seconds without an answer after which the process counts as hung.
         fast: whether rows that have ended leave the batch (`fast_generate`).
-        precision: the number types that completions are scored in.
+        precision: the dtypes that completions are scored in.
+
+    Raises:
+        ValueError: if the model cannot be copied to another process.
     """
 
     name = "another process"
@@ -89,7 +92,9 @@ class ProcessSampler(Sampler):
         self._job: Job | None = None
 
     def load_weights(self, step: int) -> None:
-        """Copy the weights to the shared memory, unless they are unchanged.
+        """Copy the weights to the shared memory; frozen parameters are copied only the first time.
+
+        Do nothing if neither the step nor a weight has changed.
 
         Raises:
             ValueError: if the shape of a weight has changed since the sampler was made.

@@ -67,13 +67,15 @@ def loaded_model(start: Start, shared_weights: list[Tensor]) -> PreTrainedModel:
 
 @torch.no_grad()
 def complete(model: PreTrainedModel, job: Job, fast: bool, precision: Precision) -> Completions:
-    """Complete the prompts of a job.
+    """Complete the prompts of a job, after seeding torch with its seed.
+
+    The config of the job becomes the generation config of the model.
 
     Args:
         model: a model in evaluation mode, with or without adapters.
         job: the request.
         fast: whether rows that have ended leave the batch.
-        precision: the number types that completions are scored in.
+        precision: the dtypes that completions are scored in.
     """
     start = time.monotonic()
     torch.manual_seed(job.seed)

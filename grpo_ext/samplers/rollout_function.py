@@ -1,4 +1,4 @@
-"""Sample with the user's function: TRL's `rollout_func`."""
+"""Sample with the user's `rollout_func`, an argument of TRL's trainer."""
 
 import copy
 from collections.abc import Callable
@@ -15,7 +15,7 @@ REQUIRED = ("prompt_ids", "completion_ids", "logprobs")
 
 
 class FunctionSampler(Sampler):
-    """Calls the user's function, which returns lists of tokens, and columns for the rewards.
+    """Calls the user's function, which returns tokens, log-probs, and columns for the rewards.
 
     Args:
         rollout_func: the function, called with the prompts and the trainer.

@@ -40,9 +40,10 @@ class Session(VllmLine):
 
 
 class ServerConnection(VLLMClient):
-    """Like TRL's client, but failures are stored instead of raised.
+    """Like TRL's client, but most failures are stored in `failure` instead of raised.
 
-    After a failure, `failure` is set and requests do nothing until `reconnect()`.
+    This applies to weight updates, cache resets, `reconnect()` and, in `ServerClient`, `generate`;
+    other methods raise errors. After a failure, these requests do nothing until `reconnect()`.
 
     Args:
         args: the positional arguments of TRL's client.
@@ -93,7 +94,8 @@ class ServerConnection(VLLMClient):
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
         """Join a process group with the server's workers: over gloo if they use it, else as in TRL.
 
-        Raise `ValueError` if `device` is a CPU and the workers do not use gloo.
+        Raise `ValueError` if `device` is a CPU and the workers do not use gloo, and
+        `ConnectionError` if a request fails or no port is free.
         """
         self._device = device
         config = self.get_server_info()["weight_transfer_config"]
@@ -160,7 +162,8 @@ class ServerConnection(VLLMClient):
     def failed(self, failure: ServerFailure | None) -> None:
         """Store `failure`; if it is `None`, check that the server has the trainer's weights.
 
-        An earlier failure is kept.
+        An earlier failure is not replaced. If no vLLM server answers, a refused request is stored
+        as a connection failure.
         """
         self.failure = self.failure or self._confirmed(failure)
         self._attempt(lambda: None)

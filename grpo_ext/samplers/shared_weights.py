@@ -1,7 +1,7 @@
 """The weights of a model in memory that two processes map: one writes, the other reads.
 
-The model itself is sent as a pickle, in which each tensor is replaced by the index of its place in
-that memory. Both processes run this program, so the pickle is as safe as the model's own code.
+The model itself is sent as a pickle in which an index replaces each parameter and buffer. Both
+processes run the same code, so the pickle is as safe as the model's code.
 """
 
 import io
@@ -50,7 +50,7 @@ def places_of(tensors: list[Tensor]) -> tuple[list[Place], int]:
 def new_memory(size: int) -> int:
     """Create an unnamed file of `size` bytes, and return its descriptor.
 
-    The system frees it when the last process that uses it ends.
+    The system frees the file when no process has it open or mapped.
     """
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("weights")
@@ -122,11 +122,11 @@ def packed(model: Module) -> bytes:
 
 
 def unpacked(model: bytes, places: list[Place], tensors: list[Tensor]) -> Any:
-    """Unpickle a model and give it these tensors; its parameters do not require gradients.
+    """Unpickle a model that uses the given tensors; its parameters do not require gradients.
 
     Args:
         model: the pickle, from `packed`.
-        places: the tensors' places, which say which of them are parameters.
+        places: the places of the tensors; `trained` marks the parameters.
         tensors: the tensors of the model, in the order of `tensors_of`.
     """
     model_tensors = []

@@ -2,8 +2,8 @@
 
 A tensor that did not arrive, such as a tied output head that the engine copies, hardly changes
 greedy completions, but it changes log-probs at once. After an update at a learning rate of 1e-6,
-however, the difference is below the rounding of bfloat16. In that case checksums show that no
-weights were sent, and a few tensors of a colocated engine show that weights did not arrive.
+however, the difference is below the rounding of bfloat16. In that case checksums show whether the
+weights were sent, and a few tensors of a colocated engine show whether they arrived.
 """
 
 import torch
@@ -22,7 +22,7 @@ class SyncCheck:
     """Compares log-probs after the first weight sync, and then every `vllm_sync_check_steps` syncs.
 
     It checks nothing if `vllm_sync_check_steps` is 0, or if completions are scored under a
-    different policy than the one that sampled them.
+    different policy than they were sampled from.
 
     Args:
         trainer: the trainer whose weights the sampler should have.
@@ -66,15 +66,16 @@ class SyncCheck:
     def check(self, table: Scored) -> None:
         """Refuse stale weights; if a comparison is due, check and log the mean log-prob difference.
 
-        If the sampler returns the tokens that truncation kept, also log the share of tokens that
-        the trainer's own truncation would have removed.
+        The first `PROBE_ROWS` completions of each rank are compared. If the sampler returns the
+        tokens that truncation kept, also log the share of tokens that the trainer's truncation
+        would have removed.
 
         All ranks must call it. Nothing is compared if any rank's table has images or lacks the
-        sampler's log-probs.
+        sampler's log-probs, or if these completions have no tokens in the loss.
 
         Args:
             table: the completions that the engine has just sampled, without carried-over groups,
-                whose log-probs come from older weights.
+                because their log-probs come from older weights.
 
         Raises:
             EngineFailure: on all ranks, if the difference exceeds the limit; also see
@@ -114,16 +115,16 @@ class SyncCheck:
         return 1e-3 if in_float32 and self.sampler.dtype() == "float32" else 0.2
 
     def _has_kept(self, table: Scored) -> bool:
-        """Return whether the sampler has truncated, and returned the tokens that it kept."""
+        """Return True if sampling is truncated and the table contains the kept tokens."""
         return self.scorer.params.truncated and table.kept is not None
 
     @torch.no_grad()
     def refuse_stale(self) -> None:
         """Raise `EngineFailure` on all ranks if the last update did not reach the sampler.
 
-        The update is missing if the trainer's weights have changed since the last sync, or if a
-        tensor that arrived in the first sync did not arrive in this one. Nothing is checked if no
-        log-probs are compared in this run. All ranks must call it.
+        This is the case if the trainer's weights have changed since the last sync, or if one of a
+        few tensors that the engine received in the first sync now differs from the trainer's.
+        Nothing is checked if no log-probs are compared in this run. All ranks must call it.
         """
         if not self.compares:
             return

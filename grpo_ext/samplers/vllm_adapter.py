@@ -47,11 +47,11 @@ SUPPORTED_FIELDS = {
 
 
 class AdapterVLLM(OurVLLM):
-    """Like `OurVLLM`, but the engine gets only the adapter instead of all weights.
+    """Like `OurVLLM`, but sends the engine only the adapter instead of all weights.
 
     Raises:
-        ValueError: if vLLM would run the adapter differently from the trainer, or the model has no
-            adapter or is sharded.
+        ValueError: if the model has no adapter or is sharded, if vLLM would run the adapter
+            differently from the trainer, or if the server does not accept the adapter's rank.
     """
 
     def _init_vllm(self) -> None:
@@ -97,9 +97,10 @@ class AdapterClient(ServerClient):
         super().__init__(*args, **kwargs)
 
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
-        """Check that the server takes adapters of this rank; no process group is joined.
+        """Check that the server accepts adapters of this rank; no process group is joined.
 
-        Raise `ValueError` if it does not.
+        Raise `ValueError` if the server does not accept them, and `ConnectionError` if a request
+        fails.
         """
         self._device = device
         config = self.get_server_info()["lora_config"]
@@ -114,7 +115,7 @@ class AdapterClient(ServerClient):
             )
 
     def load_adapter(self, writing: AbstractContextManager[str]) -> None:
-        """Have the server load the adapter from the folder that `writing` yields, and use it.
+        """Have the server load and use the adapter in the folder that `writing` yields.
 
         A failure is stored in `failure`, not raised.
         """
@@ -155,7 +156,7 @@ def trained(model: PeftModel) -> LoraConfig:
 
 
 def check_adapter(model: torch.nn.Module) -> None:
-    """Raise `ValueError` if a model has no adapter or vLLM would compute different outputs."""
+    """Raise `ValueError` if a model has no adapter, or vLLM cannot run it like the trainer."""
     if not isinstance(model, PeftModel):
         raise ValueError(
             "`vllm_sync_adapter: adapter` needs an adapter, but the model has none: pass a "
@@ -194,9 +195,10 @@ def check_adapter(model: torch.nn.Module) -> None:
 
 @contextmanager
 def saved(model: PeftModel, parent: Path | str | None = None) -> Iterator[str]:
-    """Save the adapter in a temporary folder for the context, and yield its absolute path.
+    """Within the context, save the adapter in a temporary folder, and yield its absolute path.
 
-    The folder is created in `parent`, or in the system's temporary folder if that is `None`.
+    The folder is created in `parent`, which is created if needed, or in the system's temporary
+    folder if `parent` is `None`.
     """
     if parent is not None:
         parent = Path(parent).absolute()

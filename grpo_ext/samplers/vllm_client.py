@@ -59,7 +59,8 @@ class ServerClient(ServerConnection):
         """From now on, request completions by a route that also returns their kept tokens.
 
         Raises:
-            ValueError: if the server does not have the route for it.
+            ValueError: if the server does not have this route.
+            ConnectionError: if the server does not answer.
         """
         answer = self._line.ask("POST", self.base_url + GENERATE, b"{}", PROBE_SECONDS)
         # without the route, vLLM returns 404, or 403 from 0.33 on; with it, it refuses `{}`
@@ -181,7 +182,7 @@ class ServerClient(ServerConnection):
         num_logprobs: int | None,
         sampling: dict[str, Any],
     ) -> Answer:
-        """Return completions; raise `ConnectionError` if they are not what was requested."""
+        """Return completions; raise `ConnectionError` if they do not match the request."""
         has_kept = self.returns_kept
         try:
             if has_kept or features is not None:
@@ -213,7 +214,7 @@ class ServerClient(ServerConnection):
         n: int,
         sampling: dict[str, Any],
     ) -> Answer:
-        """Return completions by the route that takes one list of tokens, several at a time."""
+        """Return completions by the route for a list of tokens, with concurrent requests."""
         params = sampling_params(n, sampling)
 
         def send(i: int) -> dict[str, Any]:
@@ -272,7 +273,8 @@ class ServerClient(ServerConnection):
             ids: the tokens of the context.
             version: the version of the weights that the server must have; `None`: any.
             max_tokens: maximum length of the completion.
-            sampling: other options of TRL's `generate`.
+            sampling: other options of TRL's `generate`, including `logprobs`. The
+                `generation_kwargs` cannot override `n`, `max_tokens` and `logprobs`.
 
         Returns:
             One completion, with log-probs and, if `returns_kept`, kept tokens.

@@ -129,7 +129,8 @@ class OurVLLM(VLLMGeneration):
     def _settings(self) -> dict[str, Any]:
         """Return arguments for `vllm.LLM` beyond TRL's.
 
-        They come from `cpu_settings` on a CPU, and from `engine_settings` on other devices.
+        On a CPU they come from `cpu_settings`, and our vLLM plugin is registered. On other devices
+        they come from `engine_settings`.
         """
         if self.accelerator.device.type != "cpu":
             return engine_settings(vars(self.options))
@@ -210,7 +211,8 @@ class OurVLLM(VLLMGeneration):
             played: see `play_as_ready`.
 
         Raises:
-            EngineFailure: see `generate`.
+            EngineFailure: on all ranks, if any rank finds no server, or if the server does not come
+                back or refuses a request.
         """
         client = self._client_of_rank()
         sampling = {
@@ -265,6 +267,8 @@ class OurVLLM(VLLMGeneration):
     def _until_answered(self, request: Callable[[], Result]) -> Result:
         """Return the result of `request()`; with a server, repeat it until it succeeds.
 
+        Before each repetition, wait for the server and send it the weights.
+
         Raises:
             EngineFailure: on all ranks, after `vllm_server_retries` retries or a refused request.
         """
@@ -291,7 +295,7 @@ class OurVLLM(VLLMGeneration):
         )
 
     def _recover(self, attempt: str) -> None:
-        """Wait for the server and send it the weights; the next request shows whether it worked."""
+        """Warn, wait for the server and send it the weights; a failure is stored in the client."""
         if self.accelerator.is_main_process:
             logger.warning(
                 f"The vLLM server failed: {self.vllm_client.failure.message}. Waiting up to "

@@ -1,4 +1,4 @@
-"""Read the tokens that truncation kept from the outputs of a vLLM engine in this process."""
+"""Read the kept tokens of truncated sampling from the outputs of a vLLM engine in this process."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """vLLM's route for one list of tokens, `/inference/v1/generate`.
 
-It returns what `/v1/completions` does not: completions of images, which TRL requests through it,
-and the tokens that truncation kept.
+Unlike `/v1/completions`, it accepts prompts with images, for which TRL uses it too, and can return
+the tokens that truncation kept.
 """
 
 import uuid

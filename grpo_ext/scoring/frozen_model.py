@@ -39,7 +39,7 @@ class FrozenModel:
     def prompt_ids(self, prompt: Prompt) -> list[int]:
         """Return the token ids of a prompt, which is a string or a conversation.
 
-        An empty prompt becomes the end-of-sequence token, or token 0 if the tokenizer has none.
+        A prompt without tokens becomes the end-of-sequence token, or token 0 if there is none.
         """
         if isinstance(prompt, str):
             ids = self.tokenizer(encodable(prompt)).input_ids
@@ -51,7 +51,7 @@ class FrozenModel:
         return list(ids)
 
     def rendered(self, messages: list[dict[str, Any]]) -> str:
-        """Render a conversation with the chat template; without one, put each content on a line.
+        """Render a conversation by the chat template or, without one, as one line per message.
 
         If the last message is the assistant's, the template leaves it open to be continued;
         otherwise it opens a new turn of the assistant.

@@ -37,8 +37,8 @@ class Head:
     ) -> tuple[Tensor, Tensor]:
         """Return log-probs (N,) and entropies (N,) of the next N positions of the pass.
 
-        The arguments are those of `sampling_log_probs`. With truncation, the kept tokens are
-        appended to `used`.
+        See `sampling_log_probs` for the arguments. With truncation, the kept tokens are appended to
+        `used`.
         """
         end = self._scored + len(hidden)
         kept_set = self.kept_set
@@ -62,7 +62,7 @@ class Head:
 
 @dataclass
 class EdgeHead(Head):
-    """A head whose "log-probs" are 1 for `edge_tokens` and 0 for others; entropies are 0."""
+    """A head that returns 1 for `edge_tokens` and 0 for others as log-probs; entropies are 0."""
 
     def __call__(
         self,

@@ -116,7 +116,7 @@ def choose_layout(
 def attention_of(model: PreTrainedModel) -> str:
     """Return transformers' name for the attention implementation of a model.
 
-    The name is "sdpa" also with `attention_in_fp32`, which takes the same masks.
+    With `attention_in_fp32` the name is also "sdpa", because it takes the same masks.
     """
     name = str(model.config.get_text_config()._attn_implementation)
     return "sdpa" if name == SDPA_IN_FP32 else name
@@ -130,7 +130,10 @@ def has_rotary_positions(model: PreTrainedModel) -> bool:
 
 
 def takes_positions(model: PreTrainedModel) -> bool:
-    """Return True if the model accepts `position_ids`, the position of each token."""
+    """Return True if the model accepts `position_ids`, the position of each token.
+
+    Return False for an adapter that learns a prompt.
+    """
     if _learns_prompt(model):
         return False
     inner = model.get_base_model() if isinstance(model, PeftModel) else model
@@ -171,5 +174,5 @@ def _learns_prompt(model: torch.nn.Module) -> bool:
 
 
 def refuse_packing(reason: str) -> NoReturn:
-    """Raise a `ValueError` that gives the reason and suggests `layout: chunks`."""
+    """Raise a `ValueError` that states the reason and suggests `layout: chunks`."""
     raise ValueError(f"`layout: packed` cannot be used here: {reason}. Write `layout: chunks`.")

@@ -41,9 +41,9 @@ def run_packed(
         ids: (B, P + T), prompts and completions.
         mask: (B, P + T), 1 for their tokens, 0 for padding.
         width: T.
-        shares: whether the row contains each distinct prompt only once. Otherwise each completion
-            has its own copy, and transformers starts a new attention block wherever positions
-            restart at 0.
+        shares: whether the row contains each distinct prompt, except its last token, only once.
+            Otherwise each completion has its own copy, and transformers starts a new attention
+            block wherever positions restart at 0.
 
     Returns:
         Log-probs and entropies (B, T) of the completions; no entropies if `run` returns none.

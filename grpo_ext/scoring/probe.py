@@ -1,4 +1,4 @@
-"""Check, at the start of a run, that a layout gives two short rows the log-probs of padded rows."""
+"""Check on two short rows that a layout computes the same log-probs as padded rows."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +14,7 @@ from grpo_ext.scoring.prompts_once import ReadPrompts
 
 @dataclass(frozen=True)
 class Probe:
-    """Compares the log-probs of a layout with those of padded rows."""
+    """Compares the log-probs of a layout with the log-probs of padded rows."""
 
     run: RunModel  # calls the model; all ranks must call it the same number of times
     vocab_size: int

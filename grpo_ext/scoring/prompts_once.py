@@ -2,7 +2,7 @@
 
 The model reads each distinct prompt and caches its keys and values; the completions then continue
 from the cache. Positions are passed explicitly, because some models (Qwen2.5-VL) would otherwise
-reuse those of their last generation.
+reuse the positions of their last generation.
 """
 
 from copy import copy
@@ -19,7 +19,7 @@ from grpo_ext.step.records import Scores
 
 
 class ReadPrompts:
-    """KV cache of each distinct prompt, excluding its last token.
+    """The KV cache of each distinct prompt, without its last token.
 
     The last token of a prompt is scored together with the completion.
 
@@ -81,7 +81,7 @@ class ReadPrompts:
             ids: (b, P + T), prompts and completions of this chunk.
             mask: (b, P + T), 1 for their tokens, 0 for padding.
             width: T.
-            chunk: (b,), indices of the completions among the rows whose prompts were read.
+            chunk: (b,), the indices of the completions among the B rows.
 
         Returns:
             The scores (b, T).

@@ -150,9 +150,9 @@ class Scorer:
         return torch.is_grad_enabled() and self.layout.recomputes
 
     def _packed_rows(self, table: Scored) -> list[Tensor] | None:
-        """Return the rows of the table in each packed row; `None` if they run in chunks.
+        """Return the indices of the completions in each packed row; `None` if they run in chunks.
 
-        If the layout is `by_cost`, choose packed rows or chunks, whichever run fewer tokens.
+        If the layout is `by_cost`, choose packed rows or chunks, whichever cost fewer tokens.
         """
         if self.layout.kind != "packed":
             return None
@@ -170,7 +170,7 @@ class Scorer:
         return packed_rows
 
     def _cost_less(self, packed_rows: list[Tensor], table: Scored) -> bool:
-        """Return whether packed rows run at most as many tokens as chunks."""
+        """Return whether packed rows cost at most as many tokens as chunks, with call overhead."""
         first, _ = equal_prompts(table.prompt_ids, table.prompt_mask)
         lengths = table.completion_mask.sum(1)  # (B,)
         prompt_width = table.prompt_ids.size(1)
@@ -199,7 +199,7 @@ class Scorer:
         packed_rows: list[Tensor] | None,
         prompts: ReadPrompts | None,
     ) -> list[Tensor]:
-        """Return the rows of each chunk, or of each packed row.
+        """Return the indices of the completions in each chunk or packed row.
 
         Call `check_packed`, if there is one, before the first packed row of the run.
         """
@@ -245,7 +245,7 @@ class _Passes:
         return outermost(model, first=not self.rows)
 
     def add(self, rows: Tensor, part: Scored, head: Head, output: Scores) -> None:
-        """Add a pass over the given rows (b,) of the table, whose completions are `part`."""
+        """Add a pass over rows (b,) of the table; `part` contains their completions."""
         width = part.width
         self.rows.append(rows)
         self.logps.append(output.logps[:, -width:])

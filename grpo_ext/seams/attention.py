@@ -1,7 +1,7 @@
 """Attention in float32, or on a CPU in float64, for queries, keys and values in a half type.
 
-It is registered with transformers as an attention implementation of its own. Attention adds its
-terms in a different order for a token with a cache, a whole row and a packed row. In float32, some
+It is registered with transformers as a separate attention implementation. Attention adds its terms
+in a different order for a token with a cache, a whole row and a packed row. In float32, some
 results in 10,000 are therefore rounded to a different bfloat16 number, which changes the inputs of
 all later layers; in float64, none are.
 """
@@ -26,6 +26,8 @@ def sdpa_in_fp32(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Return transformers' `sdpa` attention (B, Q, H, D), computed in float32 or float64.
+
+    It is computed in float64 on a CPU without dropout. The second value, for weights, is `None`.
 
     Args:
         module: the attention layer.

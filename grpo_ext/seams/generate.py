@@ -1,4 +1,4 @@
-"""Run transformers' `generate` with our decoding loop, and with a recorder of what it samples."""
+"""Run transformers' `generate` with our decoding loop, and record how it samples."""
 
 import copy
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def replaced(owner: object, **attributes: Any) -> Iterator[None]:
 def fast_generation(model: torch.nn.Module) -> Iterator[None]:
     """Within the context, make `generate` read each distinct prompt once and drop ended rows.
 
-    The distribution is the same, and greedy decoding gives the same tokens. If our loop cannot
+    The distribution is the same, and greedy decoding yields the same tokens. If our loop cannot
     decode as transformers would, transformers decodes instead, and a warning says why, once.
 
     Args:
@@ -160,9 +160,9 @@ def watching(
 
 
 def without_stop_strings(config: GenerationConfig) -> GenerationConfig:
-    """Return a copy of a config without stop strings, for which `generate` needs a tokenizer.
+    """Return a copy of a config without stop strings, since `generate` needs a tokenizer for them.
 
-    `StopStringEnds` and episodes find them.
+    `StopStringEnds` and episodes find stop strings instead.
     """
     config = copy.copy(config)
     config.stop_strings = None
@@ -177,7 +177,7 @@ def generate_batch(
     """Return the completion ids of a batch, each cut after its first end-of-sequence token.
 
     Args:
-        model: the model, whose own generation config `generate` uses.
+        model: the model; `generate` uses the generation config of the model.
         config: a config with the pad token and a list of end tokens; the rest is ignored.
         prompt_ids: B lists of prompt tokens.
     """

@@ -1,9 +1,9 @@
-"""Compute in the same number types during sampling and scoring.
+"""Use the same dtypes in sampling and scoring.
 
 A half type has 8 (bfloat16) or 11 (float16) bits of precision. Sampler and scorer round their
 passes differently, because the sampler reads one token at a time, and the scorer whole rows. Both
-therefore compute in float32 what costs little: the logits; with `residual_in_fp32`, the sum of the
-layers' results; and with `attention_in_fp32`, the attention.
+therefore use float32 where it costs little: for the logits; with `residual_in_fp32`, for the sum of
+the layers' outputs; and with `attention_in_fp32`, for the attention (float64 on a CPU).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast_dtype(accelerator: Accelerator) -> torch.dtype | None:
-    """Return the half type of accelerate's autocast.
+    """Return the dtype of accelerate's autocast, bfloat16 or float16.
 
     Return `None` without mixed precision, in fp8, and under DeepSpeed, which needs no autocast.
     """
@@ -37,7 +37,7 @@ def autocast_dtype(accelerator: Accelerator) -> torch.dtype | None:
 
 @dataclass(frozen=True)
 class Precision:
-    """The number types of a pass, which sampler and scorer share."""
+    """The dtypes of a forward pass, in the sampler and the scorer."""
 
     # the dtype of products under autocast; `None`: no autocast, so the dtype of the weights
     mixed: torch.dtype | None = None
@@ -57,7 +57,7 @@ def choose_precision(
     residual_in_fp32: bool | None,
     attention_in_fp32: bool | None = None,
 ) -> Precision:
-    """Choose the number types of a model's passes.
+    """Choose the dtypes of a model's forward passes.
 
     Args:
         model: the model, with or without PEFT adapters.
@@ -147,10 +147,11 @@ def dtype_of_layers(model: nn.Module) -> torch.dtype:
 
 
 def why_not_float32(model: PreTrainedModel) -> str | None:
-    """Return why a model cannot add up its layers' results in float32; `None` if it can.
+    """Return why a model cannot add its layers' outputs in float32; `None` if it can.
 
-    It can if it has a single part, its weights are not sharded, autocast converts the input of each
-    of its matrices, and its norms keep the dtype of their input.
+    The model must have a single part and unsharded weights, all of them in linear layers,
+    embeddings and RMS norms: autocast converts the inputs of linear layers, and RMS norms keep the
+    dtype of their input.
     """
     inner = base_model(model)
     if inner.config.get_text_config() is not inner.config:
@@ -168,12 +169,12 @@ def why_not_float32(model: PreTrainedModel) -> str | None:
 
 @contextmanager
 def computing_in(precision: Precision, model: nn.Module) -> Iterator[None]:
-    """Make a model compute in these number types within the context.
+    """Make a model compute in the given dtypes within the context.
 
-    The number type of the attention stays set after the context.
+    The dtype of the attention stays set after the context.
 
     Args:
-        precision: the number types.
+        precision: the dtypes.
         model: a transformers model, with or without PEFT adapters and wrappers.
     """
     inner: Any = base_model(getattr(model, "module", model))  # of data parallel training
@@ -198,7 +199,7 @@ def computing_in(precision: Precision, model: nn.Module) -> Iterator[None]:
 
 
 def returns(dtype: torch.dtype) -> Any:
-    """Return a forward hook that converts a module's output, a tensor or several, to `dtype`."""
+    """Return a forward hook that converts a module's output (a tensor or a tuple) to `dtype`."""
 
     def convert(_: nn.Module, inputs: object, output: Tensor | tuple[Tensor, ...]) -> object:
         if isinstance(output, Tensor):
@@ -210,12 +211,12 @@ def returns(dtype: torch.dtype) -> Any:
 
 @contextmanager
 def sampling_in(precision: Precision, model: nn.Module) -> Iterator[None]:
-    """Make a model's `generate` compute in these number types, and its logits in float32.
+    """Within the context, make `generate` compute in the given dtypes, and its logits in float32.
 
-    A head that is sharded, quantized or adapted computes its logits itself, in the model's dtype.
+    The logits of a head that is sharded, quantized or has an adapter stay in the model's dtype.
 
     Args:
-        precision: the number types.
+        precision: the dtypes.
         model: a transformers model, with or without PEFT adapters.
     """
     inner: Any = base_model(model)

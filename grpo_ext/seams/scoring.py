@@ -1,4 +1,4 @@
-"""Run models that score tokens: our `Head` in TRL's fused head, and the reference model."""
+"""Score with our `Head` in place of TRL's fused head, and run the reference model."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -67,6 +67,9 @@ class _StandIn:
 def scoring_with(head: Head) -> Iterator[None]:
     """Within the context, make a model's fused head score with `head`.
 
+    If sampling is not restricted, TRL's function still scores on a GPU, and on a CPU in float32 if
+    the head is not compact. It then uses the temperature of `head`.
+
     TRL skips positions without a label only on devices where it uses Triton. With a compact head or
     restricted sampling, they are skipped on every device.
     """
@@ -94,7 +97,7 @@ def run_model(
 
     Args:
         accelerator: the accelerator, which sets the autocast of mixed precision.
-        precision: the number types, which the sampler also computes in.
+        precision: the dtypes, which the sampler also computes in.
         model: the policy or the reference.
         head: the head that scores the hidden states.
         labels: (B, L), the tokens to score, and -100 elsewhere.
@@ -113,10 +116,10 @@ def run_invariantly(
     labels: Tensor,
     **inputs: Any,
 ) -> Scores:
-    """Like `run_model`, but the bits of a log-prob depend only on the tokens before it.
+    """Like `run_model`, but a log-prob's bits depend only on its token and the tokens before it.
 
     Positions are passed explicitly, as `generate` does, because a model's default positions count
-    the padding. The arguments are those of `run_model`.
+    the padding. See `run_model` for the arguments.
     """
     if "position_ids" not in inputs:
         inputs["position_ids"] = positions_of(inputs["attention_mask"])
@@ -132,14 +135,14 @@ def score_images(
     block: int | None,
     aux_loss: bool,
 ) -> Scores:
-    """Score a table with images as TRL does, in rectangles, but with our head.
+    """Score a table with images in padded batches, as TRL does, but with our head.
 
     Args:
         trainer: the trainer whose scoring method is called.
         model: the policy or the reference.
         table: the completions.
         head: the head that scores the hidden states.
-        block: the number of completions in a rectangle; `None`: all.
+        block: the number of completions in a batch; `None`: all.
         aux_loss: whether to compute the load-balancing loss of the experts.
     """
     with scoring_with(head):

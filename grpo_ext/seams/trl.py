@@ -138,7 +138,11 @@ def complete(
 
 @contextmanager
 def whole_model(trainer: TRLTrainer) -> Iterator[PreTrainedModel]:
-    """Yield the policy without wrappers and with all of its weights gathered, for generation."""
+    """Yield the policy without wrappers and with its weights gathered, for generation.
+
+    Under ZeRO-3 they are gathered only with `ds3_gather_for_generation`. Gradient checkpointing is
+    off within the context.
+    """
     args = trainer.args
     wrapped_model: Any = trainer.model_wrapped
     with (
@@ -160,7 +164,7 @@ def checkpointing_options(args: TrainingArguments) -> dict[str, Any] | None:
 
 
 def tokenizer_of(trainer: TRLTrainer) -> PreTrainedTokenizerBase:
-    """Return the tokenizer, which is a part of the processor of a multimodal model."""
+    """Return the tokenizer; for a multimodal model, it is part of the processor."""
     return trainer._tokenizer
 
 
@@ -191,7 +195,7 @@ def calculate_rewards(
     completion_ids: list[list[int]],
     environments: list[Any],
 ) -> Tensor:
-    """Compute the rewards of this rank's completions with TRL, and gather those of all ranks.
+    """Compute the rewards of this rank's completions with TRL, and gather the rewards of all ranks.
 
     All ranks must call it.
 
@@ -201,7 +205,8 @@ def calculate_rewards(
         prompts: the prompts, one per completion.
         completions: the completions, as strings or lists of messages.
         completion_ids: the tokens of the completions.
-        environments: TRL environments, one per completion; empty if there are none.
+        environments: TRL environments, one per completion; empty if there are none. They become
+            `trainer.environments`.
 
     Returns:
         The rewards (B of all ranks, R); NaN where a reward did not score a completion.
@@ -212,13 +217,13 @@ def calculate_rewards(
 
 @contextmanager
 def without_unscored_warnings(is_reported: Callable[[], bool]) -> Iterator[None]:
-    """Within the context, drop what TRL logs if `is_reported` returns True.
+    """Within the context, drop TRL's log messages while `is_reported` returns True.
 
     While TRL computes rewards, it logs only a warning about a row that no reward has scored.
 
     Args:
-        is_reported: returns whether the user is told elsewhere why a row has no score. It is called
-            when TRL logs, after the rewards have run.
+        is_reported: returns whether the reason for a missing score is reported elsewhere. It is
+            called when TRL logs, after the rewards have run.
     """
 
     def is_news(record: logging.LogRecord) -> bool:
@@ -342,9 +347,8 @@ def generate_and_score(trainer: TRLTrainer, rows: list[Row]) -> Any:
 def trl_generation(trainer: TRLTrainer, rows: list[Row]) -> dict[str, Any]:
     """Have TRL generate and compute rewards and advantages, for images or tools that it handles.
 
-    TRL does not score old and reference log-probs here, because our own scoring does. TRL would
-    refuse the name of a registered estimator, so it is given the name of one of its own; the
-    advantages are replaced later.
+    TRL does not score old and reference log-probs here, because our own scoring does. An estimator
+    that TRL does not have is replaced by a built-in one; our own advantages follow later.
     """
     generate: Any = GRPOTrainer._generate_and_score_completions
     args = copy.copy(trainer.args)

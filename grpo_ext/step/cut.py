@@ -44,9 +44,10 @@ class CutRule:
 def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
     """Cut an optimizer step into micro-batches.
 
-    With `rule.deals`, rows are redistributed over micro-batches and ranks: each micro-batch is
-    trimmed to its own longest prompt and completion, and all ranks run micro-batches of similar
-    size at the same time. Tables with model inputs, such as images, are never redistributed.
+    With `rule.deals`, rows that can change the gradient are redistributed over micro-batches and
+    ranks, and other rows are left out, except in fillers. Each micro-batch is trimmed to its
+    longest prompt and completion, and all ranks run micro-batches of similar size at the same time.
+    Tables with model inputs, such as images, are never redistributed.
 
     Args:
         slices: this rank's completions, one table for each micro-batch that the trainer requests.
@@ -106,9 +107,9 @@ def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCou
 def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Scored, bool]]:
     """Redistribute the step's rows, and return this rank's tables and whether each is a filler.
 
-    All ranks must call it. A filler has no row that can change the gradient, and keeps only one
-    completion token. If no row of the step can change the gradient, no table counts as a filler, so
-    that entropy is still logged.
+    All ranks must call it. Rows that cannot change the gradient are left out, except in fillers. A
+    filler contains only such a row, cut to one completion token. If no row of the step can change
+    the gradient, no table counts as a filler, so that entropy is still logged.
 
     Args:
         slices: see `cut`.

@@ -31,7 +31,10 @@ class BatchesAhead:
         self._seen: deque[Batch] = deque()
 
     def of(self, source: Iterator[Batch]) -> "BatchesAhead":
-        """Switch to `source` if it is a new iterator (a new epoch), and forget peeked batches."""
+        """Return this iterator, switched to `source` if that is a new iterator (a new epoch).
+
+        When it switches, batches that were peeked at are discarded.
+        """
         if source is not self._source:
             self._source = source
             self._seen = deque()
@@ -46,7 +49,7 @@ class BatchesAhead:
         return next(self._source)
 
     def peek(self, distance: int) -> Batch | None:
-        """Return the batch `distance` places after the next one; `None` beyond the epoch's end."""
+        """Return the batch `distance` batches after the next one; `None` past the epoch's end."""
         num_missing = max(0, distance + 1 - len(self._seen))
         self._seen.extend(islice(self._source, num_missing))
         if distance >= len(self._seen):
@@ -82,9 +85,10 @@ class Feed:
         self._to_come = len(batches)
 
     def following(self, after: int = 0) -> Batch | None:
-        """Return the first batch of the next generation, or of the one `after` generations later.
+        """Return the first batch of the next generation, or of a later one.
 
-        Return `None` beyond the end of the epoch.
+        `after` is the number of generations to skip. Return `None` beyond the end of the epoch.
+        Call this only while `generate` runs.
         """
         next_start = (1 + after) * self.num_handouts
         return self.batches.peek(next_start - len(self._batches))
@@ -98,7 +102,7 @@ class Feed:
         return self._ready.pop(0)
 
     def surplus(self, batch: Batch) -> int:
-        """Return how many extra micro-batches to run before the one that the trainer requests.
+        """Return how many extra micro-batches to run before the next requested micro-batch.
 
         Call it once for each micro-batch that the trainer requests.
         """
@@ -138,7 +142,7 @@ class Feed:
 
 
 def random_order(rows: int) -> Tensor:
-    """Return a random permutation (B,), drawn from torch's global random state as TRL draws it."""
+    """Return a random permutation (B,), drawn from torch's global generator as in TRL."""
     return torch.randperm(rows)
 
 

@@ -40,7 +40,7 @@ class EndRule:
         """Return for each completion whether it is truncated.
 
         A completion is truncated if its last token is not an end token and no stop string ended it.
-        With stop strings, a completion that is shorter than its room was ended by a stop string. An
+        With stop strings, a completion shorter than its `room` counts as ended by a stop string. An
         empty completion is not truncated.
         """
         truncated = []
@@ -66,7 +66,7 @@ class EndRule:
 
 @dataclass(frozen=True)
 class TieBreak:
-    """The reward that decides groups whose completions are all correct, and its coefficient."""
+    """The reward that decides groups of only correct completions, and its coefficient."""
 
     index: int  #: the index of the reward, which has no part in the weighted sum
     coef: float  #: `tie_break_coef`, which multiplies the advantages
@@ -245,9 +245,9 @@ def outcome_order(names: Sequence[str], weights: Sequence[float], metric: str | 
     """Return the indices of the rewards that may judge a group, in order of priority.
 
     `outcome_index` comes first, then the other rewards in descending order of weight, skipping
-    weight 0. `group_outcomes` chooses among them. If each task has rewards that score only its own
-    rows, each group is thus judged by a reward of its task: by `metric` if that is one of them,
-    otherwise by the one with the largest weight.
+    weight 0. `group_outcomes` chooses among them. If each reward scores only the rows of one task,
+    a group is thus judged by a reward of its task: by `metric` if it scores that task, otherwise by
+    the reward with the largest weight.
 
     Args:
         names: the names of the rewards.

@@ -222,7 +222,7 @@ def _near_the_sampler(inputs: LossInputs, rows: Scored, threshold: float) -> Ten
     """Return a mask that drops negative advantages where the policy is far from the sampler.
 
     It is 0 where the advantage is negative and the completion's mean log-ratio of sampler to policy
-    is above `threshold`, and 1 elsewhere. Its shape is that of the advantages, (B, 1) or (B, T).
+    is above `threshold`, and 1 elsewhere. It has the shape of the advantages, (B, 1) or (B, T).
     This is the off-policy sequence masking of DeepSeek-V3.2 (arXiv 2512.02556).
     """
     mask = inputs.mask  # (B, T)
@@ -245,8 +245,9 @@ def _entropy_bonus(
 ) -> Tensor:
     """Return this micro-batch's share of the mean entropy of the step's tokens.
 
-    With an entropy mask, it is the mean over the masked tokens of the micro-batch, as in TRL,
-    because their number in the whole step is unknown until all tokens are scored.
+    With an entropy mask, it is the mean over the micro-batch's tokens in the mask, divided by
+    `accumulation`, as in TRL: their number in the whole step is unknown until all tokens are
+    scored.
     """
     assert scores.entropies is not None
     if entropy_mask is None:

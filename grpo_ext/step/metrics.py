@@ -235,7 +235,8 @@ def sampler_stats(
         scored: the log-probs (B, T) of the policy that sampled, as scored by the trainer.
         sampled: the sampler's log-probs (B, T); NaN where it returned none.
         mask: the loss mask (B, T).
-        weights: the importance sampling ratio that multiplies the loss; `None` if there is none.
+        weights: the importance sampling ratio that multiplies the loss, (B, T) or (B, 1); `None` if
+            there is none.
     """
     is_compared = mask.bool() & ~sampled.isnan()  # (B, T)
     difference = (scored.detach() - sampled)[is_compared]  # (tokens,)

@@ -121,7 +121,7 @@ class Task:
         return [message for message in prompt if message["role"] != "system"]
 
     def reference_answer(self, row: Row) -> str:
-        """Return the text of an example's reference answer, for `max_answer_tokens`.
+        """Return an example's reference answer as a string, for `max_answer_tokens`.
 
         Raises:
             ValueError: if the task or the example has none.
@@ -167,6 +167,7 @@ class Task:
                 no row is left. A stream is not checked for rows.
             FileNotFoundError: if there is no such data set.
             ConnectionError: if the hub does not answer.
+            Exception: for the other reasons of `open_dataset`, or from a method of the task.
         """
         from datasets import Dataset, IterableDataset
 

@@ -98,7 +98,7 @@ class Countdown(Task):
         return f"{sorted(problem['nums'])}={problem['target']}"
 
     def columns(self, row: Row) -> Row:
-        """Return `nums` and `target` as integers, even if a file has them as text (csv)."""
+        """Return `nums` and `target` as integers, even if they are strings, as in a csv file."""
         nums = row["nums"]
         if isinstance(nums, str):
             nums = re.findall(r"\d+", nums)

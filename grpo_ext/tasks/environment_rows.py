@@ -46,7 +46,8 @@ class EnvironmentRows(Task):
         """Yield the rows of a split.
 
         Raises:
-            ValueError: if there is no environment, as in an entry of `tasks`.
+            ValueError: if there is no environment, as in an entry of `tasks`, if `split` is neither
+                "train" nor "test", or for the reasons of `episode_rules`.
         """
         is_held_out = held_out(split)
         if self._environment is None:

@@ -43,7 +43,8 @@ TEXT_BYTES = 8  # per text in memory, in addition to its characters
 def check_rows(path: Path) -> None:
     """Check that reading a data file can neither fill the memory nor crash the process.
 
-    A missing file passes, and so do most damaged files, because `datasets` reports their errors.
+    A missing or unreadable file passes, and so do most damaged files, because `datasets` reports
+    their errors.
 
     Raises:
         ValueError: if the file is not a regular file, or reading it is not safe.
@@ -66,6 +67,7 @@ def check_folder(folder: Path) -> None:
     Raises:
         ValueError: if `check_rows` refuses a file, or a file is compressed, because its size says
             nothing about its contents.
+        OSError: if a folder cannot be read.
     """
     waiting = [folder]
     while waiting:
@@ -241,7 +243,10 @@ def _is_compressed(message: bytes) -> bool:
 
 
 def _check_parquet(path: Path, size: int) -> None:
-    """Refuse a file with too many columns, with a large row group, or with unreadable texts."""
+    """Refuse a file with too many columns, too large a row group, or texts that cannot be checked.
+
+    The texts of a file of more than `MAX_SEARCHED` bytes are not checked.
+    """
     from pyarrow import ArrowInvalid
     from pyarrow.parquet import ParquetFile
 

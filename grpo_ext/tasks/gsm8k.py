@@ -1,8 +1,8 @@
-"""Grade-school word problems in GSM8K's format: `question`, and `answer` with its steps.
+"""Grade-school word problems in GSM8K's format: `question`, and `answer` with the steps.
 
 The last line of `answer` is `#### n`. Rows come from a data set (the real GSM8K, by file or hub
-id), or from the task's own story templates, which need no network. Stories have the same format,
-with calculator annotations `<<2*3=6>>`, one or two steps, and small numbers.
+id), or from built-in story templates, which need no network. Stories have the same format, with
+calculator annotations `<<2*3=6>>`, one or two steps, and small numbers.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Guess a number in several turns.
 
-The rows are seeds for the environment `guess`, which draws the number.
+The rows are seeds for the environment `guess`, which derives the number from the seed.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Make the rows of the task `reasoning_gym`: `python -m grpo_ext.tasks.gym_rows JSON`.
 
-The task runs this module in a process of its own, which writes a row in JSON on each line.
+The task runs this module in a separate process, which writes one row per line, as JSON.
 """
 
 import ast
@@ -22,7 +22,7 @@ TEST_SEEDS = 2**31  # seeds of held-out problems start here; seeds of training p
 
 
 def rows(generators: Sequence[Mapping[str, Any]], seed: int, test: bool) -> Iterator[dict]:
-    """Yield rows of generators that are drawn by weight, until all generators are exhausted.
+    """Yield rows, each from a generator drawn by weight, until all generators are exhausted.
 
     Args:
         generators: the name, weight and options of each generator.
@@ -48,6 +48,8 @@ def rows(generators: Sequence[Mapping[str, Any]], seed: int, test: bool) -> Iter
 
 def problems(name: str, options: dict[str, Any], seed: int, test: bool) -> Iterator[dict]:
     """Yield the rows of one generator with distinct questions, until it finds no new ones.
+
+    Problems without an answer are skipped.
 
     Args:
         name: the name of the generator.

@@ -53,7 +53,10 @@ class HeldOutFilter:
         return stays
 
     def summary(self, part: str = "") -> str:
-        """Say how many rows stayed; `part`, such as "the first ", is put before the total."""
+        """Return a message that says how many rows stayed.
+
+        `part`, such as "the first ", is put before the total.
+        """
         side = "held out" if self.held_out else "not held out"
         counts = f"{self.kept:,} of {part}{self.read:,}"
         text = f"held_out_share {self.share:g}: {counts} rows are {side}"
@@ -78,7 +81,7 @@ class HeldOutFilter:
 
         Args:
             count: number of rows.
-            other: "larger" or "smaller", whichever share would divide the rows.
+            other: "larger" or "smaller": the kind of share that would divide the rows.
         """
         if count == 1:
             return ". Use more rows, or remove held_out_share."

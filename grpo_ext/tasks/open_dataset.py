@@ -41,8 +41,10 @@ def open_dataset(
         FileNotFoundError: if there is no such file, folder or hub data set.
         ConnectionError: if the hub does not answer.
         ValueError: if the file is empty, the data lacks the split, `split` is a slice of data
-            without splits, a folder has links out of it or special files, or reading a file could
-            fill the memory.
+            without splits, a folder contains special files or links out of it, or reading a file
+            could fill the memory.
+        OSError: if a folder cannot be read.
+        Exception: any other error of `datasets`, such as for a damaged file.
     """
     path = Path(name).expanduser()
     if is_unsplit(path) and SLICED.search(split):

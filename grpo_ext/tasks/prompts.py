@@ -44,6 +44,8 @@ class Prompts(Task):
     Raises:
         ValueError: if the braces of `user_prompt` do not match or, when rows are read, if a column
             or the assistant's answer is missing, or a prompt cannot be converted or formatted.
+        IndexError, KeyError, AttributeError: when rows are read, if a field such as {choices[4]}
+            reads an entry that a row lacks.
     """
 
     name: ClassVar[str] = "prompts"
@@ -89,11 +91,11 @@ class Prompts(Task):
             return value_at(row, self.prompt_column)
 
     def reference_answer(self, row: Row) -> str:
-        """Return the text of the column that contains the answers.
+        """Return a row's reference answer as a string.
 
-        This is `answer_column`, a column created by `rename_columns`, or one with a usual name (see
-        `grpo_ext.common.columns.ANSWERS`). Raises `ValueError` if there is none, or if its value is
-        not a text.
+        It is in `answer_column`, in a column created by `rename_columns`, or in a column with a
+        usual name (see `grpo_ext.common.columns.ANSWERS`). Raises `ValueError` if there is no such
+        column, or if its value is not a string.
         """
         column = self.answer_column
         if column is None:

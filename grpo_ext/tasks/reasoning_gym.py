@@ -1,8 +1,8 @@
 """Problems of the package `reasoning_gym`: a hundred generators, which also score the answers.
 
 The package is an extra: `pip install 'grpo_ext[reasoning-gym]'`. Rows have `question`, `answer`
-(one right answer, if the generator states one), `task` (the name of the generator, so that logs and
-evaluations have figures for each) and `entry`, which the reward `reasoning_gym` reads.
+(one correct answer; empty if the generator states none), `task` (the name of the generator, by
+which logs and evaluations group their metrics) and `entry`, which the reward `reasoning_gym` reads.
 """
 
 import json
@@ -40,8 +40,8 @@ class ReasoningGym(Task):
     default) and options of the generator: `[gcd, {name: chain_sum, weight: 2, max_terms: 4}]`.
 
     Raises:
-        ValueError: if the package is missing or has another version, no generator is named, or a
-            generator is unknown, repeated or refuses its options.
+        ValueError: if the package is missing or has another version, no generator is named, a
+            generator is unknown or repeated, or its weight or an option is invalid.
     """
 
     name: ClassVar[str] = "reasoning_gym"
@@ -57,13 +57,14 @@ class ReasoningGym(Task):
         self._generators = read_generators(self.generators)
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Yield rows of `split` with distinct questions, the same in every process.
+        """Yield rows of `split`, the same in every process.
 
-        Some generators iterate over sets of strings, and the order of a set differs between
-        processes. A child process with a fixed `PYTHONHASHSEED` therefore makes the rows.
+        The questions of each generator are distinct. Some generators iterate over sets of strings,
+        and the order of a set differs between processes. A child process with a fixed
+        `PYTHONHASHSEED` therefore makes the rows.
 
         Raises:
-            ValueError: if a generator fails.
+            ValueError: if `split` is neither "train" nor "test", or a generator fails.
         """
         test = held_out(split)
         wanted = {

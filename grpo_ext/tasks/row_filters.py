@@ -18,7 +18,7 @@ PATIENCE = 2.0  # seconds before a progress bar appears
 
 
 class RowFilter(Protocol):
-    """A rule that keeps some of a task's rows and counts them."""
+    """A rule that decides which of a task's rows stay, and counts them."""
 
     read: int  # rows passed to `keeps`
     kept: int  # rows that stayed
@@ -28,7 +28,7 @@ class RowFilter(Protocol):
         """The title of the progress bar."""
 
     def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
-        """Return for each row whether it stays, and count the rows in `read` and `kept`.
+        """Return for each row whether it stays, and update the counts `read` and `kept`.
 
         The rows are as they were read from the data, before `Task.example`.
         """
@@ -47,7 +47,7 @@ class RowFilter(Protocol):
 def filter_rows(
     rows: Dataset | IterableDataset, task: Task, row_filter: RowFilter
 ) -> Dataset | IterableDataset:
-    """Return the rows that a filter keeps, in their order.
+    """Return the rows that a filter keeps, in their original order.
 
     Args:
         rows: the rows; a stream is filtered as it is read.
@@ -55,7 +55,8 @@ def filter_rows(
         row_filter: the filter.
 
     Raises:
-        ValueError: if no row stays. An empty data set or a stream does not raise it.
+        ValueError: if no row stays, except for a stream or an empty data set; or for the reasons of
+            the filter's `keeps`, for a stream only when it is read.
     """
     from datasets import Dataset
     from tqdm.auto import tqdm

@@ -53,15 +53,16 @@ class LengthFilter:
         return " and ".join(stated)
 
     def summary(self, part: str = "") -> str:
-        """Say how many rows stayed; `part`, such as "the first ", is put before the total."""
+        """Return a message that says how many rows stayed; see `RowFilter.summary`."""
         return f"{self.limits}: {self.kept:,} of {part}{self.read:,} rows stay"
 
     def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
         """Return for each row whether it stays, and update the counts and shortest lengths.
 
         Raises:
-            ValueError: with `max_prompt_tokens`, if prompts have images, because only the model's
-                processor can count their tokens; with `max_answer_tokens`, if a row has no
+            ValueError: if the task cannot make an example of a row; with `max_prompt_tokens`, if
+                prompts have images, because only the model's processor can count their tokens, or
+                if the chat template takes too long; with `max_answer_tokens`, if a row has no
                 reference answer.
         """
         if not rows:
@@ -81,7 +82,11 @@ class LengthFilter:
         return stays.tolist()
 
     def prompt_lengths(self, examples: Sequence[Row]) -> list[int]:
-        """Return the number of tokens of each prompt; raise `ValueError` if one has images."""
+        """Return the number of tokens of each prompt.
+
+        Raises:
+            ValueError: if a prompt has images, or the chat template takes too long.
+        """
         for name in IMAGES:
             if any(example.get(name) is not None for example in examples):
                 raise ValueError(

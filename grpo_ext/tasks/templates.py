@@ -1,4 +1,4 @@
-"""Fill the templates of prompts with the columns of a row."""
+"""Fill prompt templates with the columns of a row."""
 
 import string
 from collections.abc import Mapping
@@ -9,7 +9,8 @@ from typing import Any
 class PromptFormatter(string.Formatter):
     """Formats like `str.format`, with two formats for lists: `{choices:letters}`, `{verses:lines}`.
 
-    `letters` writes an option on each line, as in `A) red`, and `lines` an entry on each line.
+    `letters` writes an option on each line, as in `A) red`, and `lines` an entry on each line. Both
+    raise `ValueError` for a value that is not a list, and `letters` also for more than 26 options.
     """
 
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -42,12 +43,17 @@ def entries_of(value: object, format_spec: str) -> list[str]:
 
 
 def fill(template: str, row: Mapping[str, Any]) -> str:
-    """Return a template with each field in braces replaced by a column of the row."""
+    """Return a template with each field in braces replaced by a column of the row.
+
+    Raises:
+        ValueError: if the template is malformed, or `letters` or `lines` does not suit a value.
+        KeyError: if the row, a plain dict, lacks a column; a `CheckedRow` raises `MissingColumn`.
+    """
     return PromptFormatter().vformat(template, (), row)
 
 
 def literal(text: str) -> str:
-    """Escape a text for use in a template by doubling its braces."""
+    """Escape a string for use in a template by doubling its braces."""
     return text.replace("{", "{{").replace("}", "}}")
 
 

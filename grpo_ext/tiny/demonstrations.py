@@ -1,7 +1,7 @@
-"""Synthetic demonstrations of Countdown and of games for a warm start: honest, but not good.
+"""Synthetic demonstrations of Countdown and of games for a warm start: correct, but poorly played.
 
-A demonstration of Countdown tries one value after another, in descending order from a random one,
-and says after each whether it is the target:
+A demonstration of Countdown tries one value after another, in descending order from a random one
+(the largest value follows the smallest), and says after each whether it is the target:
 
     <think>
     5 + 3 → 8 - 1 → 7 vs 3 no; 5 - 3 → 2 + 1 → 3 vs 3 yes
@@ -95,7 +95,8 @@ def attempts_downwards(
     Args:
         nums: the numbers.
         operators: the operators that may occur.
-        largest: the largest value, also of each step; ignored if every expression exceeds it.
+        largest: the largest value, also of each step; steps may exceed it if no expression would
+            otherwise have a value above 0.
     """
     by_value = chains(nums, operators, largest)
     if not any(by_value):
@@ -114,15 +115,15 @@ def chains(
     operators: str,
     largest: int | None = None,
 ) -> dict[int, list[Chain]]:
-    """Return the expressions that are computed from left to right with each number once, by value.
+    """Return the expressions that use each number once, evaluated from left to right, by value.
 
     A `Chain` is a pair such as `5 + 11 → 16 - 8 → 8` and `5 + 11 - 8`.
 
     Args:
         nums: the numbers.
         operators: the operators that may occur.
-        largest: the largest allowed result of a step, which must also be whole and not negative;
-            `None`: no limit.
+        largest: the maximum result of a step; `None`: no limit. Results must also be whole and not
+            negative.
     """
     by_value: dict[int, list[Chain]] = {}
     for order in sorted(set(permutations(nums))):
@@ -204,14 +205,14 @@ def check_demonstrations(
 ) -> Iterator[Demonstration]:
     """Yield episodes of Countdown with the tool `check`: calls, results, and the answer.
 
-    An episode checks expressions with random values, each value once. The numbers of an expression
-    are a rotation of those in the prompt. The answer is the last expression, which is often wrong.
+    An episode checks expressions with random, distinct values. The numbers of an expression are a
+    rotation of the numbers in the prompt. The answer is the last expression, which is often wrong.
 
     Args:
         task: the task that generates the problems.
         count: the number of episodes.
-        give_up: the share of episodes that check only once. The others check until the tool says
-            yes or no value is left.
+        give_up: the share of episodes that check only once. The others check until the tool returns
+            "yes", or until every value has been tried.
         seed: the seed of all random choices.
     """
     rng = random.Random(seed)
@@ -249,7 +250,7 @@ def check_demonstrations(
 
 
 def expressions_around(nums: list[int], operators: str) -> dict[int, list[str]]:
-    """Return the expressions of `chains` whose numbers are a rotation of `nums`, by their value."""
+    """Return the expressions of `chains` that contain a rotation of `nums`, by value."""
     rotations = []
     for start in range(len(nums)):
         rotations.append(nums[start:] + nums[:start])

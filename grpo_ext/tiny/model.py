@@ -29,11 +29,13 @@ def build_model(
         tokenizer: the tokenizer, which determines the vocabulary size, the pad token and the eos
             token.
         architecture: transformers' name for a model family: llama, qwen2 or qwen3.
-        seed: the seed of the initial weights; torch's global generator is left unchanged.
+        seed: the seed of the initial weights; torch's generator on the CPU is left unchanged, but
+            generators on GPUs are seeded.
         shape: overrides for `SHAPE`, whose values give 0.5 million parameters.
 
     Raises:
         TypeError: if `shape` has a key that `SHAPE` lacks.
+        ValueError: if transformers does not know the architecture.
     """
     unknown = shape.keys() - SHAPE.keys()
     if unknown:

@@ -13,17 +13,21 @@ MOMENTUM = 0.95
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Muon on hidden weight matrices, `torch.optim.AdamW` on embeddings, norms and biases.
+    """Muon on weight matrices, `torch.optim.AdamW` on embeddings, norms and biases.
 
     The updates of matrices are those of `torch.optim.Muon`, which computes them in bfloat16. On a
     CPU without bfloat16 instructions, that takes fifteen times as long as `orthogonalized` does.
     Both halves share the learning rate: Muon's updates are scaled to the size of AdamW's (arXiv
-    2502.16982, equation 4). Parameter group 0 is Muon's.
+    2502.16982, equation 4). Parameter group 0 is Muon's. An output head that is not tied to the
+    embedding counts as a weight matrix.
 
     Args:
         model: the model whose trainable parameters are optimized.
         lr: the learning rate.
         weight_decay: the decoupled weight decay, applied only to the matrices.
+
+    Raises:
+        ValueError: if all trainable parameters are weight matrices, as with LoRA.
     """
 
     def __init__(self, model: nn.Module, lr: float, weight_decay: float = 0.0) -> None:
@@ -79,7 +83,8 @@ def orthogonalized(matrix: Tensor) -> Tensor:
     norm, five steps of the Newton-Schulz iteration of Jordan et al.
     (https://kellerjordan.github.io/posts/muon) apply the polynomial
     3.4445 s - 4.7750 s^3 + 2.0315 s^5 to each singular value s. Every result is rounded to
-    bfloat16, as in torch; on a CPU the products themselves are computed in float32.
+    bfloat16, as in torch; on a CPU the products themselves are computed in float32. The dtype of
+    the returned matrix is float32 on a CPU, otherwise bfloat16.
     """
     products = torch.float32 if matrix.is_cpu else torch.bfloat16
 

@@ -1,7 +1,8 @@
-"""Build tokenizers with byte-level BPE, a ChatML template, and a token for each tag.
+"""Build tokenizers with byte-level BPE, a chat template, and a token for each tag.
 
 The vocabulary covers every byte, so a tokenizer can encode any text. Tasks differ in their corpus,
-the size of their vocabulary, and the pattern that says which pieces of text may become one token.
+the size of their vocabulary, and the pattern that determines which pieces of text may become one
+token.
 """
 
 from collections.abc import Iterable
@@ -51,7 +52,7 @@ def build_tokenizer(
         vocab_size: the maximum vocabulary size without the tags; a small corpus fills less of it.
         pattern: a regular expression for the pieces that merges must not cross, such as `WORDS`,
             `NUMBERS`, `DIGITS` or `CHARACTERS`.
-        tags: texts that become single tokens. They are not special tokens, so decoding with
+        tags: strings that become single tokens. They are not special tokens, so decoding with
             `skip_special_tokens=True` keeps them.
         template: a chat template that ends turns with `<|im_end|>`, such as `CHATML` or `TERSE`.
 

@@ -144,7 +144,9 @@ class Poet:
     def opening(self, length: int, rng: random.Random) -> tuple[list[str], str, str]:
         """Return three lines, the tones of the fourth line, and the rhyme group.
 
-        The form and the rhyme group are drawn uniformly at random.
+        A form and a rhyme group are drawn uniformly at random for the lines. `judge` then
+        determines the returned tones and group, which can differ from the drawn ones if characters
+        have several pronunciations.
         """
         while True:
             form = rng.choice(forms(length, 4))
@@ -171,7 +173,7 @@ class Poet:
         rng: random.Random,
         used: set[str],
     ) -> str:
-        """Return a line that ends on `end` and fits `pattern`, with any tones at free positions."""
+        """Return a line that ends with `end` and fits `pattern`; free positions have any tones."""
         counted = counted_places(len(pattern), strict=False)
         tones = []
         for place, tone in enumerate(pattern[:-1]):
@@ -190,7 +192,8 @@ class Poet:
     ) -> str:
         """Return a last line with the given tones.
 
-        If possible, its characters, except the last, differ from those of the previous lines.
+        If possible, its characters, except the last, differ from each other and from the characters
+        of the previous lines.
 
         Args:
             lines: the previous lines.
@@ -220,7 +223,7 @@ def draw_line(
         urns: an urn for each tone.
         tones: the tone of each character.
         rng: the random number generator.
-        used: the characters to avoid; the drawn ones are added.
+        used: the characters to avoid if possible; the drawn characters are added.
     """
     characters = [urns[tone].draw(rng, used) for tone in tones]
     return "".join(characters)

@@ -10,10 +10,10 @@ A demonstration writes the steps of a problem's reference answer, and then the r
     21
     </answer>
 
-Every equation is correct, but most demonstrations do only the first of two steps, and some use a
-wrong operation, or omit, double or misplace a tag. Others consist only of equations, so that the
-model learns arithmetic without stories. Reinforcement learning can teach the model to finish the
-problem, to choose each operation according to the story, and to keep the format.
+Every equation is correct, but most demonstrations of a problem with two steps do only the first,
+and some use a wrong operation, or omit, double or misplace a tag. Others consist only of equations,
+so that the model learns arithmetic without stories. Reinforcement learning can teach the model to
+finish the problem, to choose each operation according to the story, and to keep the format.
 """
 
 import random
@@ -47,9 +47,9 @@ def word_problem_demonstrations(
         count: the number of demonstrations.
         stop_early: the probability of omitting all steps after the first.
         wrong_operation: the probability, for each step, of adding or subtracting where the story
-            needs another operation; the result is that of the operation that is written.
+            needs another operation; the written equation is still correct.
         untidy: the probability of a fault in the tags.
-        bare: the share of demonstrations that consist only of equations.
+        bare: the share of demonstrations that consist only of equations, without a problem.
         seed: the seed of all random choices.
     """
     rng = random.Random(seed)

@@ -2,8 +2,8 @@
 
 Between two generations, the trainer waits for the completions that it requested one generation ago,
 loads its weights into the sampler, requests the next completions, and trains. All tokens of a
-completion are sampled by the same weights, those of the previous generation, unless
-`partial_rollouts` is set.
+completion are sampled with the weights that were loaded for its request, unless `partial_rollouts`
+is set.
 """
 
 from typing import Any
@@ -41,9 +41,9 @@ class Ahead:
     def take(self, step: int) -> Generation | None:
         """Wait for the requested generation, and return it; `None` if there is none for `step`.
 
-        It is returned only once. After a failure the current generation is redone, so the one
-        requested ahead belongs to a later step. If `None` is returned, unfinished completions are
-        discarded, because their prompts will be requested again.
+        It is returned only once. After a failure the current generation is redone, so the requested
+        generation belongs to a later step and is dropped. If `None` is returned, unfinished
+        completions are discarded, because their prompts will be requested again.
         """
         self.wait()
         generation = self._arrived if self.due == step else None

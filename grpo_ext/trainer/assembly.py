@@ -51,6 +51,9 @@ from grpo_ext.trainer.trl_path import split_with_images
 class Parts:
     """The parts to which a `GRPOExtTrainer` delegates.
 
+    Creating them also chooses gradient checkpointing and the evaluation batch size, unless the user
+    has set them, and copies the policy's weights into the reference (see `align_reference`).
+
     Raises:
         ValueError: if arguments are incompatible with the model, the data set, the sampler or the
             number of ranks.
@@ -236,8 +239,9 @@ def check_data(trainer: Trainer) -> None:
     """Check that the data sets have the columns that the run needs, as far as these are known.
 
     Raises:
-        ValueError: if the training set lacks a column that a reward reads, if a held-out set has no
-            readable `prompt` column, or if rows do not name one of several environments.
+        ValueError: if the columns of the training set do not suit the rewards (see
+            `check_columns`), if a held-out set has no readable `prompt` column, or if rows do not
+            name one of several environments.
     """
     check_environment_columns(trainer)
     # TRL drops the column "completion"

@@ -96,8 +96,8 @@ class Checkpoints:
     def begin(self, resume_from_checkpoint: str | bool | None) -> str | None:
         """Restore the checkpoint that the run resumes from, and return its folder.
 
-        TRL's own state is only loaded; `restore_trl` restores it later. A run that resumes does not
-        evaluate at its start, and prints the folder. All ranks must call it.
+        TRL's own state is only loaded; `restore_trl` restores it later. If the run resumes, the
+        folder is printed, and `eval_on_start` is turned off. All ranks must call it.
 
         Args:
             resume_from_checkpoint: a folder; `True` for the newest complete checkpoint; `None` or
@@ -107,8 +107,9 @@ class Checkpoints:
             The folder, or `None` if the run starts from scratch.
 
         Raises:
-            CheckpointMismatch: if the checkpoint is damaged, lacks training state, or was saved
-                with a different number of ranks or by a different version of this package.
+            CheckpointMismatch: if the checkpoint is missing, incomplete or damaged, lacks training
+                state, or was saved with a different number of ranks or by a different version of
+                this package.
         """
         newest = resume_from_checkpoint is True
         checkpoint = self.newest() if newest else resume_from_checkpoint
@@ -280,8 +281,9 @@ def failure_of(trainer: TransformersTrainer, write: Callable[[], None]) -> str:
 def save_result(trainer: TransformersTrainer) -> str:
     """Save the model and the trainer's state in `output_dir`. All ranks must call it.
 
-    If a file cannot be written, the files that were written are deleted. With a sharded model, and
-    for errors other than `UNWRITABLE`, the error is raised instead.
+    If a file cannot be written, all files directly in `output_dir` that were written are deleted,
+    including overwritten ones. With a sharded model, and for errors other than `UNWRITABLE`, the
+    error is raised instead.
 
     Returns:
         Why a file could not be written, or an empty string.

@@ -45,11 +45,12 @@ class ConstantAnswer:
         self._collected: list[tuple[Row, Sample]] = []  # from TRL's current evaluation
 
     def figures(self, rows: list[Row], samples: list[Sample]) -> dict[str, float]:
-        """Return `NAME_constant` and `NAME_constant_se` of rewards, and set `judges` and `text`.
+        """Return the metrics `NAME_constant` and `NAME_constant_se`, and set `judges` and `text`.
 
-        The result is empty if `applies` is False. Metrics are missing for a task without a best
-        constant answer, for a reward that scored no sample, and for an unknown standard error.
-        If the rows belong to several tasks, the metrics of each task are under `tasks/NAME/`.
+        If `applies` is False, return an empty dict and set nothing. Metrics are missing for a task
+        without a best constant answer and for a reward that scored no sample. `NAME_constant_se` is
+        missing if the standard error is unknown. If rows name their task, there are only metrics of
+        each task, under `tasks/NAME/`.
 
         Args:
             rows: the rows of the evaluation, the same on all ranks.
@@ -89,7 +90,7 @@ class ConstantAnswer:
     # ---- an evaluation by TRL, which comes in batches
 
     def collect(self, judged: Judged) -> None:
-        """Keep a batch of TRL's evaluation for `collected_figures`, if `applies` is True."""
+        """Store a batch of TRL's evaluation for `collected_figures`, if `applies` is True."""
         if not self.applies:
             return
         first = self.trainer.accelerator.process_index * len(judged.rows)
@@ -104,8 +105,8 @@ class ConstantAnswer:
     def collected_figures(self) -> dict[str, float]:
         """Return `eval_rewards/NAME/constant` and `..._se` for the batches since the last call.
 
-        If the rows belong to several tasks, the names start with `eval_tasks/TASK/` instead of
-        `eval_`. The result is empty if there were no batches.
+        If the rows name their task, the names start with `eval_tasks/TASK/` instead of `eval_`. The
+        result is empty if there were no batches.
         """
         if not self._collected:  # true on all ranks or none; later, one rank alone may call `log`
             return {}

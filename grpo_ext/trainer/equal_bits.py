@@ -1,4 +1,4 @@
-"""Checks of `deterministic: true`: before a run, and of the log-probs of each step."""
+"""Checks for `deterministic: true`, before a run and on the log-probs of each step."""
 
 from collections.abc import Mapping
 
@@ -10,10 +10,10 @@ from grpo_ext.vllm import EngineFailure
 
 
 def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool) -> None:
-    """Refuse a run in which `deterministic: true` cannot make sampler and trainer agree exactly.
+    """Refuse a run with `deterministic: true` if the log-probs of sampler and trainer may differ.
 
     Args:
-        trainer: the trainer, with its model.
+        trainer: the trainer, with its model; without `deterministic: true`, nothing is checked.
         sampler: the sampler that the user passed, if any.
         by_trl: whether TRL generates.
 

@@ -108,6 +108,7 @@ class Generations:
 
         Raises:
             RewardFailure: on all ranks, if a reward failed too often.
+            EngineFailure: on all ranks, if the engine's weights differ from the trainer's.
         """
         self.judge.count_failures()
         failed = self.judge.failures(len(rows))
@@ -135,6 +136,9 @@ class Generations:
         Raises:
             EnvironmentFailure: on all ranks, if the episodes' environment failed too often.
             RewardFailure: on all ranks, if a reward failed too often.
+            EngineFailure: if the engine fails, or its weights differ from the trainer's.
+            ValueError: if no episode's prompt leaves room for a completion, or the sampler returned
+                too few log-probs.
         """
         if self.by_trl:
             with seam.whole_table(self.trainer, len(rows) * self.ranks.count):
@@ -150,7 +154,7 @@ class Generations:
                 close_played(episode.rules for episode in sampled.episodes)
 
     def _scored_and_judged(self, sampled: Sampled, score_policies: bool) -> Judged:
-        """Score and judge this rank's completions, and compare those of all ranks."""
+        """Score and judge this rank's completions; a group may span several ranks."""
         ids = sampled.generation.completion_ids
         # rewards in worker processes run while the policies are scored
         left_out = [episode.left_out for episode in sampled.episodes]
@@ -226,7 +230,8 @@ class Generations:
     def _scored(self, sampled: Sampled, score_policies: bool) -> Scored:
         """Return the table of this rank's completions, with log-probs and with advantages of 0.
 
-        Without `score_policies`, it has only the sampler's log-probs.
+        Without `score_policies`, it contains only the sampler's log-probs. Without `overlap`, the
+        sampler's weights are also checked.
         """
         table = self._table(sampled.generation, sampled.truncated, sampled.episodes)
         table = self.old_and_reference.with_sampler_logps(table)
@@ -298,7 +303,7 @@ class Generations:
         seam.log_figures(self.trainer, figures)
 
     def _shape(self, rows: list[Row]) -> GroupShape:
-        """Return the sizes of the groups of all ranks' completions.
+        """Return the group sizes of the completions of all ranks.
 
         `rows` are the rows of this rank, one per completion.
         """
@@ -364,9 +369,9 @@ class Generations:
             refuse_many(self.ranks.gather_objects(reports_of(episodes)))
 
     def _generation(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
-        """In training, return the generation that was requested ahead.
+        """Return the generation requested ahead, or sample one if there is none.
 
-        If there is none, or in an evaluation, sample one.
+        An evaluation always samples one.
         """
         training = self.trainer.model.training
         with self.phases("waiting"):
@@ -392,11 +397,11 @@ class Generations:
         return generation
 
     def _probe(self, request: Request) -> None:
-        """If the sampler's weights are due for a check, sample a few tokens and compare log-probs.
+        """Compare the log-probs of a few sampled tokens if a check of the weights is due.
 
-        If they are not, or there are no prompts, only check that the last update arrived. Right
-        after the weights are loaded, the log-probs differ from the trainer's only because the
-        engines differ; later, the weights differ too.
+        If it is not due, or there are no prompts, only check that the last update arrived. Without
+        a `sync_check`, do nothing. Right after the weights are loaded, the log-probs differ from
+        the trainer's only because the engines differ; later, the weights differ too.
         """
         if self.sync_check is None:
             return
@@ -457,7 +462,7 @@ class Generations:
         )
 
     def ask(self, rows: list[Row], due: int) -> None:
-        """Request completions of this rank's rows for step `due`, sampled by the current weights.
+        """Request completions of this rank's rows for step `due`, sampled with the current weights.
 
         If there are neither rows nor unfinished completions, nothing is sampled.
         """
@@ -471,7 +476,10 @@ class Generations:
 
 
 def with_fields(rows: list[Row], extra_fields: dict[str, Any]) -> list[Row]:
-    """Return copies of rows with more columns: a list has a value per row, others are constant."""
+    """Return copies of rows with the columns of `extra_fields`.
+
+    A list contains one value per row; any other value is repeated in each row.
+    """
     complete_rows = []
     for i, row in enumerate(rows):
         complete_row = dict(row)

@@ -38,7 +38,7 @@ def rewards_for(
     model: str | PreTrainedModel | None = None,
     train_dataset: Dataset | IterableDataset | None = None,
 ) -> list[Any]:
-    """Look up the rewards that are given by name, and wrap functions in guards.
+    """Look up rewards given by name, and wrap functions in guards.
 
     Reward models are left as they are, and `None` is skipped. Functions that share a name are
     numbered, with a warning.
@@ -47,7 +47,7 @@ def rewards_for(
         reward_funcs: one reward, or a list of rewards, as `GRPOExtTrainer` takes them.
         args: the training arguments, with the options of the guards.
         model: the model for rewards that load a frozen model, unless their options name another.
-        train_dataset: the data set whose prompts such rewards use.
+        train_dataset: the data set that provides prompts to rewards that use them.
 
     Raises:
         ValueError: if a name is unknown, reward models share a name, the trainer cannot call a
@@ -126,8 +126,11 @@ def exact_weights(trainer: Trainer) -> Tensor:
 def outcomes_of_groups(trainer: Trainer) -> list[int]:
     """Return the indices of the rewards that judge groups, in `outcome_order`.
 
-    Each group is judged by the first of these rewards that scores it. Pass rates are computed from
-    the same rewards.
+    Each group is judged by one of these rewards (see `group_outcomes`). Pass rates are computed
+    from the same rewards.
+
+    Raises:
+        ValueError: if no reward has the name `group_filter_metric`.
     """
     return outcome_order(
         trainer.reward_func_names, trainer.reward_weights.tolist(), trainer.args.group_filter_metric
@@ -179,7 +182,7 @@ class Judged:
     episodes: list[Row] = field(default_factory=list)
 
     def is_episode(self, i: int) -> bool:
-        """Return True if completion `i` of this rank was written in an environment."""
+        """Return True if completion `i` of this rank is an episode, not a single turn."""
         return bool(self.episodes and self.episodes[i])
 
 

@@ -1,8 +1,9 @@
-"""Detect runs that learn nothing: no advantages, no gradients, or weights that never changed.
+"""Detect runs that learn nothing: no advantages, no gradients, unchanged weights, or too much KL.
 
-The whole run is watched, from its first step to its last. A run that never had an advantage, never
-had a gradient or never changed a weight learned nothing, whatever its other metrics say. `verdict`
-says what is missing, for the last lines of the output, the model card and the exit status.
+The whole run is watched, from its first step to its last. Whatever its other metrics say, a run
+learned nothing if it never had an advantage (unless its loss needs none), never had a gradient,
+never changed a weight, or if the KL drowned out the rewards in nearly all steps. `verdict` explains
+the reason for the last lines of the output, the model card and the exit status.
 """
 
 from dataclasses import dataclass, field
@@ -78,7 +79,7 @@ class Learning(TrainerCallback):
         self.progress.filtered += int((left_out[rows] & (signal > 0)).sum())
 
     def settled(self, figures: dict[str, float]) -> None:
-        """Count a step with a KL term, and whether the KL gradient drowned out the rewards.
+        """Count a step with a KL term, also separately if the KL gradient drowned out the rewards.
 
         `figures` are the metrics of the step's loss, which are the same on all ranks. Steps without
         advantages are not counted.
@@ -148,11 +149,11 @@ class Learning(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Conclude a run that stopped early, or that had already finished."""
+        """Conclude the run, even if it stopped early or had already finished."""
         self.conclude()
 
     def conclude(self) -> None:
-        """Set the verdict and the remarks from what all ranks have seen; all ranks must call it."""
+        """Set the verdict and the remarks from all ranks' progress; all ranks must call it."""
         self._measure()
         progress = sum(gather_object([self.progress]), Progress())
         trainer = self.trainer

@@ -73,7 +73,12 @@ def what_is_wrong(folder: Path) -> str | None:
 
 
 def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
-    """Return each file's size and hash by name; raise `ValueError` if the manifest is invalid."""
+    """Return the size and hash of each file by name.
+
+    Raises:
+        ValueError: if the manifest is invalid (`RecursionError` if it is nested too deeply).
+        OSError: if it does not exist, cannot be read or leads out of its folder.
+    """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) != len(pairs):

@@ -17,7 +17,7 @@ from grpo_ext.trainer.settings import set_checkpointing
 
 
 def choose_eval_batch_size(trainer: Trainer) -> None:
-    """Set `per_device_eval_batch_size` if the user has not; see `recipe.memory`."""
+    """Set `per_device_eval_batch_size`, unless the user has set it; see `eval_batch_size`."""
     args = trainer.args
     if "per_device_eval_batch_size" not in args.left_to_trainer:
         return

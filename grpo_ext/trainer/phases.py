@@ -140,7 +140,7 @@ class Phases(TrainerCallback):
         self._most_tokens = max(self._most_tokens, float(counts[0]))
 
     def figures(self) -> dict[str, float]:
-        """Return the metrics since the last call that returned some; empty before a step has ended.
+        """Return the metrics since the last call that returned any; empty until a step has ended.
 
         `time/PHASE`: seconds per optimizer step. `throughput/tokens_per_second`: prompt and
         completion tokens of all ranks per second, excluding evaluations and checkpoints.
@@ -148,7 +148,7 @@ class Phases(TrainerCallback):
         `train`, as a share of the fastest measured rate of matrix products (see `MatrixRate`);
         missing if TRL computes the loss.
         `memory/peak_gib`: the peak memory allocated on the GPU since the last call; on a CPU or an
-        Apple GPU, the peak memory of the process.
+        Apple GPU, the peak memory of the process since its start.
         """
         steps = self.state.global_step - self._step
         if steps <= 0:
@@ -185,8 +185,8 @@ def peak_bytes(device: str) -> int:
 def needed(rows: Scored) -> Tensor:
     """Return the counts of a micro-batch, to be multiplied by `costs`: (3,), float64.
 
-    They are the numbers of tokens (equal prompts count once), of completion tokens, and of token
-    pairs in attention.
+    They are, in this order, the tokens (equal prompts count once), the completion tokens, and the
+    token pairs in attention.
     """
     first, _ = equal_prompts(rows.prompt_ids, rows.prompt_mask)
     # on the CPU, since an Apple GPU has no float64
@@ -220,7 +220,7 @@ def _active_share(name: str, config: PretrainedConfig) -> float:
 
 
 def costs(model: PreTrainedModel) -> Tensor:
-    """Return the number of operations of a training pass per unit of each `needed` count: (3,).
+    """Return the operations of a training pass per unit of each count of `needed`: (3,), float64.
 
     The model may have an adapter and may be sharded by ZeRO. In a mixture of experts, only the
     experts that a token runs through are counted.

@@ -73,9 +73,9 @@ class OldAndReference:
         return table
 
     def with_sampler_logps(self, table: Scored) -> Scored:
-        """With `behaviour_policy: sampler`, use the sampler's log-probs as the old log-probs.
+        """Use the sampler's log-probs as the old log-probs, with `behaviour_policy: sampler`.
 
-        With another `behaviour_policy`, or without a separate sampler, the table is unchanged.
+        With another `behaviour_policy`, or without a separate sampler, return the table unchanged.
 
         Raises:
             ValueError: if the sampler did not return the log-prob of every token in the loss.
@@ -100,7 +100,7 @@ class OldAndReference:
         return replace(table, old_per_token_logps=sampled.nan_to_num(nan=0.0))
 
     def with_kept(self, table: Scored) -> Scored:
-        """Return the table with its old log-probs and, if the loss needs them, its kept tokens.
+        """Return the table with its old log-probs and, if sampling is truncated, its kept tokens.
 
         If they are missing, a forward pass computes them, so call it before the policy changes.
         """

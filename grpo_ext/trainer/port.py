@@ -1,4 +1,4 @@
-"""The trainer as its parts see it: TRL's class, and what `GRPOExtTrainer` adds to it."""
+"""The interface that the trainer's parts use: TRL's class and the additions of `GRPOExtTrainer`."""
 
 from __future__ import annotations
 

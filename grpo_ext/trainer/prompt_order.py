@@ -34,10 +34,10 @@ class PromptOrder:
             )
 
     def make_sampler(self, dataset: Dataset | None) -> PromptSampler:
-        """Make the prompt sampler for a call of `train()`, and keep it as `sampler`.
+        """Make the prompt sampler for a call of `train()`, and store it in `sampler`.
 
-        `dataset=None` stands for the trainer's training set. A state that was loaded from a
-        checkpoint is restored in the next sampler only.
+        Only the length of `dataset` is used; `None` stands for the trainer's training set. A state
+        that was loaded from a checkpoint is restored in the next sampler only.
         """
         trainer = self.trainer
         args = trainer.args
@@ -98,7 +98,8 @@ def make_rates(trainer: Trainer) -> PassRates | None:
 
     Raises:
         ValueError: if a curriculum is set and the data set is a stream, or if a line of
-            `pass_rates_file` is not a completion.
+            `pass_rates_file` is not a completion with the outcome reward.
+        OSError: if `pass_rates_file` cannot be read.
     """
     args = trainer.args
     dataset = trainer.train_dataset

@@ -55,7 +55,7 @@ class Rollout:
         self.refill = RefillRule.of(args, self.ranks.count)
 
     def __call__(self, rows: list[Row]) -> Scored:
-        """Return the scored completions of a generation of this rank's rows.
+        """Generate, score and log completions of this rank's rows, and return them.
 
         In `rows`, the copies of a prompt are adjacent. In training with `group_filter: refill`, the
         completions may belong to other prompts.
@@ -96,7 +96,7 @@ class Rollout:
         return table
 
     def _ask_ahead(self) -> None:
-        """With `overlap`, request the next generation, unless the run or epoch ends before it."""
+        """Request the next generation if `overlap` is on, unless the run or epoch ends first."""
         state = self.trainer.state
         due = state.global_step + self.refill.between
         if self.trainer.args.overlap == "off" or due >= state.max_steps:
@@ -120,7 +120,11 @@ class Rollout:
     # ---- groups
 
     def _filtered(self, judged: Judged) -> Scored:
-        """Return the completions; with `group_filter: drop`, mask groups without signal."""
+        """Judge the groups, and return the completions.
+
+        With `group_filter: drop`, groups without signal are masked, and advantages that depend on
+        other groups are recomputed.
+        """
         stats = self._judge_groups(self._seen_prompts(judged), judged)
         if self.group_filter != "drop":
             return judged.table
@@ -199,8 +203,8 @@ class Rollout:
     def _scaled(self, table: Scored, rewards: Tensor, shape: GroupShape) -> Scored:
         """Recompute this rank's advantages from the used groups, if the estimator compares groups.
 
-        `scale_rewards: batch` is such an estimator. `rewards` (B of all ranks, R) are NaN for the
-        groups of `shape` that are not used.
+        `scale_rewards: batch` is such an estimator; with others, the table is returned unchanged.
+        `rewards` (B of all ranks, R) are NaN for the groups of `shape` that are not used.
         """
         rule = replace(self.generations.rule, num_generations=shape.largest)
         if get_advantages(rule.scale_rewards).within_group:
@@ -210,7 +214,7 @@ class Rollout:
         return replace(table, advantages=advantages[own_rows].to(table.advantages))
 
     def _judge_groups(self, prompts: list[Row], judged: Judged) -> GroupStats:
-        """Judge the groups of all ranks, and report them to the log and to the curriculum."""
+        """Judge the groups of all ranks; report them to the log, the curriculum and `Learning`."""
         shape = judged.shape
         groups = replace(self.groups, num_generations=shape.largest)
         stats = groups.judge(shape.spread(judged.outcomes), judged.ties)
@@ -264,7 +268,7 @@ class Rollout:
     def _record(self, rounds: list[Judged]) -> None:
         """Hand out the completions of all rounds of one generation, and log the rounds together.
 
-        What TRL generated is not logged again.
+        Completions that TRL generated are handed out, but not logged again.
         """
         for judged in rounds:
             self.samples.hand_out(judged)

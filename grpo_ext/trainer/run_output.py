@@ -99,10 +99,11 @@ class RunOutput(TrainerCallback):
         return gained(history, trainer.reward_func_names, outcomes_of(trainer))
 
     def sentences(self) -> list[str]:
-        """Return sentences about what the metrics do not show.
+        """Return the sentences that follow the gains at the end of a run.
 
-        They say what a constant answer earns, how often rewards and environments failed, and
-        whether nothing was learned.
+        They compare outcome rewards with the best constant answer, and say how often rewards and
+        environments failed and the KL drowned out the rewards. If nothing was learned, the last
+        sentences explain why.
         """
         parts = self.trainer.parts
         history = self.trainer.state.log_history
@@ -131,7 +132,7 @@ class RunOutput(TrainerCallback):
 
 
 def first_prompt(rows: object) -> object:
-    """Return the prompt of the first row of a data set; `None` for a stream, which is not read."""
+    """Return the prompt of a data set's first row; `None` if it has none, or for a stream."""
     if isinstance(rows, Dataset) and len(rows):
         return rows[0].get("prompt")
     return None
@@ -269,7 +270,7 @@ def sharding(trainer: Trainer) -> str:
 
 
 def adapter_of(model: torch.nn.Module) -> str:
-    """Describe the adapter of a model, with the share of its parameters; `""` without one."""
+    """Describe a model's adapters and its number of trained parameters; `""` without adapters."""
     if not isinstance(model, PeftModel):
         return ""
     kinds = {PeftType(config.peft_type).value for config in model.peft_config.values()}

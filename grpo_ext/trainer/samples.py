@@ -170,7 +170,7 @@ class Samples:
         return [none_if_nan(weighted_sum) for weighted_sum in weighted_sums.tolist()]
 
     def _with_row(self, sample: Row, row: Row, weighted_sum: float | None) -> Row:
-        """Return a sample with its prompt id, reward, task (if any) and the rewards' columns."""
+        """Return a sample with its prompt id, reward, any task and columns that rewards read."""
         problem = sample["prompt"]
         if "seed" in sample:  # each seed is a different problem
             problem = [problem, sample["seed"]]
@@ -199,8 +199,8 @@ def logged_columns(row: Row, rewards: list[Any]) -> Row:
     """Return the columns of a row that rewards read, sorted by name.
 
     Columns that a reward names are returned whole, because explanations of its scores need them.
-    Other columns, which a reward takes through `**kwargs`, are left out if they cannot be written
-    as JSON or are longer than `MOST_LOGGED`.
+    Other columns, which a reward takes through `**kwargs`, are left out if they are in
+    `NOT_LOGGED`, cannot be written as JSON, or are longer than `MOST_LOGGED` characters.
     """
     named = {name for reward in rewards for name in needed_columns(reward)}
     columns = {}
@@ -213,7 +213,7 @@ def logged_columns(row: Row, rewards: list[Any]) -> Row:
 
 
 def is_short(value: object) -> bool:
-    """Return whether a value has at most `MOST_LOGGED` characters as JSON."""
+    """Return whether a value can be written as JSON in at most `MOST_LOGGED` characters."""
     try:
         return len(json.dumps(value, ensure_ascii=False)) <= MOST_LOGGED
     except (TypeError, ValueError, RecursionError):  # images, dates and the like

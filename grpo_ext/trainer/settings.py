@@ -48,7 +48,8 @@ def checked_arguments(
     """Return the arguments of a trainer, checked before a model is loaded.
 
     They are `args` itself, changed in place: fields that a plain `GRPOConfig` lacks get this
-    package's defaults.
+    package's defaults. If gradient checkpointing is not set, it is turned on, or off with
+    `deterministic`; the trainer may turn it off later (see `choose_checkpointing`).
 
     Args:
         args: the user's arguments; `None` for the defaults, with an output folder named after the
@@ -104,12 +105,12 @@ def loss_settings(trainer: Trainer) -> LossSettings:
 def arguments_named(
     args: CheckedArguments, settings: type, excluded: Collection[str]
 ) -> dict[str, Any]:
-    """Return the training arguments that are named like the fields of a dataclass.
+    """Return the training arguments that have the names of a dataclass's fields.
 
     Args:
         args: the training arguments.
         settings: the dataclass.
-        excluded: the names of fields that are left out.
+        excluded: the names of fields to leave out.
     """
     names = [field.name for field in fields(settings) if field.name not in excluded]
     return {name: getattr(args, name) for name in names}

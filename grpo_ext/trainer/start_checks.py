@@ -46,9 +46,9 @@ def check_start(trainer: Trainer, optimizer: Optimizer) -> None:
     """Refuse a run that cannot learn or that selects its model by a meaningless metric.
 
     Raises:
-        CannotLearn: if no weight that the policy uses is trainable, none of the trainable ones is
-            in the optimizer, or the metric for the best model or for early stopping does not exist,
-            is noise, or is a reward that would be minimized.
+        CannotLearn: if no parameter that the policy uses is trainable, no trainable parameter is in
+            the optimizer, or the metric for the best model or for early stopping does not exist, is
+            noise, or is a reward that would be minimized.
     """
     check_parameters(trainer, optimizer)
     check_best_metric(trainer)
@@ -201,16 +201,16 @@ def check_metric(
     eval_dataset: Dataset | IterableDataset | dict[str, Dataset] | None,
     callbacks: Iterable[TrainerCallback | type[TrainerCallback]],
 ) -> None:
-    """Raise `CannotLearn` if an option decides by a metric that does not exist or is meaningless.
+    """Raise `CannotLearn` if the metric for the best model does not exist or is meaningless.
 
-    Nothing is checked if no option decides by a metric, or if there is no `eval_dataset`.
+    Nothing is checked if no option uses the metric, or if there is no `eval_dataset`.
 
     Args:
         args: the training arguments.
         names: the names of the rewards.
         weights: the weights of the rewards.
         eval_dataset: a data set, a mapping of named data sets, or `None`.
-        callbacks: the callbacks of the trainer; `EarlyStoppingCallback` decides by the metric, too.
+        callbacks: the callbacks of the trainer; `EarlyStoppingCallback` uses the metric, too.
     """
     stops = any(
         isinstance(callback, EarlyStoppingCallback) or callback is EarlyStoppingCallback

@@ -95,7 +95,7 @@ class NonFiniteSteps(RuntimeError):
 
 
 class FiniteSteps:
-    """Checks the gradient of each step, from the losses and the norm that the trainer reports."""
+    """Checks the gradient norm of each step; skips and counts steps with a non-finite norm."""
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer

@@ -61,7 +61,7 @@ class TimeLeft(TrainerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Measure the steps; print the time left once there are enough of them."""
+        """Measure the mean duration of steps; print the time left once enough are measured."""
         steps = state.global_step - self._first - self.unmeasured
         enough = max(2, self.unmeasured)
         if steps == 0:

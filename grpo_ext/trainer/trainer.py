@@ -267,6 +267,7 @@ class GRPOExtTrainer(GRPOTrainer):
         Raises:
             ValueError: with `eval_temperature`, if the name is unknown, there is no data set, or a
                 data set has no rows.
+            RewardFailure, EnvironmentFailure: if a reward or an environment failed too often.
         """
         with self.parts.phases("evaluation"):
             if self.eval_decoding is not None:

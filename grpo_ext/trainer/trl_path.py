@@ -40,7 +40,8 @@ def scored_by_trl(
 ) -> Judged:
     """Convert the generation that TRL has just made and scored to a `Judged` record.
 
-    Its lists and table hold this rank's completions; its rewards and advantages cover all ranks.
+    The rewards are TRL's, but the advantages are recomputed with `rule`. The lists and the table of
+    the record hold this rank's completions; the rewards and advantages cover all ranks.
 
     Args:
         trainer: the trainer that made the generation.
@@ -50,6 +51,9 @@ def scored_by_trl(
         rule: the rule that computes advantages from rewards.
         order: the indices of the rewards that judge groups, from `outcome_order`.
         failed: a bool mask (B of all ranks, R) of the completions on which a reward failed.
+
+    Raises:
+        ValueError: see `as_scored`.
     """
     b = len(rows)  # completions of this rank
     first = trainer.accelerator.process_index * b

@@ -1,4 +1,4 @@
-"""Compute what each turn of an episode earns, in environments with `credit: turn`."""
+"""Compute the gain of each turn of an episode, in environments with `credit: turn`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StateReward:
 class TurnCredit:
     """Computes the gain of each turn: the weighted changes of entries of the environment's state.
 
-    The entries and their weights are those of the `environment` rewards.
+    The `environment` rewards determine the entries and their weights.
     """
 
     def __init__(self, trainer: Trainer):
@@ -46,7 +46,7 @@ class TurnCredit:
                 self.rewards.append(StateReward(key, weight, reward.tasks))
 
     def weights(self, episode: Episode) -> dict[str, float] | None:
-        """Return the weight of each entry, by name; `None` for an episode with one advantage."""
+        """Return the weight of each entry, by name; `None` if all turns share one advantage."""
         if episode.rules.credit == "episode":
             return None
         weights: dict[str, float] = {}

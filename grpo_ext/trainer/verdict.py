@@ -17,7 +17,7 @@ ROUNDING = 2.0**-24
 
 @dataclass
 class Progress:
-    """Counts of what a rank has seen since the first step of the run; saved in checkpoints."""
+    """The counts of one rank since the first step of the run; saved in checkpoints."""
 
     steps: int = 0  # optimizer steps
     completions: int = 0  # completions generated to train on
@@ -63,7 +63,7 @@ def why_nothing_was_learned(
     needs_advantage: bool = True,
     judge: str = "the outcome reward",
 ) -> str | None:
-    """Return why a run learned nothing, and what to check; `None` if it learned or had no step.
+    """Return why a run learned nothing, and what to check; `None` if it learned or took no step.
 
     Args:
         progress: the progress of all ranks together.
@@ -145,7 +145,7 @@ def kl_line(progress: Progress) -> str:
 def remarks_of(
     failed: dict[str, int], asked: dict[str, int], progress: Progress, verdict: str | None
 ) -> list[str]:
-    """Return the sentences for the end of the run, excluding the verdict.
+    """Return sentences about failures and the KL for the end of the run, excluding the verdict.
 
     Args:
         failed: for each reward, the number of completions on which it failed.

@@ -1,4 +1,4 @@
-"""Middleware for vLLM's `--middleware` that guards all routes of a server with its key.
+"""Middleware for vLLM's `--middleware` that guards a server's routes with its key.
 
 vLLM's own key protects only `/v1`, not the routes that take weights, return settings and call
 functions of the workers.
@@ -28,6 +28,9 @@ class Guard:
     All other requests, including replayed and outdated ones, get status 401. Only `/health` also
     answers unsigned requests, but without a proof. WebSockets are refused, because their content is
     not signed. Responses are sent only when complete.
+
+    Raises:
+        KeyError: if `VLLM_API_KEY` is not set in the environment.
     """
 
     def __init__(self, app: App):
@@ -71,7 +74,7 @@ class Guard:
             await answer.flush(self.key, signature)
 
     def signature_of(self, scope: Scope) -> Signature | None:
-        """Return a request's signature; `None` if it is missing, malformed or of another key."""
+        """Return a request's signature; `None` if it is missing, malformed or invalid."""
         header = dict(scope["headers"]).get(SIGNATURE.encode(), b"")
         signature = Signature.parse(header.decode("latin-1"))
         target = scope["raw_path"].decode("latin-1")
@@ -97,8 +100,8 @@ class Guard:
     async def refuse_time(self, send: Send, signature: Signature, now: int) -> None:
         """Refuse a validly signed request with a wrong time, and report the server's clock.
 
-        The proof lets the trainer trust the clock. Whoever replays an old request gets a proof that
-        is valid for no other request.
+        The proof lets the trainer trust the clock. The proof for a replayed request is valid for no
+        other request.
 
         Args:
             send: the ASGI function that sends the response.

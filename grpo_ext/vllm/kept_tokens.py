@@ -34,7 +34,10 @@ def engine_settings(v: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def server_flags(v: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `engine_settings` as flags of a server's command line, with the flag of the route."""
+    """Return `engine_settings` as flags of a server's command line.
+
+    If the installed vLLM needs a flag for the route that returns kept tokens, it is added.
+    """
     flags = {name.replace("_", "-"): value for name, value in engine_settings(v).items()}
     if flags and installed_version() >= ROUTE_VERSION:
         flags["enable-scale-out"] = True

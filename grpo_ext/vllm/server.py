@@ -58,7 +58,12 @@ class Server:
         self.process: Any = None  # a `Popen` once the server is started
 
     def start(self) -> subprocess.Popen:
-        """Start the server without waiting; raise `ValueError` if its address is already in use."""
+        """Start the server and return its process without waiting until it is ready.
+
+        Raises:
+            ValueError: if the server's address is already in use.
+            OSError: if the log cannot be opened or the command cannot be run.
+        """
         place = urlsplit(self.url)
         with (
             suppress(OSError),
@@ -179,8 +184,8 @@ def server_of(recipe: Recipe, num_processes: int = 1, local_only: bool = False) 
         local_only: whether to read only files that are already on this machine.
 
     Raises:
-        ValueError: if the recipe uses no server, its model cannot be served on this CPU, or other
-            machines could reach the server without a key.
+        ValueError: if the recipe uses no server, its model cannot be served on this CPU, its LoRA
+            rank is too large for vLLM, or other machines could reach the server without a key.
         OSError: if the model's config, which a CPU needs, cannot be read.
     """
     v = recipe.flat
@@ -201,9 +206,15 @@ def server_of(recipe: Recipe, num_processes: int = 1, local_only: bool = False) 
 
 
 def model_on_cpu(v: Values, local_only: bool) -> TextModel:
-    """Return the model's dimensions from its config; raise `OSError` if it cannot be read.
+    """Return the model's dimensions from its config.
 
-    With `local_only`, read only files that are already on this machine.
+    Args:
+        v: the recipe's values.
+        local_only: whether to read only files that are already on this machine.
+
+    Raises:
+        OSError: if the config cannot be read.
+        ValueError: if transformers does not know the type of the model.
     """
     from transformers import AutoConfig
 

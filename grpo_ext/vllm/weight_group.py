@@ -16,7 +16,11 @@ PORTS = 20  # ports to try; another program or an earlier group of this run may 
 
 
 def own_address(peer: str) -> str:
-    """Return this machine's address on the route to `peer`; nothing is sent."""
+    """Return this machine's address on the route to `peer`; nothing is sent to `peer`.
+
+    Raises:
+        OSError: if the name of `peer` cannot be resolved, or there is no route to it.
+    """
     family, _, _, _, target = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)

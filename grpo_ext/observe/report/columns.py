@@ -44,13 +44,13 @@ Turn = tuple[int, int, bool, float | None, float | None]
 
 
 def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
-    """Return the index of the completions of a run, and its list of (prompt id, prompt).
+    """Return the index of a run's completions, and its prompts as a list of [prompt id, prompt].
 
-    Each column of the index has one entry per completion. `prompt` and `dataset` are positions in
-    the list of prompts and in `datasets`; `cut` is 1 for a completion that reached the length
-    limit; `task` is "" if the row names none; `turns`, `end` and `environment_time` are `None` for
-    a completion that is not an episode; `outcome` is the completion's score by the reward that
-    judges its group, or `None`.
+    Each column of the index has one entry per completion; so has each reward in `rewards`. `prompt`
+    and `dataset` are positions in the list of prompts and in `datasets`, a list of (mode, data
+    set); `cut` is 1 for a completion that reached the length limit; `task` is "" if the row names
+    none; `turns`, `end` and `environment_time` are `None` for a completion that is not an episode;
+    `outcome` is the completion's score by the reward that judges its group, or `None`.
     """
     datasets: dict[tuple[str, str], int] = {}
     prompts: dict[str, object] = {}  # each as it was first logged
@@ -187,13 +187,17 @@ class Explainer:
     ) -> tuple[str, list[Mark]]:
         """Return one reward's explanation of a text, and its marks on the text.
 
+        The explanation is `TOO_LONG`, without marks, if the text and its columns are too long.
+        Errors of the reward's `explain` are not caught.
+
         Args:
             name: the name of the reward.
-            text: the completion or, of an episode, the model's last turn.
+            text: the completion or, for an episode, the model's last turn.
             columns: the logged columns of the completion.
             sizes: the number of characters of each column.
 
         Raises:
+            KeyError: if a column that the reward needs was not logged.
             TooLate: if the explanation takes more than `EXPLAIN_SECONDS`.
         """
         reward, options = self.rewards[name]
@@ -249,7 +253,7 @@ def shown_columns(row: Row) -> list[tuple[str, str]]:
 
 
 def conversation(row: Row) -> tuple[str, list[Turn]]:
-    """Return a completion's text for the page, and where an episode's messages are in it.
+    """Return a completion's text for the page, and the positions of an episode's messages in it.
 
     The text of an episode is built from its unchanged messages, without the backslashes of
     `transcript`, so that rewards explain exactly what they have judged. If messages are missing or

@@ -2,7 +2,7 @@
 
 Text written by a model is untrusted. The page holds it as base64-encoded gzip, which cannot contain
 a tag, and its scripts show it only as text nodes. Its Content-Security-Policy allows only the
-page's own script, by hash, and no requests.
+page's own script, by hash, and no requests except those of a live page to its server.
 """
 
 import base64
@@ -58,6 +58,8 @@ def write_report(
 
     Raises:
         FileNotFoundError: if a folder contains no run.
+        OSError: if a folder cannot be read, or a file cannot be written.
+        ValueError: if matplotlib does not support the format of `picture`.
     """
     folders = []
     for path in paths:

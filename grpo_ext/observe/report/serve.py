@@ -145,13 +145,13 @@ def since(
     Args:
         run: the run; it receives the rows.
         completions: whether to read the completions instead of the metrics.
-        start: the place in the log, in bytes; 0 is used if no line of `step` begins there.
+        start: the position in the log, in bytes; 0 is used if no line of `step` begins there.
         step: the step of the line at `start`.
 
     Returns:
-        `start` and `stop`, the places between which rows were read; `next`, the `start` and `step`
-        of the next request; `faults`; and the rows, as `logged` returns them for metrics, and as
-        `panels` and `index` for completions.
+        `start` and `stop`, the positions between which rows were read; `next`, the `start` and
+        `step` of the next request; `faults`; and the rows, as `logged` returns them for metrics,
+        and as `panels` and `index` for completions.
     """
     log = run.folder / METRICS
     fields = None
@@ -204,14 +204,14 @@ def since(
 
 
 def texts(run: RunData, start: int, stop: int) -> list[Any]:
-    """Return [place, prompt, *texts] of the completions between two places in the log.
+    """Return [position, prompt, *texts] of the completions between two positions in the log.
 
     At most `MOST_TEXTS` completions are returned; `texts` is an entry of `sample_texts`.
 
     Args:
         run: the run.
-        start: the place of the first completion, in bytes.
-        stop: the place to stop at; completions that begin there or later are not returned.
+        start: the position of the first completion, in bytes.
+        stop: the position to stop at; completions that begin there or later are not returned.
     """
     explainer = Explainer(run.rewards)
     completions = []

@@ -55,7 +55,7 @@ def figure(
     details: str = "",
     freedom: float = np.inf,
 ) -> Figure:
-    """Return a `Figure` for a number, with its confidence interval by Student's t.
+    """Return a `Figure` for a number, with its Student's t confidence interval.
 
     Args:
         value: the number.

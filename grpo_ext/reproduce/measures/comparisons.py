@@ -155,8 +155,8 @@ def best_group_size(runs: Runs, metric: str, success: str) -> Figure | None:
 
     Args:
         runs: runs with different group sizes.
-        metric: the name of the metric whose final value decides.
-        success: the name of the metric that is the success rate.
+        metric: the name of the metric whose final values are compared.
+        success: the name of the metric for the success rate.
     """
     levels = []
     sizes = []

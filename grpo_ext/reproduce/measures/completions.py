@@ -118,8 +118,9 @@ def change_of_phrases(runs: Runs) -> Figure | None:
     """Return how much the use of one phrase changes from the first to the last fifth of the steps.
 
     The phrase is the one that changes most in one half of the prompts. Its change is measured in
-    the other half, in the same direction, so that the choice does not inflate the result. Returns
-    `None` if a half has no completions, or if there are no phrases.
+    the other half, so that the choice does not inflate the result, and is positive if it has the
+    same direction there. Returns `None` if a half of either fifth has no completions, or if there
+    are no phrases.
     """
     early, late = first_and_last(training_samples(runs[0]))
     early_to_choose, early_to_measure = halves(early)
@@ -154,9 +155,10 @@ def halves(samples: Samples) -> tuple[Samples, Samples]:
 
 
 def as_sentence(moves: dict[str, float]) -> str:
-    """Describe the phrases whose shares grow and shrink most.
+    """Describe the phrases that grow and shrink most in share, at most `MAX_SHOWN` of each.
 
-    Phrases that contain a listed phrase, or are contained in one, are left out.
+    Phrases that change by `MIN_MOVE` or less are left out, and so are phrases that contain a listed
+    phrase or are contained in one.
     """
     parts = []
     for word, sign in (("more", 1), ("less", -1)):

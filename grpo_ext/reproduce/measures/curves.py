@@ -109,15 +109,16 @@ def later(
     second: str,
     share: float = 0.5,
 ) -> Figure | None:
-    """Return how many steps later `second` reaches a share of its rise than `first` does.
+    """Return how many steps after `first` the metric `second` reaches a share of its rise.
 
-    Returns `None` if one of the metrics did not rise.
+    The result is negative if `second` is earlier. Returns `None` if one of the metrics did not
+    rise, or never reaches the share.
 
     Args:
         runs: a list with the run.
         first: the name of a metric.
         second: the name of another metric.
-        share: the share of each metric's own rise, from 0 to 1.
+        share: the share of each metric's rise, from 0 to 1.
     """
     steps = []
     for metric in (first, second):
@@ -134,7 +135,7 @@ def later(
 def noisier(runs: Runs, first: str, second: str) -> Figure | None:
     """Return the step-to-step standard deviation of the first metric minus that of the second.
 
-    Only the last half of the values is used. Returns `None` if there are fewer than 8 values.
+    Only the last half of the values is used. Returns `None` if a metric has fewer than 8 values.
 
     Args:
         runs: a list with the run.

@@ -128,7 +128,7 @@ def compiled_filter(name: str, architecture: str) -> bytes:
 
 
 def read_filter(name: str, architecture: str) -> bytes:
-    """Return a filter from the package; `FileNotFoundError` if the architecture has none."""
+    """Return a filter of the package; raise `FileNotFoundError` if the architecture has none."""
     return (DATA / f"{name}.{architecture}.bpf").read_bytes()
 
 

@@ -22,8 +22,8 @@ class Question:
     """An expression to evaluate in the program's namespace, and the value that it must have.
 
     `expected` is source code that is evaluated without the program. If it is `None`, the expression
-    is the assert's whole condition. The program's objects then take part in the evaluation, so the
-    program could cheat.
+    is the assert's whole condition. It is then evaluated with the program's objects, so the program
+    could cheat.
     """
 
     expression: str
@@ -59,8 +59,8 @@ def parse_asserts(tests: tuple[str, ...]) -> Asserts:
     Results are cached, since the completions of a group share their tests.
 
     Raises:
-        ValueError: if a test is not valid Python, has any other statement, or no test has an
-            assert.
+        ValueError: if a test is not valid Python, contains any other statement, or if no test
+            contains an assert.
     """
     imports: list[str] = []
     conditions: list[ast.expr] = []
@@ -194,8 +194,9 @@ def with_expected_texts(
     """Return the questions of each assert, each with the canonical text of the correct answer.
 
     Literals are parsed in this process. Other expected values are evaluated in a sandbox without
-    the program. If one of them raises an error, or its value has no canonical text (for example, an
-    object of a class), its question is replaced by a question about the whole condition.
+    the program, and cached for the row's other completions. If one of them raises an error, or its
+    value has no canonical text (for example, an object of a class), its question is replaced by a
+    question about the whole condition.
 
     Args:
         asserts: the asserts of a row.
@@ -224,7 +225,7 @@ def with_expected_texts(
 def evaluate(
     imports: str, sources: tuple[str, ...], limits: Limits, start_by: float
 ) -> dict[str, str | None]:
-    """Evaluate expressions in a sandbox without the program; return each one's canonical text.
+    """Evaluate expressions in a sandbox without the program; return their canonical texts.
 
     The text is `None` if an expression fails or its value has no canonical text.
 
@@ -265,7 +266,7 @@ def literal_text(source: str) -> str | None:
 
 
 def paired(tests: dict[str, object]) -> list[object]:
-    """Return the tests of APPS, `{"inputs": [...], "outputs": [...]}`, as a list of mappings.
+    """Convert the tests of APPS, `{"inputs": [...], "outputs": [...]}`, to a list of mappings.
 
     Each mapping has the keys `input` and `output`. The list is empty if `inputs` or `outputs` is
     not a list, or their lengths differ.

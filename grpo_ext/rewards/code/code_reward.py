@@ -32,9 +32,9 @@ def code(
     """1 if the program passes all tests of its row, else 0.
 
     The program is the last code block, else the `<answer>` block, else the whole completion,
-    without the thoughts, cut to 50,000 characters. It has only the standard library, and runs in
-    new Linux namespaces made by bubblewrap: it has no network, sees no other process, and has only
-    its own files, in memory. If the kernel does not allow this, rows stay unscored, unless
+    without the thoughts, cut to 50,000 characters. It can import only the standard library, and
+    runs in new Linux namespaces made by bubblewrap: it has no network, sees no other process, and
+    can write only files in memory. If the kernel does not allow this, rows stay unscored, unless
     `isolation: none` runs programs with the trainer's rights.
 
     Args:
@@ -64,7 +64,8 @@ def code(
 def program_of(completion: str) -> str:
     """Return the last code block, else the last `<answer>` block, else the whole completion.
 
-    Thoughts are ignored, and at most `MAX_PROGRAM_CHARACTERS` are returned.
+    Thoughts are ignored, and an empty `<answer>` block counts as missing. At most
+    `MAX_PROGRAM_CHARACTERS` characters are returned.
     """
     text = without_thoughts(completion)
     blocks = _BLOCK.findall(text)
@@ -155,7 +156,7 @@ def values_right(
 
 
 def check_not_cheatable(conditions: list[str]) -> None:
-    """Raise `ValueError` unless `conditions`, on which a program could cheat, is empty."""
+    """Raise `ValueError` if there are any `conditions` on which a program could cheat."""
     if conditions:
         raise ValueError(
             f"code: a program could cheat on assert {conditions[0]:.80}, which "
@@ -165,5 +166,5 @@ def check_not_cheatable(conditions: list[str]) -> None:
 
 
 def stripped_lines(text: str) -> list[str]:
-    """Return an output's lines, without trailing white space and trailing empty lines."""
+    """Return an output's lines, without trailing white space or trailing empty lines."""
     return [line.rstrip() for line in text.rstrip().splitlines()]

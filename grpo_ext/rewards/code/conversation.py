@@ -19,8 +19,8 @@ class Conversation:
 
     Args:
         process: the sandbox, with pipes for its three standard streams.
-        ready_pipe: the read end of the pipe on which the sandbox reports that it is ready, that is,
-            that the program is isolated.
+        ready_pipe: the read end of the pipe on which the sandbox reports that the program is
+            isolated and ready to run.
         unsent: the bytes of the job that have not been sent yet.
         deadline: the latest time (`time.monotonic`) for the sandbox to become ready. Once it is
             ready, the latest time for it to end.

@@ -26,7 +26,7 @@ _not_removed: set[Path] = set()  # groups whose processes had not ended after `R
 
 @contextmanager
 def memory_group(megabytes: int) -> Iterator[list[str]]:
-    """Create a cgroup for a sandbox, and yield the command prefix that makes a command join it.
+    """Create a cgroup for a sandbox, and yield a prefix that makes a command join it.
 
     The prefix is `[]` if this user cannot create cgroups. The cgroup is removed at the end.
     """
@@ -113,9 +113,9 @@ def join_command(group: Path) -> list[str]:
 
 
 def remove(group: Path, seconds: float = REMOVAL_SECONDS) -> None:
-    """Remove a cgroup after its processes have ended, or while they are ending.
+    """Remove a cgroup, waiting up to `seconds` for its processes to end.
 
-    After `seconds`, give up silently: the next call of `memory_group` tries again.
+    If they do not end in time, the next call of `memory_group` tries again.
     """
     until = time.monotonic() + seconds
     while True:

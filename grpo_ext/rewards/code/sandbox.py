@@ -37,11 +37,11 @@ MIN_MEGABYTES = 64
 
 
 class MachineFault(RuntimeError):
-    """The sandbox did not start, so the program has not run."""
+    """Raised if the sandbox did not start, so that the program has not run."""
 
 
 class NoIsolation(MachineFault):
-    """This machine cannot isolate a program."""
+    """Raised if this machine cannot isolate a program."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class Limits:
 
     Args:
         seconds: wall-clock seconds for all inputs of a row together.
-        megabytes: the limit of address space, and of memory if a cgroup can be created.
+        megabytes: the limit of address space (only on Linux), and of memory if the program is
+            isolated and a cgroup can be created.
         isolated: whether to isolate the program; `False` runs it with the trainer's rights.
 
     Raises:
@@ -133,8 +134,8 @@ def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]
             `limits.start_seconds` from now.
 
     Raises:
-        NoIsolation: if the limits ask for isolation and this machine cannot provide it, for example
-            because bubblewrap is missing or the kernel does not let it create namespaces.
+        NoIsolation: if `limits.isolated` is true and this machine cannot provide isolation, for
+            example because bubblewrap is missing or the kernel does not let it create namespaces.
         MachineFault: if the sandbox does not start in time, or fails to start for another reason.
     """
     if start_by is None:

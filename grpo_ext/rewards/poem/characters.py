@@ -139,7 +139,7 @@ def tones_of(character: str, tones: Tones = "modern") -> str:
 def level_groups(character: str, rhyme_book: RhymeBook = "pingshui") -> tuple[str, ...]:
     """Return the rhyme groups of a character's readings with a level tone.
 
-    Return `()` if the character has no level tone or is unknown.
+    Return `()` if no such reading has a group, or the character is unknown.
 
     Raises:
         ValueError: if `rhyme_book` is unknown.

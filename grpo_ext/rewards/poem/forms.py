@@ -66,10 +66,10 @@ def forms(length: int, count: int) -> tuple[Form, ...]:
 
 @lru_cache(maxsize=4)
 def counted_places(length: int, strict: bool) -> tuple[int, ...]:
-    """Return the places of a line, counted from 0, where the tones must fit.
+    """Return the positions in a line, counted from 0, at which the tones must fit.
 
-    These are all places if `strict`. Otherwise the places that the rule 一三五不论 leaves free are
-    omitted.
+    These are all positions if `strict`. Otherwise the positions that the rule 一三五不论 leaves free
+    are omitted.
     """
     if strict:
         return tuple(range(length))

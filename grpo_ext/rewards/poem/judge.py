@@ -15,7 +15,7 @@ NOTHING = "无字"  # expected after the end of a line: no character
 
 
 class Fault(NamedTuple):
-    """A place that does not fit the pattern.
+    """A position in a poem that does not fit the pattern.
 
     Positions count from 0 over the whole poem: the last line of a seven-character quatrain has the
     positions 21 to 27. In a line that is too long, they count on past the line's regular end.
@@ -34,7 +34,7 @@ class Verdict:
         form: the pattern that fits best, such as 七言绝句(仄起平收式).
         rhyme_group: the group with the most rhyming lines, such as 八齐; None if no rhyming line
             has a group.
-        last_line_score: the share of the last line's places that have no fault, 0 to 1.
+        last_line_score: the share of positions in the last line without a fault, 0 to 1.
         rhyme_score: 1 if the last line rhymes in the rhyme group, else 0.
         line_faults: the faults of each line.
         pattern: the tones of each line in `form`.
@@ -65,15 +65,15 @@ def judge(
 ) -> Verdict:
     """Judge a poem of 4 or 8 lines.
 
-    The last line may have any length; each missing or extra character is a fault.
+    Lines may have any length; each missing or extra character is a fault.
 
     Args:
         lines: the poem; only the Chinese characters count.
         tones: "modern" (Mandarin) or "pingshui" (the rhyme book). Every reading of a character is
             allowed.
         rhyme_book: "pingshui" (平水韵, 106 groups) or "xinyun" (中华新韵, 14 groups).
-        strict: whether places 1, 3 and 5 of a line must fit. By default they are free
-            (一三五不论).
+        strict: whether the tones of characters 1 and 3, and of character 5 in a line of seven, must
+            fit. By default they are free (一三五不论).
 
     Raises:
         ValueError: if there are not 4 or 8 lines, or `tones` or `rhyme_book` is unknown.
@@ -134,12 +134,12 @@ def best_form(line_tones: list[list[str]], candidates: Sequence[Form], strict: b
     """Return the form with the fewest faults.
 
     Ties go to a form with a rhyming first line, then to the form with the fewest faults if all
-    places count.
+    positions count.
 
     Args:
         line_tones: for each line, the possible tones of each character.
         candidates: the forms to choose from.
-        strict: whether a wrong tone at a free place counts as a fault.
+        strict: whether a wrong tone at a free position counts as a fault.
     """
 
     def count_faults(form: Form, strict: bool) -> int:
@@ -157,14 +157,14 @@ def best_form(line_tones: list[list[str]], candidates: Sequence[Form], strict: b
 
 
 def places_at_fault(tones: list[str], pattern: str, strict: bool) -> list[int]:
-    """Return the places of a line where no reading fits.
+    """Return the positions in a line at which no reading fits.
 
-    A missing or extra character is a fault even at a free place.
+    A missing or extra character is a fault even at a free position.
 
     Args:
         tones: the possible tones of each character of the line.
-        pattern: the line's tones in the form.
-        strict: whether all places must fit.
+        pattern: the tones that the form requires of the line.
+        strict: whether all positions must fit.
     """
     shorter, longer = sorted((len(tones), len(pattern)))
     faults = []
@@ -178,7 +178,7 @@ def fault_at(place: int, line: str, pattern: str, start: int) -> Fault:
     """Return the fault at a position in a line.
 
     Args:
-        place: the place in the line, counted from 0.
+        place: the position in the line, counted from 0.
         line: the line's characters.
         pattern: the tones that the form requires of the line.
         start: the position of the line's first character in the poem.

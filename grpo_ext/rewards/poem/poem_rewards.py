@@ -107,7 +107,7 @@ def judged_verse(
 def locate_verse(completion: str, lines: Sequence[str] | str) -> tuple[list[str], list[int]]:
     """Return the poem's lines, and the positions in the completion of the last line's characters.
 
-    There are no positions if the completion has no last line.
+    There are no positions if the last line is missing or cannot be located.
     """
     given = verse_lines(lines)
     line = last_line(completion, given)
@@ -143,20 +143,21 @@ def poem_format(
     rhyme_book: RhymeBook = "pingshui",
     strict: bool = False,
 ) -> list[float | None]:
-    """The share of the last line's places that fit the tone pattern of Chinese regulated verse.
+    """The share of positions in the last line that fit the tone pattern of Chinese regulated verse.
 
     The pattern is the form that fits the whole poem best. The last line is the last run of Chinese
     characters in the first `<answer>`, or else after the thoughts. Each missing or extra character
     is a fault. A copy of a given line earns 0.
 
     Args:
-        lines: the poem's given lines, all but the last, as a list for each row. Rows without 3 or 7
-            given lines are not scored.
+        lines: the poem's given lines, all but the last, as a list or one string for each row. Rows
+            without 3 or 7 given lines are not scored.
         tones: "modern" (Mandarin, by pypinyin) or "pingshui" (the rhyme book 平水韵). Every reading
             of a character is allowed.
         rhyme_book: has no effect here; it is accepted so that both poem rewards have the same
             options.
-        strict: whether places 1, 3 and 5 must fit, which are free by default.
+        strict: whether the tones of characters 1 and 3, and of character 5 in a line of seven, must
+            fit; by default they are free.
     """
     verdicts = judge_completions(completions, lines, tones, rhyme_book, strict)
     return [verdict.last_line_score if verdict else None for verdict in verdicts]
@@ -177,8 +178,8 @@ def poem_yun(
     and the first line if it rhymes in the best pattern.
 
     Args:
-        lines: the poem's given lines, all but the last, as a list for each row. Rows without 3 or 7
-            given lines are not scored.
+        lines: the poem's given lines, all but the last, as a list or one string for each row. Rows
+            without 3 or 7 given lines are not scored.
         tones: as in `poem_format`; they decide the pattern, and thus whether the first line rhymes.
         rhyme_book: "pingshui" (平水韵, 106 groups) or "xinyun" (中华新韵, 14 groups, by modern finals).
         strict: as in `poem_format`.
@@ -210,10 +211,10 @@ def judge_completions(
 
 @lru_cache(maxsize=4096)
 def given_lines(row: str | tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the given lines of a row, from its cell `row` in the column `lines`.
+    """Return the given lines from a row's entry in the column `lines`.
 
-    The cell is a tuple of lines, or one text with all of them. If it does not have 3 or 7 lines,
-    return `None`, and warn the first time that the cell is read.
+    The entry is a tuple of lines, or one string with all of them. If it does not have 3 or 7 lines,
+    return `None`, and log a warning the first time that it is read.
     """
     lines = tuple(verse_lines(row))
     if len(lines) + 1 in COUNTS:

@@ -1,7 +1,7 @@
 """Canonical texts of values: values are equal in Python if and only if their texts are equal.
 
-A program's values and the expected values are compared by these texts, so that nothing outside the
-sandbox parses, hashes or unpickles what a program sends. Only plain data has a text.
+A program's values and the expected values are compared by these texts, so that no program's output
+is parsed, hashed or unpickled outside the sandbox. Only plain data has a text.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class NotPlain(ValueError):
-    """The value is not plain data, or not equal to itself (NaN)."""
+    """Raised if a value is not plain data, or not equal to itself (NaN)."""
 
 
 def canonical(value: Any, expected: bool = False) -> str:
