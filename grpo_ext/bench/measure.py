@@ -226,6 +226,11 @@ class Bench:
                 del trainer
                 free_memory()
                 raise
+            except torch.OutOfMemoryError:
+                raise ValueError(
+                    "The recipe does not fit into memory: write a smaller "
+                    "per_device_train_batch_size, num_generations or max_completion_length."
+                ) from None
         slices = trainer.generation
         assert slices is not None, "a run of at least one step generates"
         self.completions = recorded_generation(slices)

@@ -180,9 +180,10 @@ class Search:
     def _has_time(self, runs: int = 1) -> bool:
         """Return whether there is time for `runs` more runs, each as long as the quickest so far.
 
-        Returns False if nothing has run, because the time of a run is then unknown.
+        If nothing has run, the time of a run is unknown: return whether any time is left.
         """
-        return self.bench.budget.left > runs * HEADROOM * self._seconds_to_measure
+        seconds = 0.0 if math.isinf(self._seconds_to_measure) else self._seconds_to_measure
+        return self.bench.budget.left > runs * HEADROOM * seconds
 
     @property
     def refused_layouts(self) -> dict[str, str]:
@@ -347,12 +348,11 @@ class Search:
 def fastest_settings(config: str) -> Settings:
     """Measure a recipe on this machine as `grpo-ext bench` does, and return its best settings.
 
-    The settings are recipe keys, as in `Search.lines`; empty if the recipe's own are best, or if
-    nothing could be measured in time.
+    The settings are recipe keys, as in `Search.lines`; empty if the recipe's own are best.
 
     Raises:
-        ValueError: if the recipe cannot be used, a step takes too long, or no layout can be used or
-            fits into memory.
+        ValueError: if the recipe cannot be used, a step takes too long, no layout can be used or
+            fits into memory, or nothing could be measured in time.
         FileNotFoundError: if there is no such recipe.
         torch.OutOfMemoryError: if the recipe as it is written runs out of GPU memory.
         KeyboardInterrupt: after Ctrl-C.
@@ -364,6 +364,8 @@ def fastest_settings(config: str) -> Settings:
         search = Search(bench)
         for _ in search.run():
             pass
+    if not search.best:
+        raise ValueError(f"no setting could be measured in {MINUTES} minutes.")
     return search.lines()
 
 

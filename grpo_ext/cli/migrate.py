@@ -37,7 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--from",
         dest="project",
         metavar="PROJECT",
-        help="trl, open-r1, ms-swift or verl (default: recognised)",
+        help="trl, open-r1, ms-swift or verl (default: recognized)",
     )
     parser.add_argument(
         "--num_processes",

@@ -131,7 +131,10 @@ class Line:
             ConnectionError: if no complete response arrives in time, if it is larger than
                 `self.most` bytes, or if it is not HTTP.
         """
-        place = urlsplit(url)
+        try:
+            place = urlsplit(url)
+        except ValueError as error:
+            raise ConnectionError(f"not a URL: {error}") from None
         headers = {"Content-Type": "application/json", **self.headers, **headers}
         end = time.monotonic() + seconds
         connect_seconds = min(seconds, CONNECT_SECONDS)

@@ -28,11 +28,19 @@ VARIABLE = re.compile(
 )
 WHOLE_ARRAY = re.compile(r"[$\ue001]\{([A-Za-z_]\w*)\[[@*]\]\}")
 WHOLE_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
+
+
+def quotient(dividend: int, divisor: int) -> int:
+    """Divide and round toward 0, as the shell does."""
+    size = abs(dividend) // abs(divisor)
+    return size if (dividend < 0) == (divisor < 0) else -size
+
+
 OPERATORS = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
+    ast.Div: quotient,
 }
 
 
@@ -76,7 +84,9 @@ class Variables:
         array = WHOLE_ARRAY.fullmatch(text)
         if array is not None:
             words = self.values.get(array[1])
-            return self._counted(words or [Word(f"${{{array[1]}[@]}}", line, f"${array[1]}")])
+            if words is None:
+                words = [Word(f"${{{array[1]}[@]}}", line, f"${array[1]}")]
+            return self._counted(words)
         if text in ("$@", "$*", "\ue001@", "\ue001*"):
             return []  # the arguments of the script
         expanded = self._substituted(text, line)

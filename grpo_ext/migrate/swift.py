@@ -14,7 +14,9 @@ from grpo_ext.migrate.draft import Draft, texts_of
 from grpo_ext.migrate.rewards import write_rewards
 from grpo_ext.recipe.batch import Batch
 
-DATA = re.compile(r"(?P<name>[^#]+?)(?::(?P<subset>[\w/-]+))?(?:#(?P<count>\d{1,12}))?")
+DATA = re.compile(
+    r"(?:(?P<hub>hf|ms)::)?(?P<name>[^#]+?)(?::(?P<subset>[\w/-]+))?(?:#(?P<count>\d{1,12}))?"
+)
 MOST_PLUGIN_BYTES = 2**20
 # values of `deepspeed`, and the accelerate config that does the same
 DEEPSPEED = {"zero1": "zero2", "zero2": "zero2", "zero3": "zero3"}
@@ -68,14 +70,15 @@ def write_data(draft: Draft) -> None:
     names = texts_of(setting)
     if setting is not None and setting.unknown is not None:
         draft.write("dataset_name", setting.value, setting)
-    elif names and (match := DATA.fullmatch(re.sub("^(hf|ms)::", "", names[0], count=1))):
+    elif names and (match := DATA.fullmatch(names[0])):
         draft.write("dataset_name", match["name"], setting)
         if match["subset"]:
             draft.write("dataset_config", match["subset"], setting)
         if match["count"]:
             draft.write("max_train_samples", int(match["count"]))
             draft.write("random_train_samples", True)
-        if not Path(match["name"]).suffix:
+        is_path = match["name"].startswith((".", "/", "~")) or Path(match["name"]).suffix
+        if match["hub"] != "hf" and not is_path:
             draft.remark(
                 setting,
                 "it is an id of ModelScope, unless --use_hf true was set. Write the name of the "

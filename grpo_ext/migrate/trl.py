@@ -89,11 +89,17 @@ def write_mixture(draft: Draft) -> None:
     name = first.get("path") or first.get("id")
     if isinstance(name, str):
         draft.write("dataset_name", name, mixture)
-    if len(parts) != 1 or not isinstance(name, str) or len(first) > 1:
+    if not isinstance(name, str):
         draft.remark(
             mixture,
-            f"a mixture of {len(parts)} data sets, of which only the name of the first was taken "
-            "over. Put all rows into one file or hub data set, and name it in dataset_name.",
+            "not taken over: the first data set has no name. Put all rows into one file or hub "
+            "data set, and name it in dataset_name.",
+        )
+    elif len(parts) != 1 or len(first) > 1:
+        draft.remark(
+            mixture,
+            "only the name of the first data set was taken over. Put all rows into one file or hub "
+            "data set, and name it in dataset_name.",
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grpo_ext.migrate.batches import Sizes, write_sizes
-from grpo_ext.migrate.draft import MOST_NUMBER, Draft, Setting, shown
+from grpo_ext.migrate.draft import MOST_NUMBER, Draft, shown
 from grpo_ext.recipe.batch import Batch
 
 ACTOR = "actor_rollout_ref.actor"
@@ -256,25 +256,26 @@ def write_intervals(draft: Draft, steps: int) -> None:
         steps: optimizer steps per generation.
     """
     comment = f"times {steps} steps per generation" if steps > 1 else ""
-    total = in_steps(draft.take("trainer.total_training_steps"), steps)
+    total = in_steps(draft.known("trainer.total_training_steps"), steps)
     if total > 0:
         draft.write("max_steps", total, comment=comment)
         draft.take("trainer.total_epochs")  # the steps end the run
     else:
         draft.move("trainer.total_epochs", "num_train_epochs")
         draft.default("num_train_epochs", 30, "verl")
-    warmup = in_steps(draft.take(f"{ACTOR}.optim.lr_warmup_steps"), steps)
+    warmup = in_steps(draft.known(f"{ACTOR}.optim.lr_warmup_steps"), steps)
     if warmup > 0:
         draft.write("warmup_steps", warmup, comment=comment)
         draft.take(f"{ACTOR}.optim.lr_warmup_steps_ratio")
-    saves = draft.take("trainer.save_freq")
-    if in_steps(saves, steps) > 0:
+    saves = draft.left.get("trainer.save_freq")
+    save_steps = in_steps(draft.known("trainer.save_freq"), steps)
+    if save_steps > 0:
         draft.write("save_strategy", "steps")
-        draft.write("save_steps", in_steps(saves, steps), saves, comment)
+        draft.write("save_steps", save_steps, saves, comment)
     elif saves is not None and saves.unknown is None:
         draft.write("save_strategy", "no", saves)
         draft.remark(saves, "without checkpoints, a run that is stopped cannot be resumed.")
-    tests = in_steps(draft.take("trainer.test_freq"), steps)
+    tests = in_steps(draft.known("trainer.test_freq"), steps)
     before = draft.known("trainer.val_before_train", default=True)
     validation = [key for key in draft.left if key.startswith(f"{ROLLOUT}.val_kwargs.")]
     if tests > 0:
@@ -287,14 +288,14 @@ def write_intervals(draft: Draft, steps: int) -> None:
         draft.take(*validation)  # nothing is evaluated
 
 
-def in_steps(setting: Setting | None, steps: int) -> int:
-    """Convert a setting from generations to optimizer steps; return 0 if it is not a known integer.
+def in_steps(generations: object, steps: int) -> int:
+    """Convert a number of generations to optimizer steps; return 0 if it is not an integer.
 
     `steps` is the number of optimizer steps per generation.
     """
-    if setting is None or type(setting.value) is not int or setting.unknown is not None:
+    if type(generations) is not int:
         return 0
-    return setting.value * steps
+    return generations * steps
 
 
 def write_logging(draft: Draft) -> None:

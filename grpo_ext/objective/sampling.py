@@ -1,6 +1,7 @@
 """Resolve the sampling parameters once, from all the places that set them."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -162,9 +163,12 @@ def resolve_sampling(
 
 def _number(name: str, value: Any) -> float:
     try:
-        return float(value or 0)
+        number = float(value or 0)
     except (TypeError, ValueError):
         raise SamplingError(name, f"{name} is {value!r}, which is not a number") from None
+    if not math.isfinite(number):
+        raise SamplingError(name, f"{name} is {value!r}, which is not a finite number")
+    return number
 
 
 def _token_ids(name: str, value: object) -> tuple[int, ...]:

@@ -103,7 +103,7 @@ def contains_answer(row: Row, column: str) -> bool:
 
 def ends_with(row: Row, column: str) -> bool:
     """Return whether a row's prompt ends with the value of `column` as a separate word."""
-    gold = str(row.get(column)).strip()
+    gold = "" if row.get(column) is None else str(row[column]).strip()
     text = last_message(row["prompt"]).strip()
     if not gold or not text.endswith(gold):
         return False

@@ -223,7 +223,7 @@ def with_sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> FirstReci
         if seconds <= EVENING:
             break
     if "eval_steps" in values:
-        values["eval_steps"] = settings["max_steps"] // EVALUATIONS
+        settings["eval_steps"] = settings["max_steps"] // EVALUATIONS
     values = {**values, **settings}
     trial = None
     if rate is not None and seconds is not None and seconds > LONG:

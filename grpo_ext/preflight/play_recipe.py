@@ -149,7 +149,8 @@ def read_turns(path: Path) -> list[str]:
     content = read_text(path, MOST_BYTES)
     turns: list[Any] = content.splitlines()
     if content.lstrip().startswith("["):
-        turns = row_of(f'{{"turns": {content}}}')["turns"]
+        row = row_of(f'{{"turns": {content}}}')
+        turns = row["turns"] if len(row) == 1 else []
     if not turns or not all(isinstance(turn, str) for turn in turns):
         raise ValueError(f"{path} must have a turn on each line, or be a JSON list of strings.")
     return turns

@@ -247,7 +247,7 @@ def reward_for_numbered_options(golds: Golds, options: Options) -> RewardChoice:
     The first option has the number 0 if any gold is 0, and the number 1 if the largest gold equals
     the number of options. Otherwise the user must decide, and the reward reads no gold until then.
     """
-    numbers = [int(text) for text in golds.texts]
+    numbers = [int(text) for text in golds.texts if text.isdecimal()]
     reason = f"{golds.column} has the numbers of options"
     columns = {"solution": golds.column}
     if 0 in numbers:

@@ -155,7 +155,7 @@ def differences(episode: Episode, scores: dict[str, float | None], sample: Row) 
     """
     found = []
     if episode.ids_checksum() != sample["ids_checksum"]:
-        found.append("tokens: their checksum is another one")
+        found.append("tokens: the checksum differs")
     contents = [message.get("content") for message in mappings(sample["messages"])]
     for number, message in enumerate(mappings(logged_value(episode.logged()["messages"]))):
         before = contents[number] if number < len(contents) else None

@@ -62,7 +62,7 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
     path = recipe_path(path)
     try:
         root = compose_yaml(read_bytes(path, MOST_BYTES, within))
-    except ForeignFile as error:
+    except (ForeignFile, PermissionError) as error:
         if path.is_dir():
             raise FileNotFoundError(
                 f"{path} is a folder. Write the path of a recipe file in it."

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.rule_kinds import Idle, Refusal, Rule, refuses
 from grpo_ext.recipe.typed_values import Values
@@ -74,6 +75,24 @@ def optimizer_arguments_without_values(v: Values) -> bool:
     """transformers splits the string at commas, and each part at its only equals sign."""
     parts = v.optim_args.split(",") if v.optim_args else []
     return any(part.count("=") != 1 for part in parts)
+
+
+@refuses(
+    "muon",
+    "`muon: true` trains whole weight matrices, embeddings and norms, and an adapter has only "
+    "matrices. Remove muon, or write `use_peft: false`.",
+)
+def muon_with_an_adapter(v: Values) -> object:
+    return v.muon and v.use_peft
+
+
+@refuses(
+    "muon",
+    "`muon: true` needs whole weight matrices, and {accelerate_config} shards them. Remove muon, "
+    "or write another accelerate_config.",
+)
+def muon_with_sharding(v: Values) -> object:
+    return v.muon and sharding(v)
 
 
 @refuses(
@@ -181,6 +200,8 @@ SUPERVISED_RULES: tuple[Refusal, ...] = (
     supervised_without_rows,
     supervised_with_evaluation,
     optimizer_arguments_without_values,
+    muon_with_an_adapter,
+    muon_with_sharding,
 )
 RULES: tuple[Rule, ...] = (
     no_model,
@@ -189,6 +210,8 @@ RULES: tuple[Rule, ...] = (
     two_quantizations,
     batch_size_that_is_halved,
     optimizer_arguments_without_values,
+    muon_with_an_adapter,
+    muon_with_sharding,
     no_steps,
     stream_without_an_end,
     two_places_to_begin,

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from grpo_ext.rewards.completion_parts import Part, part_of
 from grpo_ext.rewards.judge_client import Reply, ServerUrl, VariableName, ask, key_headers
@@ -44,7 +44,7 @@ def judge(
     model: str,
     rubric: str,
     scale: Annotated[int, Field(ge=1)] = 10,
-    concurrency: int = 8,
+    concurrency: PositiveInt = 8,
     seconds: float = 60.0,
     max_tokens: int = 512,
     api_key_env: VariableName | None = None,

@@ -8,6 +8,8 @@ guard.
 import math
 from typing import Any
 
+from pydantic import PositiveInt
+
 from grpo_ext.rewards.accuracy import accuracy, score
 from grpo_ext.rewards.registry import register
 
@@ -46,7 +48,7 @@ def repetition_penalty(
     completions: list[str],
     completion_ids: list[list[int]],
     *,
-    ngram_size: int = 3,
+    ngram_size: PositiveInt = 3,
     max_penalty: float = -1.0,
 ) -> list[float]:
     """The share of repeated token n-grams, times `max_penalty`.
@@ -72,7 +74,7 @@ def cosine_scaled(
     completion_ids: list[list[int]],
     prompts: list[Any] | None = None,
     *,
-    max_len: int,
+    max_len: PositiveInt,
     min_value_wrong: float = -1.0,
     max_value_wrong: float = -0.5,
     min_value_correct: float = 0.5,

@@ -122,11 +122,13 @@ def precision_of(trainer: SampledTrainer) -> Precision:
 
 
 def check_device(name: str) -> None:
-    """Raise `ValueError` if `name` is a CUDA device that does not exist; accept other devices.
-
-    Raises `RuntimeError` if `name` is not the name of a torch device.
-    """
-    device = torch.device(name)
+    """Raise `ValueError` if `name` is no device, or a CUDA device that does not exist."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(
+            f"sampler_device: {name!r} is not a device. Write cpu, or a GPU such as cuda:1."
+        ) from None
     num_gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= num_gpus:
         raise ValueError(
@@ -148,7 +150,7 @@ def free_device(trainer: SampledTrainer) -> str:
         return f"cuda:{num_ranks + trainer.accelerator.local_process_index % num_free}"
     if num_gpus > 0 and trainer.accelerator.is_main_process:
         logger.warning(
-            "`sampler: process` samples on the CPU, because every visible GPU trains. To use "
+            "`sampler: process` samples on the CPU, because all visible GPUs train. To use "
             "another device, set sampler_device."
         )
     return "cpu"

@@ -111,7 +111,9 @@ class SyncCheck:
         limit = self.trainer.args.vllm_sync_check_limit
         if limit:
             return limit
-        in_float32 = self.trainer.accelerator.mixed_precision == "no"
+        weights = self.trainer.model.parameters()
+        has_half_weights = any(parameter.dtype.itemsize < 4 for parameter in weights)
+        in_float32 = self.trainer.accelerator.mixed_precision == "no" and not has_half_weights
         return 1e-3 if in_float32 and self.sampler.dtype() == "float32" else 0.2
 
     def _has_kept(self, table: Scored) -> bool:

@@ -70,10 +70,8 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
         try:
             unsupported = ", ".join(sorted(set(kwargs) - ARGUMENTS))
             if args or unsupported:
-                raise NotSupported(
-                    "it does not support these arguments of `generate`: "
-                    f"{unsupported or 'positional arguments'}"
-                )
+                names = unsupported or "positional ones"
+                raise NotSupported(f"it does not take these arguments of `generate`: {names}")
             check_model(inner)
             return original_generate(**kwargs, custom_generate=decode)
         except NotSupported as reason:

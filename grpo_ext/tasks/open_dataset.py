@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from grpo_ext.common.foreign_files import ForeignFile, check_tree
 from grpo_ext.common.hub import find_repo, neighbors
 from grpo_ext.common.suggestions import did_you_mean
+from grpo_ext.common.untrusted import one_line
 from grpo_ext.tasks.foreign_rows import check_folder, check_rows
 
 if TYPE_CHECKING:
@@ -41,10 +42,9 @@ def open_dataset(
         FileNotFoundError: if there is no such file, folder or hub data set.
         ConnectionError: if the hub does not answer.
         ValueError: if the file is empty, the data lacks the split, `split` is a slice of data
-            without splits, a folder contains special files or links out of it, or reading a file
-            could fill the memory.
+            without splits, a folder contains special files or links out of it, a file is damaged,
+            or reading a file could fill the memory.
         OSError: if a folder cannot be read.
-        Exception: any other error of `datasets`, such as for a damaged file.
     """
     path = Path(name).expanduser()
     if is_unsplit(path) and SLICED.search(split):
@@ -58,6 +58,7 @@ def open_dataset(
             f"there is no data file {path}.{did_you_mean(name, neighbors(name))}"
         )
     from datasets import load_dataset, load_from_disk  # takes a second
+    from datasets.exceptions import DatasetGenerationError
 
     if path.suffix in FILE_BUILDERS:
         check_rows(path)
@@ -67,6 +68,8 @@ def open_dataset(
             )
         except StopIteration:  # `datasets` raises it for an empty file
             raise ValueError(f"the data set {path} has no rows.") from None
+        except (DatasetGenerationError, ValueError) as error:
+            raise ValueError(unreadable(path, error)) from None
     if path.is_dir():
         try:
             check_tree(path)
@@ -104,9 +107,10 @@ def load_split(
     `open_dataset`.
 
     Raises:
-        ValueError: if there is no such split.
+        ValueError: if there is no such split, or a file is damaged.
     """
     from datasets import load_dataset
+    from datasets.exceptions import DatasetGenerationError
 
     try:
         if not streaming or not SLICED.search(split):
@@ -119,6 +123,8 @@ def load_split(
         if row_numbers["end"]:
             rows = rows.take(max(int(row_numbers["end"]) - first, 0))
         return rows
+    except DatasetGenerationError as error:
+        raise ValueError(unreadable(name, error)) from None
     except ValueError as error:
         splits = split_names(name, config)
         for part in SPLIT_NAME.findall(split):
@@ -135,6 +141,11 @@ def split_names(name: str, config: str | None) -> list[str]:
         return get_dataset_split_names(name, config)
     except (ValueError, OSError):
         return []
+
+
+def unreadable(name: object, error: Exception) -> str:
+    """Return the error message for a data set whose rows cannot be read because of `error`."""
+    return f"the data set {name} cannot be read: {one_line(error.__cause__ or error)}"
 
 
 def no_split(name: object, split: str, splits: Iterable[str]) -> str:

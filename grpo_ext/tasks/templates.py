@@ -46,10 +46,17 @@ def fill(template: str, row: Mapping[str, Any]) -> str:
     """Return a template with each field in braces replaced by a column of the row.
 
     Raises:
-        ValueError: if the template is malformed, or `letters` or `lines` does not suit a value.
-        KeyError: if the row, a plain dict, lacks a column; a `CheckedRow` raises `MissingColumn`.
+        ValueError: if the template is malformed, `letters` or `lines` does not suit a value, or the
+            row lacks a column or an entry such as `{choices[4]}`. A `CheckedRow` raises
+            `MissingColumn` for a column.
     """
-    return PromptFormatter().vformat(template, (), row)
+    try:
+        return PromptFormatter().vformat(template, (), row)
+    except (IndexError, KeyError) as error:
+        raise ValueError(
+            f"user_prompt names an entry in square brackets that a row lacks ({error}). Remove it "
+            "from user_prompt, or the row from the data."
+        ) from None
 
 
 def literal(text: str) -> str:

@@ -37,7 +37,7 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
     if trainer.args.max_completion_length >= MOST_KEYS:
         raise ValueError(
             f"`deterministic: true` works with at most {MOST_KEYS} tokens of prompt and "
-            "completion. Lower max_completion_length, or write `deterministic: false`."
+            "completion together. Lower max_completion_length, or write `deterministic: false`."
         )
     model = trainer.accelerator.unwrap_model(trainer.model)
     attention = attention_of(model)

@@ -204,7 +204,10 @@ def reward_entry(reward: dict[str, Any]) -> str | dict[str, Any]:
     """
     if "reward" not in reward:
         return reward["name"]
-    return {"name": reward["reward"], "label": reward["name"], **reward["options"]}
+    entry = {"name": reward["reward"], "label": reward["name"], **reward["options"]}
+    if "tasks" in reward:
+        entry["tasks"] = reward["tasks"]
+    return entry
 
 
 def first_lines(trainer: Trainer) -> str:

@@ -233,6 +233,8 @@ def model_on_cpu(v: Values, local_only: bool) -> TextModel:
             f"the config of {name} is not on this machine, but the size of the server's cache "
             f"depends on it: run `hf download {name} config.json`."
         ) from None
+    except ValueError as error:
+        raise ValueError(f"the config of {name} cannot be used: {error}") from None
     return TextModel.of(config)
 
 

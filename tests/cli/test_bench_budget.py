@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from grpo_ext.bench import measure
 from grpo_ext.bench.budget import Budget, BudgetSpent
 from grpo_ext.bench.measure import Bench, Measurement, with_groups
 from grpo_ext.bench.search import SLOWER, Search
@@ -345,6 +346,33 @@ def test_where_nothing_fits_checkpointing_and_small_micro_batches_are_tried():
     assert short(search.best) == "chunks 1024 checkpointing"
     with pytest.raises(ValueError, match="No layout fits into memory"):
         tried(Table(lambda settings: None, device="cuda"))
+
+
+def test_other_layouts_are_tried_where_that_of_the_recipe_is_refused():
+    def seconds_of(settings):
+        if settings["layout"] != "padded":
+            raise ValueError("needs rotary positions")
+        return 1.0
+
+    names, search = tried(Table(seconds_of))
+    assert "padded" in names and short(search.best) == "padded"
+    assert search.refused_layouts.keys() == {"auto", "chunks", "packed"}
+
+    def refused(settings):
+        raise ValueError("no such attention")
+
+    with pytest.raises(ValueError, match=r"No layout can be used .* no such attention"):
+        tried(Table(refused))
+
+
+def test_a_recipe_that_does_not_fit_into_memory_is_refused(tiny_folder, clock_of, monkeypatch):
+    def out_of_memory(trainer, limit):
+        raise torch.OutOfMemoryError("16 GiB")
+
+    monkeypatch.setattr(measure, "train_silently", out_of_memory)
+    bench = Bench(load_recipe("countdown/tiny", words(tiny_folder), 1), Budget(120, clock_of(0.1)))
+    with pytest.raises(ValueError, match="does not fit into memory: write a smaller"):
+        bench.as_it_stands()
 
 
 def test_limits_below_a_slow_one_are_left_out_and_said():

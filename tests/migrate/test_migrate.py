@@ -299,9 +299,36 @@ def test_references_in_lists_are_unknown(tmp_path, capsys):
 @pytest.mark.parametrize("hub", ["hf::", "ms::", ""])
 def test_a_data_set_of_ms_swift_may_name_its_hub(tmp_path, capsys, hub):
     script = f"swift rlhf --rlhf_type grpo --model m --dataset {hub}org/rows:main#1000\n"
-    recipe, _, _ = migrate(tmp_path, capsys, "run.sh", script)
+    recipe, _, told = migrate(tmp_path, capsys, "run.sh", script)
     assert recipe["dataset_name"] == "org/rows" and recipe["dataset_config"] == "main"
     assert recipe["max_train_samples"] == 1000
+    assert ("it is an id of ModelScope" in told) == (hub != "hf::")
+
+
+def test_a_folder_is_not_an_id_of_modelscope(tmp_path, capsys):
+    script = "swift rlhf --rlhf_type grpo --model m --dataset ./rows\n"
+    recipe, _, told = migrate(tmp_path, capsys, "run.sh", script)
+    assert recipe["dataset_name"] == "./rows" and "ModelScope" not in told
+
+
+def test_intervals_that_the_script_does_not_set_are_remarked_on(tmp_path, capsys):
+    script = VERL.rstrip() + " trainer.total_training_steps=$STEPS trainer.test_freq=$FREQ\n"
+    _, _, told = migrate(tmp_path, capsys, "run.sh", script)
+    for key, name in (("total_training_steps", "$STEPS"), ("test_freq", "$FREQ")):
+        assert f"trainer.{key}: its value needs {name}, which the file does not set." in told
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("{path: org/rows, split: test}", "only the name of the first data set was taken over"),
+        ("{split: test}", "not taken over: the first data set has no name"),
+    ],
+)
+def test_the_rest_of_a_mixture_is_remarked_on(tmp_path, capsys, entry, words):
+    config = f"model_name_or_path: m\ndataset_mixture: {{datasets: [{entry}]}}\n"
+    _, text, told = migrate(tmp_path, capsys, "demo.yaml", config + OPEN_R1.split("\n", 2)[2])
+    assert words in text + told
 
 
 def test_a_nested_yaml_of_verl(tmp_path, capsys):

@@ -44,6 +44,15 @@ run $MODEL ${MODEL}-x "$name" $name ${GPUS:-8} ${1:-vllm} $HOME/data "$@"
     ]
 
 
+def test_an_empty_array_is_known():
+    assert words('A=()\nrun "${A[@]}" --x 1') == [["run", "--x", "1"]]
+
+
+def test_quotients_are_rounded_toward_zero():
+    script = "A=-7\nB=-2\nrun $((7 / 2)) $((A / 2)) $((7 / B)) $((A / B))"
+    assert words(script) == [["run", "3", "-3", "-3", "3"]]
+
+
 def test_defaults_may_hold_variables():
     script = 'DATA=${DATA:-"${HOME}/verl"}\nFILE=${FILE:-"${DATA}/train.parquet"}\nrun $FILE'
     assert words(script) == [["run", "~/verl/train.parquet"]]

@@ -237,6 +237,8 @@ def test_effective_sampling(changed, given, model, expected):
         ({"top_p": 0.0}, {}, True, "top_p", "must lie in"),
         ({"min_p": 1.5}, {}, True, "min_p", "must lie in"),
         ({}, {"top_p": "0. 9"}, True, "top_p", "top_p is '0. 9', which is not a number"),
+        ({"top_k": math.inf}, {}, True, "top_k", "top_k is inf, which is not a finite number"),
+        ({"top_k": math.nan}, {}, True, "top_k", "top_k is nan, which is not a finite number"),
         ({}, {"min_p": 2}, True, "min_p", r"min_p is 2, but must lie in \[0, 1\]"),
         ({}, {"suppress_tokens": 5}, True, "suppress_tokens", "must be a list of token ids"),
     ],

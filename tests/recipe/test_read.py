@@ -5,6 +5,10 @@ What it expands to is bounded, and whatever it holds is told with its name.
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -80,6 +84,21 @@ def test_each_value_that_does_not_fit_its_tag_is_reported_with_its_key_and_line(
     seed, top_k = error.value.problems
     assert (seed.key, seed.place) == ("seed", f"{path}:3") and words in seed.message
     assert (top_k.key, top_k.place) == ("top_k", f"{path}:4")
+
+
+def test_a_file_without_permission_is_no_recipe(tmp_path, monkeypatch):
+    path = tmp_path / "recipe.yaml"
+    path.write_text("beta: 0.1\n")
+    opened = os.open
+
+    def denied(file, *flags, **more):
+        if Path(os.fsdecode(file)) == path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(file, *flags, **more)
+
+    monkeypatch.setattr(os, "open", denied)
+    with pytest.raises(RecipeError, match="not a recipe: Permission denied"):
+        read_yaml(path)
 
 
 @pytest.mark.parametrize("value", ["!!bool maybe", "!!int x", "!!timestamp x", "{a: !!int ''}"])

@@ -153,6 +153,19 @@ def test_a_type_is_checked_as_in_json(annotation, value, wrong):
     assert found is None if wrong is None else wrong in found
 
 
+@pytest.mark.parametrize(
+    ("reward", "options"),
+    [
+        ("repetition_penalty", {"ngram_size": 0}),
+        ("cosine_scaled", {"max_len": 0}),
+        ("judge", {"url": "http://localhost", "model": "m", "rubric": "r", "concurrency": 0}),
+    ],
+)
+def test_sizes_of_zero_are_refused(reward, options):
+    with pytest.raises(ValueError, match="= 0: it must be greater than 0"):
+        build(reward, **options)
+
+
 def test_options_without_default_must_be_given(forget):
     @register("needs_limit")
     def needs_limit(completions, *, limit: int):

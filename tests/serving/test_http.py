@@ -108,6 +108,12 @@ def test_what_answers_is_told_in_one_line(kind):
     )  # far below the 6,000 s, or the hours that dripping would take
 
 
+@pytest.mark.parametrize("url", ["http://[", "http://[::1", "http://a:b/"])
+def test_what_is_no_url_is_a_connection_error(url):
+    with pytest.raises(ConnectionError):
+        VllmLine(10).get(url)
+
+
 def test_who_answers_is_told():
     with serving(
         routes({"/health": {}, "/version": {"version": "0.31.0"}, "/v1/models": MODELS})

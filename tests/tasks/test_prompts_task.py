@@ -7,6 +7,7 @@ import json
 import pytest
 from datasets import Dataset, DatasetDict
 
+from grpo_ext.tasks.open_dataset import open_dataset
 from grpo_ext.tasks.prompts import Prompts
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -67,6 +68,32 @@ def test_what_cannot_be_used_is_told():
         Prompts(user_prompt="{a:letters}").example({"a": "red"})
     with pytest.raises(ValueError, match="a list of 27 options with `:letters`, but there are"):
         Prompts(user_prompt="{a:letters}").example({"a": [str(n) for n in range(27)]})
+
+
+@pytest.mark.parametrize("template", ["{choices[4]}", "{about[level]}"])
+def test_an_entry_that_a_row_lacks_is_told(template):
+    row = {"choices": ["a", "b"], "about": {"kind": "x"}}
+    with pytest.raises(ValueError, match="user_prompt names an entry in square brackets"):
+        Prompts(user_prompt=template).prompt(row)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", '{"a": 1}\n{"a": 2\n'),
+        ("a.csv", "a,b\n1,2\n3,4,5\n"),
+        ("a.parquet", "PAR1xPAR1"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=f"{name} cannot be read: "):
+        open_dataset(str(tmp_path / name))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / name).write_text(content)
+    with pytest.raises(ValueError):
+        open_dataset(str(folder))
 
 
 def test_rows_of_a_file(tmp_path):

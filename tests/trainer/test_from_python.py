@@ -24,7 +24,7 @@ from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.evaluation.table import Gain, gained
 from grpo_ext.observe.read_run import read_run
 from grpo_ext.rewards import build
-from grpo_ext.trainer.run_output import first_lines
+from grpo_ext.trainer.run_output import first_lines, reward_entry
 from tests.support.logs import metric_values
 from tests.support.places import REPO
 from tests.support.registry_state import registry_as_before
@@ -185,6 +185,12 @@ def test_the_first_line_has_the_parameters_of_an_adapter(tiny_folder, tmp_path):
     line = first_lines(trainer).splitlines()[0]
     assert line.startswith(f"1 rank, LoRA: {trained:,} of {total:,} parameters trained, on cpu")
     assert 0 < trained < total / 10
+
+
+def test_a_reward_of_some_tasks_keeps_them_in_the_recipe():
+    reward = {"name": "exact", "reward": "exact", "options": {"ignore_case": True}, "tasks": ["a"]}
+    entry = reward_entry(reward)
+    assert entry == {"name": "exact", "label": "exact", "ignore_case": True, "tasks": ["a"]}
 
 
 def test_the_recipe_holds_what_the_trainer_was_given(done, tiny_folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.samplers.choose import check_device
 from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.shared_weights import packed, places_of, tensors_of, unpacked
+from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.seams.precision import Precision
 from grpo_ext.trainer.manifest import what_is_wrong
 from grpo_ext.trainer.run_output import describe
@@ -145,6 +148,26 @@ def test_it_draws_at_the_temperature_that_is_scored(tiny_folder, tmp_path):
 
 @pytest.mark.usefixtures("sampler_forks")
 @pytest.mark.slow
+def test_half_weights_widen_the_limit_of_the_sync_check():
+    def limit(weights):
+        trainer = SimpleNamespace(
+            args=SimpleNamespace(vllm_sync_check_limit=None),
+            accelerator=SimpleNamespace(mixed_precision="no"),
+            model=nn.Linear(2, 2).to(weights),
+        )
+        sampler = SimpleNamespace(dtype=lambda: "float32")
+        return SyncCheck._limit(SimpleNamespace(trainer=trainer, sampler=sampler))
+
+    assert limit(torch.float32) == 1e-3
+    assert limit(torch.bfloat16) == 0.2
+
+
+@pytest.mark.parametrize("name", ["gpu1", "cuda:x", ""])
+def test_a_device_that_torch_does_not_know_is_refused(name):
+    with pytest.raises(ValueError, match=f"sampler_device: {name!r} is not a device"):
+        check_device(name)
+
+
 def test_a_process_that_hangs_is_replaced(tiny_folder, tmp_path, caplog):
     whole = overlap_run.make(tiny_folder, tmp_path / "whole")
     whole.train()

@@ -85,9 +85,9 @@ def explain_yun(
     if verdict.rhyme_group is None:
         reason = "no line rhymes"
     elif verdict.rhyme_score:
-        reason = f"most rhyming lines share {verdict.rhyme_group}, and the last line is in it"
+        reason = f"{verdict.rhyme_group} has the most rhyming lines, and the last line is in it"
     else:
-        reason = f"most rhyming lines share {verdict.rhyme_group}, and the last line is not in it"
+        reason = f"{verdict.rhyme_group} has the most rhyming lines, and the last line is not in it"
     text.append(f"poem_yun {verdict.rhyme_score:.0f}: {reason}.")
     marks: list[Mark] = []
     if places and not verdict.rhyme_score:

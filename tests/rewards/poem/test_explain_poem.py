@@ -13,7 +13,7 @@ def test_a_line_without_fault():
     assert "七言绝句(仄起平收式)" in text
     assert "poem_format 1.000" in text and "expected" not in text
     text = explain_yun("一棹烟波去未迷", lines=GIVEN).text
-    assert "poem_yun 1: most rhyming lines share 八齐, and the last line is in it" in text
+    assert "poem_yun 1: 八齐 has the most rhyming lines, and the last line is in it" in text
 
 
 def test_faults_are_named():
