@@ -56,7 +56,8 @@ class Episode:
         self._logged_room = room  # `room` for the log; `cut_off` does not change it
         # an environment of TRL may write the whole prompt
         prompt = row.get("prompt", [{"role": "user", "content": ""}])
-        if isinstance(prompt, str) or not isinstance(prompt[-1]["content"], str):
+        last = prompt[-1] if isinstance(prompt, list) and prompt else {}
+        if not isinstance(last.get("content"), str):
             raise ValueError(
                 "Episodes need chat prompts, which are lists of messages whose content is text; "
                 f"got {clipped(prompt)}. With `task: prompts`, set `user_prompt`, which turns "

@@ -59,7 +59,8 @@ class OpenEnvEnvironment(SteppedEnvironment):
         self._action_class = annotated_action(cls)
         if action is not None:
             self._action_class = load_class("action", action, {})
-            if not issubclass(self._action_class, BaseModel):
+            is_class = isinstance(self._action_class, type)
+            if not is_class or not issubclass(self._action_class, BaseModel):
                 raise ValueError(
                     f"the class of actions {action} is not a pydantic model, as OpenEnv's actions "
                     "are. Name a pydantic model in `action`."

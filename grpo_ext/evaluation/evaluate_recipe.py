@@ -288,8 +288,12 @@ def evaluate_on(
 
 def load_tokenizer(recipe: Recipe, model_name: str) -> Any:
     """Return a model's tokenizer, with padding on the left."""
-    trust = recipe.training.trust_remote_code
-    return AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
+    return AutoTokenizer.from_pretrained(
+        model_name,
+        revision=init_kwargs(recipe, model_name).get("revision", "main"),
+        padding_side="left",
+        trust_remote_code=recipe.training.trust_remote_code,
+    )
 
 
 def load_model(recipe: Recipe, model_name: str) -> Any:

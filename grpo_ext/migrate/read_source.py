@@ -216,8 +216,8 @@ def read_config(source: Source, launch: Launch, path: Path) -> None:
             return
     source.remarks.append(
         Remark(
-            f"the settings of {name} were not read, since it is not in the folder of the script "
-            "or the current one. Translate it, too, and add the options of this command.",
+            f"the settings of {name} were not read: there is no such file in the folder of the "
+            "script or the current one. Translate it, too, and add the options of this command.",
             "config",
             place,
         )

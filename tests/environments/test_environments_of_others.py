@@ -237,8 +237,15 @@ def test_an_action_of_openenv_is_read_without_thoughts_and_tags(server):
 
 
 def test_a_class_of_actions_that_is_not_of_pydantic_is_refused(server):
-    with pytest.raises(ValueError, match="is not a pydantic model, as OpenEnv's actions are"):
-        episode_rules({"name": f"openenv:{server}:Echo", "action": f"{server}:Old"})
+    for action in (f"{server}:Old", "json:loads"):
+        with pytest.raises(ValueError, match="is not a pydantic model, as OpenEnv's actions are"):
+            episode_rules({"name": f"openenv:{server}:Echo", "action": action})
+
+
+@pytest.mark.parametrize("prompt", ["a text", [], [{"role": "user"}], [{"content": [1]}]])
+def test_a_prompt_without_text_in_its_last_message_is_refused(server, prompt):
+    with pytest.raises(ValueError, match="Episodes need chat prompts"):
+        play({"name": f"openenv:{server}:Old"}, ["a"], {**ROW, "prompt": prompt})
 
 
 def test_a_class_of_gym_gets_the_text(server):
