@@ -98,10 +98,11 @@ def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
     if gold is None:
         return None
     question = question_of(prompt)
+    gold_content = question.content(letter_of(gold)) or content_of(gold)
     answer = find_answer(
         completion,
         has_choices=bool(question.choices) or letter_of(gold) is not None,
-        in_words=is_text(content_of(gold)),
+        in_words=is_text(gold_content),
         choices=[content for _, content in question.choices],
         request=question.request,
     )

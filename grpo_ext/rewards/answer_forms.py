@@ -132,7 +132,7 @@ def has_square_factor(number: int) -> bool:
 
 FORMS = {
     re.compile(r"\b(?i:simplif|simplest|reduce|lowest terms)"): is_reduced,
-    re.compile(r"\b(?i:expand|multiply out)"): is_expanded,
+    re.compile(r"\b(?i:expand|multiply out|slope[- ]intercept)"): is_expanded,
     re.compile(r"\b(?i:factor(?:ize|ise)?\b(?!s))"): is_factored,
     re.compile(r"\b(?i:(?:to|as|in) (?:a )?decimal)\b"): is_decimal,
     re.compile(r"\b(?i:scientific notation)"): is_scientific,

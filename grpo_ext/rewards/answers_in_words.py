@@ -29,6 +29,21 @@ _DENIAL = re.compile(r"\b(?:not|never|cannot|wrong|incorrect)\b|n't\b", re.IGNOR
 _WHOLE_NAME = r"([A-Z][a-z]+(?:\s(?:(?:of|the|da|de|van|von)\s)?[A-Z][a-z]+){0,3})"
 _SUBJECT = re.compile(rf"(?:^|, ){_THEREFORE}{_WHOLE_NAME} (?!and\b|of\b)[a-z]")
 _PREDICATE = re.compile(rf"\b(?:is|was|by) {_WHOLE_NAME}$")
+# `This process is called evaporation`
+_TERM = re.compile(
+    r"\b(?:is|are|was|were) (?:also )?(?:called|named|known as|termed|referred to as) "
+    r"(?:an? |the )?([a-z][a-z-]*(?: [a-z][a-z-]*){0,2})$"
+)
+# `in the second quadrant`, `in Quadrant II`
+_ORDERED = re.compile(
+    r"\b(?:(?:first|second|third|[a-z]{3,8}th|[0-9]{1,2}(?:st|nd|rd|th)) ([a-z]{3,})"
+    r"|([A-Za-z][a-z]{2,}) (?:[IVX]{1,5}|[0-9]{1,2}))$"
+)
+_CONCESSION = re.compile(
+    r"^.{1,300}, but (?:actually |in fact )?|^(?:Although|Though|While) [^,]{1,300}, "
+)
+_CONTRAST = re.compile(r",? (?:not|rather than|instead of) (?:[a-z]+ ){0,2}[A-Za-z]+$")
+_DATE_BEHIND = re.compile(r",? (?:in|on) (?:[A-Z][a-z]+ )?(?:[0-9]{1,2}, )?[0-9]{4}$")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+[A-Za-z]")
 _BOLD_IN_LATEX = re.compile(r"(?<!\$)\\textbf\{([A-Za-z][A-Za-z' -]*)\}")
 _REMARK_AT_END = re.compile(r"\s\((?:from|since|because|which|short for)\b([^()]{1,200})\)[.\s]*\Z")
@@ -49,15 +64,29 @@ def with_plain_bold(text: str) -> str:
     return f"{text[: remark.start()]}."
 
 
-def words_at_end(text: str, request: Request) -> str | None:
+def words_at_end(text: str, request: Request, choices: Sequence[str]) -> str | None:
     """Return the words in the last sentence that answer the question; `None` if there are none.
 
     For a question that expects yes or no, the whole last line is searched as well.
+
+    Args:
+        text: the text of the completion.
+        request: the parsed request of the question.
+        choices: the contents of the question's choices.
     """
     sentence = last_sentence(text)
-    words = bold_words(sentence)
+    question_words = words_of(request.text)
+    words = bold_words(sentence, question_words)
     sentence = sentence.replace("**", "")
-    words = words or named(sentence, request.names, request.words)
+    claim = main_claim(sentence)
+    words = (
+        words
+        or named_choice(claim, choices, request.words)
+        or term(claim, request.words)
+        or ordered(claim, question_words)
+        or named(claim, request.names, request.words)
+        or named_choice(claim, request.alternatives, question_words)
+    )
     if words is not None or not request.is_yes_or_no:
         return words
     last_line = text.strip().rpartition("\n")[2].replace("**", "")
@@ -68,18 +97,33 @@ def last_sentence(text: str) -> str:
     return _SENTENCE_END.split(text.strip().removesuffix("."))[-1]
 
 
-def bold_words(sentence: str) -> str | None:
+def main_claim(sentence: str) -> str:
+    """Return a sentence without a concession before its claim, and a contrast or date after it.
+
+    For example, return `the capital is Bern` for `Many think it is Zurich, but the capital is Bern`
+    and for `Although Zurich is larger, the capital is Bern, not Zurich`.
+    """
+    claim = _CONCESSION.sub("", sentence)
+    return _CONTRAST.sub("", _DATE_BEHIND.sub("", claim))
+
+
+def bold_words(sentence: str, question_words: frozenset[str]) -> str | None:
     """Return the only bold words of a sentence.
 
-    They must begin the sentence, or a reason must follow, as in `It is **green**, since two of five
-    sections are.` Return `None` otherwise, or if the sentence contains a word of denial, doubt or
-    comparison.
+    They must begin the sentence, or a reason or a last word from the question must follow, as in
+    `It is **green**, since two of five sections are` and `It is a **right** triangle`. Return
+    `None` otherwise, or if the sentence contains a word of denial, doubt or comparison.
+
+    Args:
+        sentence: the last sentence of the completion.
+        question_words: the stems of the words of the question.
     """
     bold = _BOLD_WORDS.findall(sentence)
     if len(bold) != 1 or sentence.count("**") != 2 or _UNCERTAIN.search(sentence):
         return None
     before, _, after = sentence.partition(f"**{bold[0]}**")
-    if before.strip() and not _REASON.match(after):
+    repeats_noun = len(after.split()) == 1 and words_of(after) <= question_words
+    if before.strip() and not _REASON.match(after) and not repeats_noun:
         return None
     return bold[0]
 
@@ -114,20 +158,19 @@ def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str |
     return name
 
 
-def named_choice(text: str, choices: Sequence[str], words: frozenset[str]) -> str | None:
-    """Return the only choice that the last sentence names: `The capital of Canada is Ottawa`.
+def named_choice(sentence: str, choices: Sequence[str], words: frozenset[str]) -> str | None:
+    """Return the only choice that a sentence names: `The capital of Canada is Ottawa.`
 
     Return `None` if the sentence names no choice or several, if it neither begins nor ends with the
     choice, if it shares no word with the question, or if it contains a word of denial, doubt or
     comparison.
 
     Args:
-        text: the text of the completion.
+        sentence: the last sentence of the completion.
         choices: the contents of the question's choices; choices other than words and names are
             ignored.
         words: the stems of the words of the question's request.
     """
-    sentence = last_sentence(text).replace("**", "")
     if not may_answer(sentence, words):
         return None
     named = []
@@ -143,6 +186,31 @@ def named_choice(text: str, choices: Sequence[str], words: frozenset[str]) -> st
     if is_subject is None and is_predicate is None:
         return None
     return named[0]
+
+
+def term(sentence: str, words: frozenset[str]) -> str | None:
+    """Return the term that ends a sentence: evaporation in `This process is called evaporation`.
+
+    Return `None` if there is none, if the sentence shares no word with `words`, the stems of the
+    words of the question's request, or if it contains a word of denial, doubt or comparison.
+    """
+    match = _TERM.search(sentence)
+    if match is None or not may_answer(sentence, words):
+        return None
+    return match[1]
+
+
+def ordered(sentence: str, question_words: frozenset[str]) -> str | None:
+    """Return the number of a thing that ends a sentence: `second quadrant` or `Quadrant II`.
+
+    Return `None` if there is none, if the question, given by the stems of its words, does not name
+    the thing, or if the sentence contains a word of denial, doubt or comparison.
+    """
+    match = _ORDERED.search(sentence)
+    if match is None or not may_answer(sentence, question_words):
+        return None
+    thing = match[1] or match[2].lower()
+    return match[0] if words_of(thing) <= question_words else None
 
 
 def verdict(passage: str) -> str | None:

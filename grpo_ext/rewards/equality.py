@@ -50,6 +50,7 @@ _CONSTANT = re.compile(r"\+ ?[CcKk]$")
 _FUNCTION = re.compile(r"([A-Za-z]) ?\( ?([a-z]) ?\) ?=")
 _INTEGRAL = re.compile(r"\\int(?![A-Za-z_]).*d ?[a-z]", re.DOTALL)
 _ANGLE = re.compile(r"\\(?:pi|circ)(?![a-z])")
+_WITH_THOUSANDS = re.compile(r"(?<![0-9.,(])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])")
 
 
 def equal(gold: str, answer: str) -> bool:
@@ -338,4 +339,12 @@ def same_expression(gold: str, answer: str) -> bool:
     answer, unit = split_unit(answer)
     if gold_unit is not None and unit is not None and gold_unit != unit:
         return False
-    return same_formula(without_label(gold), without_label(answer))
+    return same_formula(*map(without_thousands, map(without_label, (gold, answer))))
+
+
+def without_thousands(formula: str) -> str:
+    """Remove the commas between thousands, which the engine takes for a list: `12,500x`.
+
+    The arguments of a function, as in `f(1,200)`, keep their comma.
+    """
+    return _WITH_THOUSANDS.sub(lambda numeral: numeral[0].replace(",", ""), formula)

@@ -7,18 +7,13 @@ import re
 from collections.abc import Sequence
 
 from grpo_ext.rewards.answers import last_answer, last_boxes, without_thoughts
-from grpo_ext.rewards.answers_in_words import (
-    lone_word,
-    named_choice,
-    with_plain_bold,
-    words_at_end,
-)
+from grpo_ext.rewards.answers_in_words import lone_word, with_plain_bold, words_at_end
 from grpo_ext.rewards.asides import without_notes
 from grpo_ext.rewards.conclusion import with_conclusion
 from grpo_ext.rewards.last_expression import MAX_ANSWER, has_words, last_expression
 from grpo_ext.rewards.notation import with_ascii_signs, with_short_units
 from grpo_ext.rewards.quantity import UNIT_NAMES, WORDED, with_digits
-from grpo_ext.rewards.request import Request, words_of
+from grpo_ext.rewards.request import Request
 
 # A line that begins another question or turn: `Question: ...`, `**Problem 2:** ...`, `Human: ...`
 _NEW_QUESTION = re.compile(
@@ -104,12 +99,7 @@ def find_answer(
     words = None
     if in_words and not _STATED.search(tail):
         passage = with_plain_bold(tail)
-        words = (
-            emphasised(passage, in_words=True)
-            or words_at_end(passage, request)
-            or named_choice(passage, choices, request.words)
-            or named_choice(passage, request.alternatives, words_of(request.text))
-        )
+        words = emphasised(passage, in_words=True) or words_at_end(passage, request, choices)
     if not in_words:
         words = listed_values(tail)
         tail = with_conclusion(tail, request)

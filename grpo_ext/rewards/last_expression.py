@@ -94,7 +94,8 @@ _SIZE_OF_COUNTED = re.compile(
 )
 _BLANKS = re.compile(r"[ \t]{2,}")
 _NUMBER_IN_BRACKETS = re.compile(r"\([0-9]+\)")
-_SEPARATOR = re.compile(r",?\s(?:and|or)\s|,\s?")
+# not the comma of 13,520
+_SEPARATOR = re.compile(r",?\s(?:and|or)\s|(?<![0-9]),\s?|,(?![0-9]{3}(?![0-9]))\s?")
 _SEPARATOR_AT_END = re.compile(r",?\s(?:and|or)\s?$")
 _REASON_BEFORE = re.compile(r"\b(?:since|because|as|given(?: that)?)\s*\Z", re.IGNORECASE)
 _SEPARATOR_BEFORE = re.compile(r"\s*(?:[,;]|,?\s(?:and|or))\s*\Z")

@@ -1,4 +1,4 @@
-"""Answers in words: bold in LaTeX, remarks behind them, and words that the question offers."""
+"""Answers in words: bold words, names, terms and ordinals, and words that the question offers."""
 
 import pytest
 
@@ -6,6 +6,14 @@ from tests.support.accuracy import score
 
 TRIANGLE = "A triangle has sides of 5, 5 and 8. Is it equilateral, isosceles or scalene?"
 SODIUM = "What is the chemical symbol for sodium?"
+CAPITAL = "What is the capital of Australia?"
+PROCESS = "What is the name of the process by which a liquid turns into a gas?"
+QUADRANT = "In what quadrant does the point (-3, 5) lie?"
+SIDES = "What type of triangle has three equal sides?"
+CONTINENT = "Which continent is the Sahara located on?\nA. Asia\nB. Africa\nC. Europe"
+BACTERIA = (
+    "200 bacteria double every hour. How many are there after 4 hours?\nA. 800\nB. 3200\nC. 6400"
+)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +35,33 @@ SODIUM = "What is the chemical symbol for sodium?"
         (SODIUM, "Na", "The symbol is **So** (which is not **Na**).", 0),
         (SODIUM, "So", "The symbol is **So** (which may be Na or So).", 0),
         (SODIUM, "So", "The symbol is **So** (or Na).", 0),
+        (CAPITAL, "Canberra", "Many think it is Sydney, but the capital is Canberra.", 1),
+        (CAPITAL, "Canberra", "Although Sydney is larger, the capital is Canberra.", 1),
+        (CAPITAL, "Canberra", "The capital of Australia is Canberra, not Sydney.", 1),
+        (CAPITAL, "Canberra", "The capital of Australia is not Canberra.", 0),
+        (CAPITAL, "Canberra", "The capital is Canberra, but it may be Sydney.", 0),
+        (CAPITAL, "Canberra", "Many think it is Canberra, but the capital is Sydney.", 0),
+        (CAPITAL, "Canberra", "The capital of Australia is Sydney, not Canberra.", 0),
+        (PROCESS, "evaporation", "Molecules escape. This process is called evaporation.", 1),
+        (PROCESS, "evaporation", "The process is known as evaporation, rather than boiling.", 1),
+        (PROCESS, "evaporation", "This process is called condensation.", 0),
+        (PROCESS, "evaporation", "This process is not called evaporation.", 0),
+        (PROCESS, "evaporation", "Here the opposite is called evaporation.", 0),
+        (QUADRANT, "Quadrant II", "So the point lies in the second quadrant.", 1),
+        (QUADRANT, "Quadrant II", "The point (-3, 5) lies in Quadrant II.", 1),
+        (QUADRANT, "II", "The point lies in the 2nd quadrant.", 1),
+        (QUADRANT, "Quadrant II", "So the point lies in the third quadrant.", 0),
+        (QUADRANT, "Quadrant II", "So the point lies in the second or third quadrant.", 0),
+        (SIDES, "equilateral", "It is called an **equilateral** triangle.", 1),
+        (SIDES, "equilateral", "It is called an **isosceles** triangle.", 0),
+        (SIDES, "equilateral", "It is not an **equilateral** triangle.", 0),
+        (SIDES, "equilateral", "It is an **equilateral** hexagon.", 0),
+        (CONTINENT, "B", "The Sahara is located in Africa.", 1),
+        (CONTINENT, "B", "The Sahara is located in Asia.", 0),
+        (CONTINENT, "B", "The Sahara is located in Asia, not Africa.", 0),
+        (BACTERIA, "B", "$200 \\times 2^4 = 3200$. So there are 3200 bacteria after 4 hours.", 1),
+        (BACTERIA, "B", "$200 \\times 2^5 = 6400$. So there are 6400 bacteria after 4 hours.", 0),
+        (BACTERIA, "B", "After 4 hours there are 3200 of them, so the answer is C.", 0),
     ],
 )
 def test_answers_in_words(question, gold, completion, verdict):
