@@ -54,7 +54,7 @@ def convert(key: str, value: Any, hint: object) -> Any:
     if isinstance(value, Word):
         value = _from_word(value, hint)
     elif isinstance(value, str) and value.startswith("{") and _takes_mapping(hint):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             value = json.loads(value)
     if isinstance(value, Enum):
         value = value.value
@@ -131,7 +131,7 @@ def _from_word(word: Word, hint: object) -> Any:
     kinds = typing.get_args(hint) or (hint,)
     mapping = word.startswith("{") and _takes_mapping(hint)
     if mapping:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             return json.loads(word)  # YAML would read its 1e-7 as text
     text = str in kinds and not mapping
     if (text or word in choices(hint)) and not (type(None) in kinds and word in ("null", "None")):

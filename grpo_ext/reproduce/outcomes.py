@@ -23,16 +23,17 @@ class Outcome:
     why: str = ""  # the reason for a verdict that the figure does not explain
     failed: bool = False  # whether a run ended with an error
     estimate: Estimate | None = None
-    by_seed: list[Figure] = field(default_factory=list)
+    by_seed: dict[int, Figure] = field(default_factory=dict)
     runs: dict[str, list[RunData]] = field(default_factory=dict)  # by name, one for each seed
 
     @property
     def details(self) -> str:
         """The details that the measure reports for each seed."""
         if len(self.by_seed) == 1:
-            return self.by_seed[0].details
+            [figure] = self.by_seed.values()
+            return figure.details
         parts = []
-        for seed, figure in enumerate(self.by_seed):
+        for seed, figure in self.by_seed.items():
             if figure.details:
                 parts.append(f"seed {seed}: {figure.details}")
         return "; ".join(parts)
@@ -125,11 +126,11 @@ def outcome_of(
         runs = [by_seed[seed] for by_seed in outcome.runs.values()]
         figure = MEASURES[claim.measure](runs, **claim.arguments)
         if figure is not None:
-            outcome.by_seed.append(figure)
+            outcome.by_seed[seed] = figure
     if not outcome.by_seed:
         outcome.why = f"the logs of its runs lack this figure: {claim.figure}."
         return outcome
-    outcome.estimate = mean_over_runs([figure.estimate for figure in outcome.by_seed])
+    outcome.estimate = mean_over_runs([figure.estimate for figure in outcome.by_seed.values()])
     if out_of_scale(claim, scale):
         outcome.why = claim.why
         return outcome
@@ -143,8 +144,8 @@ def undecided(expected: Range, estimate: Estimate) -> str:
     """Return why an estimate has no verdict: no interval, or an interval partly in the range."""
     if estimate.low is None:
         return (
-            f"one seed gives no interval to compare with the expected range, {expected}: raise "
-            "--seeds."
+            "the figure of one seed has no interval to compare with the expected range, "
+            f"{expected}: raise --seeds."
         )
     return (
         f"the interval {interval_of(estimate)} is only partly in the expected range, {expected}: "

@@ -147,7 +147,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "error": estimate and estimate.error,
         "low": estimate and estimate.low,
         "high": estimate and estimate.high,
-        "by_seed": [figure.estimate.mean for figure in outcome.by_seed],
+        "by_seed": [figure.estimate.mean for figure in outcome.by_seed.values()],
         "verdict": outcome.verdict,
         "why": outcome.why,
         "details": outcome.details,
@@ -210,10 +210,15 @@ def draw_curves(axis: Axes, outcome: Outcome, metric: str) -> None:
 
 
 def draw_map(axis: Axes, outcome: Outcome) -> None:
-    """Draw a heat map of a metric's final value, as the mean over seeds, by two recipe keys."""
+    """Draw a heat map of a metric's final value, as the mean over seeds, by two recipe keys.
+
+    Nothing is drawn if no run logged the metric.
+    """
     keys = outcome.claim.map
     assert keys is not None
     cells, rows, columns = table_of_map(outcome)
+    if not cells.size:
+        return
     axis.imshow(cells, cmap="cividis", aspect="auto")
     middle = (np.nanmin(cells) + np.nanmax(cells)) / 2
     for (i, j), value in np.ndenumerate(cells):
@@ -249,8 +254,8 @@ def table_of_map(outcome: Outcome) -> tuple[Array, list[float], list[float]]:
         mean, _ = end
         ends.append(
             {
-                "row": float(run.recipe.get(keys.rows, 0)),
-                "column": float(run.recipe.get(keys.columns, 0)),
+                "row": float(run.recipe.get(keys.rows) or 0),
+                "column": float(run.recipe.get(keys.columns) or 0),
                 "end": mean,
             }
         )

@@ -146,6 +146,17 @@ def test_alarms_are_compared_with_falls():
     assert mean("alarm_agrees", runs, rule="reward_collapse") == 0.75
 
 
+def test_a_few_values_have_their_whole_mean_as_their_best():
+    """A fall of 0.15 is less than a fifth of their mean, 0.85, but not of three fifths of it."""
+    run = logged(reward=[0.9, 0.9, 0.75])
+    assert mean("alarm_agrees", [run], rule="reward_collapse") == 1.0
+
+
+def test_rewards_without_times_are_not_compared():
+    runs = [logged(reward=[1.0, 2.0, 3.0]), logged(reward=[1.0, 2.0, 3.0])]
+    assert mean("at_equal_time", runs, metric="reward") is None
+
+
 def test_the_best_group_size_is_compared_with_the_inverse_of_the_success():
     def run(size, level):
         return logged({"num_generations": size}, reward=[level] * 20, success=[0.25] * 20)

@@ -14,6 +14,8 @@ from grpo_ext.observe.jsonl import read
 from grpo_ext.reproduce import execute
 from grpo_ext.reproduce.claims import load_experiment
 from grpo_ext.reproduce.command import reproduce
+from grpo_ext.reproduce.measures.base import figure
+from grpo_ext.reproduce.outcomes import Outcome
 from grpo_ext.reproduce.page import FIGURES, as_figure, write_page
 from grpo_ext.reproduce.runs import STATE, Job, Matrix
 
@@ -92,17 +94,22 @@ def test_what_follows_a_failed_job_is_not_begun(tmp_path):
 
 
 def test_the_page_escapes_what_models_wrote(tmp_path):
-    from grpo_ext.reproduce.measures.base import figure
-    from grpo_ext.reproduce.outcomes import Outcome
-
     claim = load_experiment("countdown").claims[0]
     shown = Outcome(
-        "countdown", claim, "agrees", by_seed=[figure(0.5, 0.1, "<script>alert(1)</script>")]
+        "countdown", claim, "agrees", by_seed={0: figure(0.5, 0.1, "<script>alert(1)</script>")}
     )
     shown.estimate = shown.by_seed[0].estimate
     page = write_page([shown], tmp_path, "a < b").read_text()
     assert "<script>" not in page and "&lt;script&gt;" in page and "a &lt; b" in page
     assert as_figure(shown.estimate) == "0.5 ± 0.1"
+
+
+def test_details_name_the_seeds_that_have_a_figure():
+    claim = load_experiment("countdown").claims[0]
+    by_seed = {1: figure(0.5, 0.1, "a"), 2: figure(0.6, 0.1, "b")}
+    assert Outcome("countdown", claim, "agrees", by_seed=by_seed).details == "seed 1: a; seed 2: b"
+    alone = Outcome("countdown", claim, "agrees", by_seed={2: figure(0.6, 0.1, "b")})
+    assert alone.details == "b"
 
 
 def test_minutes_are_those_of_the_jobs_that_are_left(tmp_path):
@@ -118,7 +125,6 @@ def test_minutes_are_those_of_the_jobs_that_are_left(tmp_path):
 def test_the_map_has_a_cell_for_each_pair_of_values():
     from grpo_ext.observe.read_run import RunData
     from grpo_ext.reproduce import page
-    from grpo_ext.reproduce.outcomes import Outcome
 
     [claim] = [c for c in load_experiment("countdown").claims if c.name == "rate-and-beta"]
 
@@ -131,3 +137,5 @@ def test_the_map_has_a_cell_for_each_pair_of_values():
     cells, rows, columns = page.table_of_map(outcome)
     assert cells.tolist() == [[1, 2], [3, 4]] and rows == [1, 3] and columns == [0, 1]
     assert base64.b64decode(page.picture_of(outcome)).startswith(b"\x89PNG")
+    empty = Outcome("countdown", claim, "cannot be seen", runs={"r": [RunData("r", Path("r"), [])]})
+    assert base64.b64decode(page.picture_of(empty)).startswith(b"\x89PNG")

@@ -105,6 +105,8 @@ def at_equal_time(runs: Runs, metric: str) -> Figure | None:
     errors = []
     for run in runs[:2]:
         elapsed = seconds_of(run).cumsum()
+        if not len(elapsed):
+            return None
         steps = steps_of(run, metric).astype(int)
         times = elapsed[np.minimum(steps, len(elapsed)) - 1]
         curve = values_of(run, metric)

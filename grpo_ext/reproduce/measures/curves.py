@@ -219,7 +219,8 @@ def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None
         fell = fall([run], [metric])
         if fell is None:
             return None
-        best = float(means_of_neighbors(values_of(run, metric), 5).max())
+        values = values_of(run, metric)
+        best = float(means_of_neighbors(values, min(5, len(values))).max())
         collapsed = fell.estimate.mean < -0.2 * abs(best)
         raised = any(row.get("alarm") == rule for row in run.metrics)
         agreeing += raised == collapsed
