@@ -47,6 +47,13 @@ _DATE_BEHIND = re.compile(r",? (?:in|on) (?:[A-Z][a-z]+ )?(?:[0-9]{1,2}, )?[0-9]
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+[A-Za-z]")
 _BOLD_IN_LATEX = re.compile(r"(?<!\$)\\textbf\{([A-Za-z][A-Za-z' -]*)\}")
 _REMARK_AT_END = re.compile(r"\s\((?:from|since|because|which|short for)\b([^()]{1,200})\)[.\s]*\Z")
+MOST_REMARKS = 2  # sentences after the answer that may only add something
+_PRONOUN = re.compile(r"(?:It|This|That|These|They|He|She|Its|His|Her|Their)\b")
+_TAKEN_BACK = re.compile(
+    r"\b(?:but|however|actually|wait|no|not|wrong|incorrect|instead|rather|maybe|perhaps|possibly"
+    r"|might|may|could|although|though|answer|correct|correction|unless|except)\b|n't\b|\?",
+    re.IGNORECASE,
+)
 _LONE_WORD = re.compile(r"[\s*().]*([A-Za-z]{1,30})[\s*().]*")
 
 
@@ -74,12 +81,24 @@ def words_at_end(text: str, request: Request, choices: Sequence[str]) -> str | N
         request: the parsed request of the question.
         choices: the contents of the question's choices.
     """
-    sentence = last_sentence(text)
+    sentences = _SENTENCE_END.split(text.strip().removesuffix("."))
+    *earlier, last = sentences[-MOST_REMARKS - 1 :]
+    words = words_in(last, request, choices)
+    while words is None and earlier and is_remark(last, request):
+        last = earlier.pop()
+        words = words_in(last, request, choices)
+    if words is not None or not request.is_yes_or_no:
+        return words
+    last_line = text.strip().rpartition("\n")[2].replace("**", "")
+    return verdict(sentences[-1].replace("**", "")) or verdict(last_line)
+
+
+def words_in(sentence: str, request: Request, choices: Sequence[str]) -> str | None:
+    """Return the words in a sentence that answer the question; the arguments are as above."""
     question_words = words_of(request.text)
     words = bold_words(sentence, question_words)
-    sentence = sentence.replace("**", "")
-    claim = main_claim(sentence)
-    words = (
+    claim = main_claim(sentence.replace("**", ""))
+    return (
         words
         or named_choice(claim, choices, request.words)
         or term(claim, request.words)
@@ -87,14 +106,18 @@ def words_at_end(text: str, request: Request, choices: Sequence[str]) -> str | N
         or named(claim, request.names, request.words)
         or named_choice(claim, request.alternatives, question_words)
     )
-    if words is not None or not request.is_yes_or_no:
-        return words
-    last_line = text.strip().rpartition("\n")[2].replace("**", "")
-    return verdict(sentence) or verdict(last_line)
 
 
-def last_sentence(text: str) -> str:
-    return _SENTENCE_END.split(text.strip().removesuffix("."))[-1]
+def is_remark(sentence: str, request: Request) -> bool:
+    """Return whether a sentence only adds something to the answer before it.
+
+    It begins with a pronoun, or shares no word with the question, and it takes nothing back: `It is
+    a gas giant, larger than Saturn.`
+    """
+    if _TAKEN_BACK.search(sentence):
+        return False
+    is_about_it = _PRONOUN.match(sentence) is not None
+    return is_about_it or words_of(request.text).isdisjoint(words_of(sentence))
 
 
 def main_claim(sentence: str) -> str:
@@ -110,8 +133,8 @@ def main_claim(sentence: str) -> str:
 def bold_words(sentence: str, question_words: frozenset[str]) -> str | None:
     """Return the only bold words of a sentence.
 
-    They must begin the sentence, or a reason or a last word from the question must follow, as in
-    `It is **green**, since two of five sections are` and `It is a **right** triangle`. Return
+    They must begin or end the sentence, or a reason or a last word from the question must follow,
+    as in `It is **green**, since two of five sections are` and `It is a **right** triangle`. Return
     `None` otherwise, or if the sentence contains a word of denial, doubt or comparison.
 
     Args:
@@ -122,7 +145,7 @@ def bold_words(sentence: str, question_words: frozenset[str]) -> str | None:
     if len(bold) != 1 or sentence.count("**") != 2 or _UNCERTAIN.search(sentence):
         return None
     before, _, after = sentence.partition(f"**{bold[0]}**")
-    repeats_noun = len(after.split()) == 1 and words_of(after) <= question_words
+    repeats_noun = len(after.split()) < 2 and words_of(after) <= question_words
     if before.strip() and not _REASON.match(after) and not repeats_noun:
         return None
     return bold[0]

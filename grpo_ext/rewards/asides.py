@@ -27,7 +27,8 @@ _REMARK = re.compile(
 _CALCULATOR = re.compile(r"<<[^<>]{0,100}>>")
 # A sentence that checks the answer: `Check: 4(8) = 32`
 _CHECK = re.compile(
-    r"(?<=[.!?\n])[\s*]{0,10}(?:(?:to|we can|let's|let us|let me) )?(?:(?:double[- ]?)?check|verif)"
+    r"(?<=[.!?\n])[\s*]{0,10}(?:(?:to|we can|you can|let's|let us|let me) )?"
+    r"(?:(?:double[- ]?)?check|verif)"
     r"(?:(?!≠|\b(?:so|thus|therefore|hence|not|wrong|but|however)\b).)*\Z",
     re.IGNORECASE | re.DOTALL,
 )
@@ -96,6 +97,16 @@ _HYPOTHESIS = re.compile(
 _LATER = re.compile(
     rf",? (?:and|but) (?:s?he|it|they) will be {AMOUNT}(?: [a-z]+){{0,2}} in {AMOUNT} [a-z]+[.\s]*$"
 )
+# `$135. That works out to $67.50 per person.`
+_RATE_REMARK = re.compile(
+    r"(?<=[.!?])\s(?:That|This|It) (?:is|works out to|comes to|amounts to) [^.!?\n]{0,20}[0-9]"
+    r"[^!?\n]{0,60}\b(?:per|each|every|a(?= (?:day|week|month|year|person)))\b[^.!?\n]*[.!?]?\s*\Z"
+)
+# `100 degrees Celsius, which is equal to 212 degrees Fahrenheit`
+_OTHER_UNIT = re.compile(
+    rf"([A-Za-z]+),? which is (?:equal|equivalent) to {VALUE.pattern}"
+    r"(?: [a-z]+){0,2} ([A-Za-z]+)[.\s]*$"
+)
 _MODALS = {"could", "can", "would", "might"}
 # Words before the number in a phrase such as `after 60 days`, `out of the 12`
 _KNOWN_BY = r"(?:the|his|her|its|their|all|those|these)"
@@ -147,6 +158,21 @@ def without_hypothesis(text: str, request: Request) -> str:
     return without_aside(text, _HYPOTHESIS)
 
 
+def without_rate(text: str, request: Request) -> str:
+    """Remove a last sentence that restates a total as a rate, unless the question asks for one."""
+    if request.is_rate:
+        return text
+    return without_aside(text, _RATE_REMARK)
+
+
+def without_other_unit(sentence: str, request: Request) -> str:
+    """Remove the conversion of a value whose unit the question names to a unit that it lacks."""
+    match = _OTHER_UNIT.search(sentence)
+    if match is None or not request.states(match[1]) or request.states(match[3]):
+        return sentence
+    return sentence[: match.end(1)]
+
+
 def without_point(text: str, request: Request) -> str:
     """Remove the point that restates a value, as in `5, i.e. the point (0, 5)`.
 
@@ -171,6 +197,7 @@ def without_asides(sentence: str, request: Request) -> str:
     """
     if "now" in request.words:
         sentence = without_aside(sentence, _LATER)
+    sentence = without_other_unit(sentence, request)
     sentence = _OR_ABOUT.sub(without_rounded, sentence)
     sentence = without_breakdown(sentence)
     for aside in (_DECIMAL_OF_FRACTION, _APPROXIMATION, _REASON):

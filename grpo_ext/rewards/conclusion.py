@@ -18,6 +18,7 @@ from grpo_ext.rewards.asides import (
     without_circumstances,
     without_hypothesis,
     without_point,
+    without_rate,
     without_remarks,
 )
 from grpo_ext.rewards.quantity import WORDED, with_digits
@@ -82,7 +83,7 @@ def with_conclusion(text: str, request: Request) -> str:
     The value is written in digits. Text that may change the answer, such as a new claim, is kept.
     """
     text = without_point(without_check(without_remarks(text)), request)
-    text = without_hypothesis(text, request)
+    text = without_rate(without_hypothesis(text, request), request)
     text = without_other_person(without_counts(text, request), request)
     text = _WORD_AT_END.sub(lambda match: with_digits(match[0]), text)
     start, end = last_sentence(text, request)

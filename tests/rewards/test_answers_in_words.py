@@ -10,6 +10,11 @@ CAPITAL = "What is the capital of Australia?"
 PROCESS = "What is the name of the process by which a liquid turns into a gas?"
 QUADRANT = "In what quadrant does the point (-3, 5) lie?"
 SIDES = "What type of triangle has three equal sides?"
+PLANET = "What is the largest planet in our solar system?"
+CELSIUS = "At what temperature, in degrees Celsius, does water boil?"
+IN_TWO_UNITS = "It boils at 100 degrees Celsius, which is equal to 212 degrees Fahrenheit."
+CONCERT = "Two tickets are $50 each, with fees of $35 in all. How much will it cost?"
+EACH = "Two tickets are $50 each, with fees of $35 in all. How much is it per person?"
 CONTINENT = "Which continent is the Sahara located on?\nA. Asia\nB. Africa\nC. Europe"
 BACTERIA = (
     "200 bacteria double every hour. How many are there after 4 hours?\nA. 800\nB. 3200\nC. 6400"
@@ -56,6 +61,20 @@ BACTERIA = (
         (SIDES, "equilateral", "It is called an **isosceles** triangle.", 0),
         (SIDES, "equilateral", "It is not an **equilateral** triangle.", 0),
         (SIDES, "equilateral", "It is an **equilateral** hexagon.", 0),
+        (PLANET, "Jupiter", "Jupiter is the largest planet. It is a gas giant.", 1),
+        (PLANET, "Jupiter", "Jupiter is the largest planet. It is larger than Saturn.", 1),
+        (PLANET, "Jupiter", "Jupiter is the largest planet. But it might be Saturn.", 0),
+        (PLANET, "Jupiter", "Jupiter is the largest planet. No, Saturn is the largest.", 0),
+        (PLANET, "Jupiter", "Jupiter is the largest planet. That is wrong.", 0),
+        (PLANET, "Jupiter", "Saturn is the largest planet. It is larger than Jupiter.", 0),
+        (PLANET, "Jupiter", "It is **Jupiter**. Galileo saw four of its moons.", 1),
+        (PLANET, "Jupiter", "It is **Saturn**. Galileo saw four moons of Jupiter.", 0),
+        (CELSIUS, "100 °C", IN_TWO_UNITS, 1),
+        (CELSIUS, "212", IN_TWO_UNITS, 0),
+        (CONCERT, "135", "It will cost them $135. That works out to $67.50 per person.", 1),
+        (CONCERT, "67.5", "It will cost them $135. That works out to $67.50 per person.", 0),
+        (EACH, "67.5", "It will cost them $135. That works out to $67.50 per person.", 1),
+        (CONCERT, "135", "It costs $135. You can check: 2 * 67.5 = 135.", 1),
         (CONTINENT, "B", "The Sahara is located in Africa.", 1),
         (CONTINENT, "B", "The Sahara is located in Asia.", 0),
         (CONTINENT, "B", "The Sahara is located in Asia, not Africa.", 0),
