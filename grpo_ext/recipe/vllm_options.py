@@ -57,9 +57,9 @@ class EngineOptions:
         vllm_sync_check_limit (`float`, *optional*): the mean absolute difference above which the
             run ends with a checkpoint. `None`: 0.001 if the engine and the trainer both compute in
             float32, else 0.2.
-        vllm_server_retries (`int`, defaults to 3): how many times one generation or sync waits for
-            a server that died, hung or was restarted, each time for up to `vllm_server_timeout`
-            seconds, and then sends it the current weights.
+        vllm_server_retries (`int`, defaults to 3): how often a generation or sync is retried if the
+            server died, hung or was restarted. Each time, the trainer waits up to
+            `vllm_server_timeout` seconds for the server, and sends it the current weights.
         vllm_server_request_timeout (`float`, defaults to 1800): the seconds after which a request
             counts as hung, including requests to a sampler process. A request is a generation, turn
             or round.

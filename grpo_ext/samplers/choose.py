@@ -150,8 +150,8 @@ def free_device(trainer: SampledTrainer) -> str:
         return f"cuda:{num_ranks + trainer.accelerator.local_process_index % num_free}"
     if num_gpus > 0 and trainer.accelerator.is_main_process:
         logger.warning(
-            "`sampler: process` samples on the CPU, because all visible GPUs train. To use "
-            "another device, set sampler_device."
+            "`sampler: process` samples on the CPU, because the trainer uses all visible GPUs. To "
+            "use another device, set sampler_device."
         )
     return "cpu"
 

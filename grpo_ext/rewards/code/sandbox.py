@@ -268,8 +268,8 @@ def fault(conversation: Conversation, limits: Limits) -> MachineFault:
     if reason:
         return MachineFault(f"code: the sandbox did not start: {reason}.")
     return MachineFault(
-        f"code: the sandbox did not start within {limits.start_seconds:g} seconds, probably "
-        "because the machine is overloaded. Lower reward_workers, or raise the option `seconds`."
+        "code: the sandbox did not start in time, probably because the machine is overloaded. "
+        "Lower reward_workers, or raise the option `seconds`."
     )
 
 
