@@ -1,7 +1,7 @@
 """Means with standard errors and 95 % intervals, and verdicts on whether a metric rose or fell.
 
-Every standard error, interval and verdict that the package shows comes from this module or from
-`grpo_ext.common.curves`:
+Most standard errors, intervals and verdicts that the package shows come from this module or from
+`grpo_ext.common.curves`; the range of group sizes in `evaluation.group_size` is a bootstrap:
 
 - `mean_of`: the mean over rows, with a cluster-robust error for several rows of the same problem,
   and Student's t interval, or Wilson's for values from 0 to 1.

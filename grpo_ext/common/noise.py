@@ -111,12 +111,12 @@ def whitened_products(columns: Array, autocorrelations: Array) -> Array:
 
 
 def mean_variances(autocorrelations: Array, count: int) -> Array:
-    """Return the variances of a mean of `count` neighbors, relative to the variance of one value.
+    """Return the variance of the mean of `count` neighboring values, relative to that of one value.
 
-    There is one variance for each of the `autocorrelations` (R,).
+    The result (R,) has one variance for each of the `autocorrelations` (R,).
     """
     lags = np.arange(1, count)
-    powers = autocorrelations[:, None] ** lags  # (24, count - 1)
+    powers = autocorrelations[:, None] ** lags  # (R, count - 1)
     covariances = powers @ (count - lags)
     return (count + 2 * covariances) / count**2
 

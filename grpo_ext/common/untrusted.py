@@ -55,7 +55,7 @@ def check_server_url(url: str) -> str:
     if "@" in url or place.query or place.fragment:
         raise ValueError(
             "the URL must not contain a user name, a password, a query or a fragment, because "
-            "recipes, logs and pages show it"
+            "recipes, logs and reports show it"
         )
     return url
 

@@ -108,10 +108,10 @@ class PromptSampler(Sampler):
         return self.drawn[number]
 
     def _window(self, easy_first: list[int], number: int) -> list[int]:
-        """Return a window of the sorted rows that moves from the first to the last over the run.
+        """Return the window of the sorted rows that slides from the first to the last over the run.
 
-        A run of one epoch uses each row once, a longer run uses each row in several successive
-        generations, and a shorter run skips rows evenly.
+        Windows of successive generations overlap in a run of more than one epoch, and skip rows
+        evenly in a run of less than one.
         """
         generations_done = self.epoch * self.generations_per_epoch + number
         last_generation = max(1, self.generations - 1)

@@ -52,7 +52,7 @@ def add_open(environment: Environment, rules: EpisodeRules, lasting: bool = Fals
 
 
 def is_open(environment: Environment) -> bool:
-    """Return whether an environment has been noted and is not closed yet."""
+    """Return whether an environment was registered with `add_open` and is not closed yet."""
     return id(environment) in _opened
 
 

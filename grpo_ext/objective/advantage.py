@@ -5,9 +5,10 @@ value of `scale_rewards`. `@register_joint_advantages` registers one that takes 
 separately, as a value of `multi_objective_aggregation`. Both take the rewards of whole groups.
 
 GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2) divides by the std of the group, Dr. GRPO
-(arXiv 2503.20783) does not divide, and `batch` divides by the std over all groups. The paper uses
-the population std; TRL uses the sample std (n - 1), which is larger by a factor of
-sqrt(n / (n - 1)): with two completions the advantages are 0.71 instead of 1.
+(arXiv 2503.20783) does not divide, and `batch` divides by the std over all groups. DeepSeekMath
+does not say which std it uses; the preset `grpo_paper` takes the population std. TRL uses the
+sample std (n - 1), which is larger by a factor of sqrt(n / (n - 1)): with two completions the
+advantages are 0.71 instead of 1.
 
 Dividing by a small std would turn rounding errors into advantages. Rewards therefore stay in
 float64 up to this point, and with the estimators of this module, a group of equal rewards (see

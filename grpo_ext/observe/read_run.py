@@ -149,7 +149,7 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
 
 
 def read_metrics(run: RunData) -> list[Row]:
-    """Return the lines of `metrics.jsonl` with at most `MOST_METRICS` names.
+    """Return the lines of `metrics.jsonl`, without names beyond the first `MOST_METRICS`.
 
     If names are left out, a sentence that says so is added to `run.faults`.
     """

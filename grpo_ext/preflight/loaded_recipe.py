@@ -272,13 +272,13 @@ def check_written(recipe: Recipe, findings: Findings) -> None:
     for task, _ in task_options(recipe).values():
         if not isinstance(task, Prompts):
             continue
-        lines = (task.user_prompt or "").splitlines()
-        if any(line.startswith(TO_DO) for line in lines):
-            findings.problem(
-                f"user_prompt still contains {TO_DO!r}, which `grpo-ext init` writes where the "
-                "data does not say what the model should do. Write the task there instead.",
-                "user_prompt",
-            )
+        for line in (task.user_prompt or "").splitlines():
+            if line.startswith(TO_DO):
+                findings.problem(
+                    f"user_prompt still contains the line {line!r} of `grpo-ext init`. Replace it "
+                    "with what it asks for.",
+                    "user_prompt",
+                )
 
 
 def check_difficulty(v: Values, rows: list[Row], findings: Findings) -> None:

@@ -242,9 +242,9 @@ def report_failures(guards: dict[str, Guard], findings: Findings, max_rate: floa
         elif guard.failed / guard.asked > max_rate:
             findings.problem(
                 f"reward {name!r} fails more often than training allows: on {guard.failed} of "
-                f"{guard.asked} sampled completions, and training ends with a checkpoint above the "
-                f"share {max_rate:g} (`reward_max_failure_rate`). Correct the reward, or raise the "
-                f"share. The last failure: {reason}",
+                f"{guard.asked} sampled completions. If more than the share {max_rate:g} "
+                "(`reward_max_failure_rate`) fail, training saves a checkpoint and ends. Correct "
+                f"the reward, or raise reward_max_failure_rate. The last failure: {reason}",
                 REWARDS,
             )
         else:

@@ -242,7 +242,7 @@ def room_for_prompts(lengths: list[int], v: Values, findings: Findings) -> tuple
         )
     elif over:
         findings.note(
-            f"{over:.0%} of the first {len(lengths)} prompts leave no room for "
+            f"{round(over * len(lengths))} of the first {len(lengths)} prompts leave no room for "
             f"max_completion_length {completion} in the context of {context} tokens (the longest "
             f"has {longest}). Lower max_completion_length, or drop long prompts with "
             "max_prompt_tokens.",

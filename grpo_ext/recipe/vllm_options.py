@@ -120,7 +120,7 @@ def server_address_with_a_password(v: Values, _: int) -> Iterator[Problem]:
     if "@" in v.vllm_server_host:
         yield Problem(
             "vllm_server_host: remove the user name and password, because recipes, logs and "
-            "pages show this key.",
+            "reports show this key.",
             "vllm_server_host",
         )
 

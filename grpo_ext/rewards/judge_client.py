@@ -136,6 +136,6 @@ def model_at(url: str) -> str:
     except ValueError as error:
         raise ValueError(
             f"The response of {url}/models (status {answer.status_code}) is not a list of models "
-            f"with plain names ({error}). Write the base URL of a server with OpenAI's API, such "
+            f"with plain names ({error}). Write the base URL of an OpenAI-compatible server, such "
             "as http://127.0.0.1:8000/v1."
         ) from None

@@ -66,7 +66,7 @@ class EndRule:
 
 @dataclass(frozen=True)
 class TieBreak:
-    """The reward that decides groups of only correct completions, and its coefficient."""
+    """The reward that breaks ties in groups whose completions are all correct, with its weight."""
 
     index: int  #: the index of the reward, which has no part in the weighted sum
     coef: float  #: `tie_break_coef`, which multiplies the advantages

@@ -51,7 +51,9 @@ class EnvironmentRows(Task):
         """
         is_held_out = held_out(split)
         if self._environment is None:
-            raise ValueError("`task: environment` cannot be an entry of `tasks`: write it alone.")
+            raise ValueError(
+                "`task: environment` cannot be an entry of `tasks`. Remove `tasks` to use it."
+            )
         rules = episode_rules(self._environment)
         try:
             rows = rules.probe.rows(split)

@@ -17,8 +17,8 @@ PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["guess"]
 class GuessTask(Task):
     """Number-guessing games, for `environment: guess`.
 
-    Held-out seeds start at 0. If the number of held-out games is a multiple of the size of the
-    range, they contain each number equally often. Training seeds follow the held-out ones.
+    Held-out seeds start at 0, and training seeds follow them. If the number of held-out games is a
+    multiple of the number of possible targets, each target occurs equally often in them.
     """
 
     name: ClassVar[str] = "guess"

@@ -89,8 +89,8 @@ class ReasoningGym(Task):
                 child.kill()
         if exit_code != 0:
             raise ValueError(
-                "generators: a generator failed while it made problems (exit code "
-                f"{exit_code}). Its message is above; change its options, or remove it."
+                f"generators: a generator failed while it made problems (exit code {exit_code}). "
+                "See its error above, if it printed one. Change its options, or remove it."
             )
 
     def held_out_key(self, row: Row) -> str:
