@@ -127,8 +127,8 @@ def environments_named_twice(v: Values, _: int) -> Iterator[Problem]:
     for name in v.environments or {}:
         if name == "" or name == SINGLE_TURN:
             yield Problem(
-                f"environments: {name!r} cannot be the name of an environment, because it marks "
-                "rows without one. Rename it, here and in the column `environment`.",
+                f"environments: {name!r} is reserved, so it cannot be the name of an environment. "
+                "Rename it, here and in the column `environment`.",
                 "environments",
             )
 

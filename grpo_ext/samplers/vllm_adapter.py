@@ -188,8 +188,8 @@ def check_adapter(model: torch.nn.Module) -> None:
     for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
         if isinstance(layer, BaseTunerLayer):
             raise ValueError(
-                "vLLM takes adapters on embeddings or the output head only for some models, so they "
-                f"are not sent: remove them from target_modules{OR_MERGED}"
+                "vLLM takes adapters on embeddings or the output head for some models only, so "
+                f"they are not sent: remove them from target_modules{OR_MERGED}"
             )
 
 
