@@ -78,10 +78,12 @@ class JsonLines:
         except OSError as error:
             self._drop_oldest()
             logger.warning(
-                "%s cannot be written (%s). The run continues, and writes these lines with the "
-                "next ones. If the disk is full, make room on it.",
+                "%s cannot be written (%s). The run continues, keeps up to %s MiB of unwritten "
+                "lines in memory, and writes them once it can. If the disk is full, free some "
+                "space.",
                 self.path,
                 error,
+                KEPT_BACK // 2**20,
             )
         else:
             self._pending = []

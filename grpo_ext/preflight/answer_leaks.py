@@ -34,9 +34,9 @@ def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) 
     leaks = own_answers(rows, column)
     if share_of(leaks) > MAX_SHARE:
         findings.problem(
-            f"the prompt contains the answer: in row {leaks.index(True) + 1} and others, the "
-            f"prompt states the final answer of the column {column!r} as a solution does, such as "
-            "`#### 72`. Remove the solution from the prompt.",
+            f"the prompt contains the answer in {sum(leaks)} of the first {len(rows)} rows, such "
+            f"as row {leaks.index(True) + 1}: it states the final answer of the column {column!r} "
+            "as a solution does, such as `#### 72`. Remove the solution from the prompt.",
             key,
         )
         return
@@ -46,9 +46,9 @@ def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) 
     ends = share_of(ends_with(row, column) for row in rows) > AT_THE_END and len(distinct) > 1
     if is_marked or is_contained or ends:
         findings.note(
-            f"the prompt contains the column {column!r}, which a reward reads as the answer. "
-            "This is fine for multiple choice and quotes; otherwise the model can copy the "
-            "answer.",
+            f"the prompt contains the column {column!r} in most rows, and a reward reads it as the "
+            "answer. This is fine if the model must choose or quote the answer. Otherwise, remove "
+            "the column from the prompt, because the model can copy it.",
             key,
         )
 

@@ -75,9 +75,9 @@ def check_episode_lengths(
         )
     elif max(answers, default=0) > answer_limit(room - 1, turn_tokens):
         findings.note(
-            f"{place}answers of the environment have up to {max(answers)} tokens and are cut off, "
-            f"because max_completion_length {room} limits all turns and answers together. Raise "
-            "max_completion_length, or let the environment say less.",
+            f"{place}answers of the environment have up to {max(answers)} tokens, and the longest "
+            f"are cut off, because max_completion_length {room} limits all turns and answers "
+            "together. Raise max_completion_length, or shorten the answers.",
             KEY,
         )
 

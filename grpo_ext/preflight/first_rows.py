@@ -104,11 +104,11 @@ def are_prompts(rows: Sequence[Row], findings: Findings) -> bool:
 
     Return True if there is no fault.
     """
-    for row in rows:
+    for number, row in enumerate(rows, 1):
         if not is_prompt(row["prompt"]):
             findings.problem(
                 "the task's prompt must be a text, or chat messages with `role` and `content`, and "
-                f"must not be empty; got {row['prompt']!r}.",
+                f"must not be empty; row {number} has {row['prompt']!r:.200}.",
                 "task",
             )
             return False

@@ -66,7 +66,7 @@ def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings)
         filled = report_empty(own, reward, findings)
         if not filled or findings.has_problem(KEY):
             continue
-        report_equal(filled, findings)
+        report_equal(filled, reward, findings)
         report_unread(filled, reward, findings)
         if reward.registration.name == "choice":
             report_missing_options(filled, reward, findings)
@@ -103,14 +103,14 @@ def is_blank(gold: object) -> bool:
     return gold is None or not str(gold).strip()
 
 
-def report_equal(rows: Sequence[tuple[int, Row]], findings: Findings) -> None:
+def report_equal(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Findings) -> None:
     """Add a note if all rows have the same answer, unless there are only a few rows."""
     answers = {str(final_answer(row[COLUMN])).strip() for _, row in rows}
     if len(answers) == 1 and len(rows) >= ENOUGH_ROWS:
         findings.note(
-            f"the first {len(rows)} rows all have the answer {answers.pop()[:80]!r}, so one "
-            "constant completion earns every reward. If the data is sorted by answer, shuffle it "
-            "before the run.",
+            f"the first {len(rows)} rows with an answer all have the answer {answers.pop()[:80]!r}"
+            f", so a constant completion always earns reward {reward.name!r}. If the data is "
+            "sorted by answer, shuffle it before the run.",
             KEY,
         )
 
@@ -239,9 +239,9 @@ def report_long(rows: Sequence[tuple[int, Row]], findings: Findings) -> None:
     """Add a note if most answers are long texts, which hardly any completion repeats exactly."""
     if share_of(is_long(row[COLUMN]) for _, row in rows) > MAX_SHARE:
         findings.note(
-            f"most answers in {COLUMN!r} are longer than about {LONG_TEXT} words, and the reward "
-            "'exact' gives 1 only for the same text, so hardly any completion earns it. Write a "
-            "reward that compares texts, or let a model grade with the reward `judge`.",
+            f"most answers in {COLUMN!r} are longer than about {LONG_TEXT} words. The reward "
+            "'exact' gives 1 only for an identical text, so hardly any completion earns it. Write "
+            "a reward that compares texts, or let a model grade with the reward `judge`.",
             KEY,
         )
 

@@ -31,16 +31,16 @@ def note_half_types(v: Values, findings: Findings) -> None:
     if v["fp16"] and not on_gpu and sharding(v) == 0:
         findings.note(
             "`fp16: true` does nothing on a CPU, where accelerate has neither an autocast to "
-            "float16 nor a loss scaler: the run computes in `dtype`. Write `bf16: false` in its "
-            "place, which computes the same, or `bf16: true` for products in bfloat16.",
+            "float16 nor a loss scaler, so the run computes in `dtype`. Write `bf16: false` "
+            "instead, which changes nothing, or `bf16: true` for products in bfloat16.",
             "fp16",
         )
     key = half_type_key(v, on_gpu)
     if key is None:
         return
     findings.note(
-        f"{key}: rounding to half types can make the probabilities of sampler and trainer differ. "
-        "`grpo-ext numerics --config RECIPE` measures on this machine by how much, and names the "
-        "key to set if it is too much.",
+        f"{key}: rounding to half precision can make the probabilities of sampler and trainer "
+        "differ. `grpo-ext numerics --config RECIPE` measures the difference on this machine, and "
+        "names the key to set if the difference is too large.",
         key,
     )

@@ -80,7 +80,7 @@ def check_loaded(
     if num_samples and "samples" not in findings.figures:
         findings.note(
             "no completions were sampled, because --sample needs a recipe without problems, and "
-            "the model's tokenizer on this machine."
+            "the training rows and the model's tokenizer on this machine."
         )
     if batch.fits:
         findings.figures["batch"] = {
@@ -156,7 +156,7 @@ def check_start(
     findings = Findings(places=recipe.places)
     if model_given:
         findings.note(
-            "model_name_or_path was not checked, because the run trains another model.",
+            "model_name_or_path was not checked, because a model was passed to the run.",
             "model_name_or_path",
         )
     else:
@@ -269,14 +269,15 @@ def check_completions(
 
 def check_written(recipe: Recipe, findings: Findings) -> None:
     """Check that no `user_prompt` still contains the `TO DO` line that `grpo-ext init` writes."""
-    for task, _ in task_options(recipe).values():
+    for name, (task, _) in task_options(recipe).items():
         if not isinstance(task, Prompts):
             continue
+        place = f"tasks: {name}: " if name else ""
         for line in (task.user_prompt or "").splitlines():
             if line.startswith(TO_DO):
                 findings.problem(
-                    f"user_prompt still contains the line {line!r} of `grpo-ext init`. Replace it "
-                    "with what it asks for.",
+                    f"{place}user_prompt still contains the line {line!r} of `grpo-ext init`. "
+                    "Replace it with what it asks for.",
                     "user_prompt",
                 )
 
@@ -312,8 +313,9 @@ def check_schedule(v: Values, findings: Findings) -> None:
             scheduler_specific_kwargs=json.loads(kwargs) if isinstance(kwargs, str) else kwargs,
         )
     except (ValueError, TypeError) as error:
+        written = "null" if kwargs is None else kwargs
         findings.problem(
-            f"`lr_scheduler_kwargs: {kwargs}` does not fit lr_scheduler_type ({error}). Write a "
+            f"`lr_scheduler_kwargs: {written}` does not fit lr_scheduler_type ({error}). Write a "
             "mapping of the arguments that this scheduler needs.",
             "lr_scheduler_kwargs" if kwargs else "lr_scheduler_type",
         )

@@ -75,9 +75,10 @@ def check_workers(rewards: Sequence[Any], findings: Findings) -> None:
     in_workers = [reward.name for reward in rewards if getattr(reward, "pool", None) is not None]
     if in_workers:
         findings.note(
-            f"reward_workers: {', '.join(in_workers)} runs in worker processes. On this system "
-            f"({sys.platform}) their memory is not limited, and processes that they have started "
-            "outlive a run that is killed. reward_timeout works here, too.",
+            "reward_workers: the memory of worker processes is not limited on this system "
+            f"({sys.platform}), and processes that they start outlive a run that is killed. This "
+            f"concerns the rewards {', '.join(in_workers)}. reward_timeout still limits their "
+            "time.",
             "reward_workers",
         )
 
@@ -126,9 +127,12 @@ def check_uploads(v: Values, findings: Findings) -> None:
         try:
             HfApi().whoami(token=v["hub_token"])
         except Exception as error:  # no token, an invalid token, or no hub
+            remedy = "Run `hf auth login`, or set the environment variable HF_TOKEN."
+            if v["hub_token"]:
+                remedy = "Correct hub_token, or remove it and run `hf auth login`."
             findings.problem(
-                f"{key} needs a login on the hub ({first_line(error)}). Run `hf auth login`, or "
-                "set the environment variable HF_TOKEN.",
+                f"{key} needs a login to the Hugging Face Hub, which could not be confirmed "
+                f"({first_line(error)}). {remedy}",
                 key,
             )
 
@@ -172,8 +176,8 @@ def check_server(v: Values, findings: Findings) -> None:
         lacks_kept = needs_kept(v) and not returns_kept(line, base)
     except ConnectionError as error:
         findings.problem(
-            f"no vLLM server answers at {base} ({error}). Start one with `grpo-ext serve` or "
-            "`grpo-ext train --serve`, or correct its address in vllm_server_base_url or in "
+            f"no usable vLLM server answers at {base} ({error}). Start one with `grpo-ext serve` "
+            "or `grpo-ext train --serve`, or correct its address in vllm_server_base_url or in "
             "vllm_server_host and vllm_server_port.",
             key,
         )
@@ -182,8 +186,8 @@ def check_server(v: Values, findings: Findings) -> None:
     if lacks_kept:
         findings.problem(
             f"the vLLM server at {base} does not return the tokens that top_k, top_p and min_p "
-            "keep, which this run needs. Start it with `grpo-ext serve`, with vLLM 0.28 or later "
-            "on a GPU; or remove these keys.",
+            "keep, but this run needs them. Start the server with `grpo-ext serve` and vLLM 0.28 "
+            "or later on a GPU, or remove these keys.",
             key,
         )
 

@@ -132,8 +132,8 @@ def nth_row(rows: Rows, number: int) -> Row:
         if count == number:
             return row
     raise ValueError(
-        f"there is no row {number}: the recipe has {count} training rows. Choose one of them with "
-        "--row."
+        f"there is no training row {number}, because the last one is row {count}. Write `--row "
+        f"{count}`, or a lower number."
     )
 
 

@@ -49,8 +49,8 @@ def propose(rows: list[Row], prompt: str | None = None, gold: str | None = None)
     rows = [with_messages(row) for row in rows]
     if gold is not None and find_golds(rows, [], gold) is None:
         raise ValueError(
-            f"The column of the answers, {gold!r}, has a text or a number in less than half of "
-            f"the rows, or does not exist.{did_you_mean(gold, rows[0])} The columns are "
+            f"The column of the answers, {gold!r}, does not exist, or at least half of the rows "
+            f"have no answer in it.{did_you_mean(gold, rows[0])} The columns are "
             f"{', '.join(rows[0])}."
         )
     if prompt is None:
@@ -156,9 +156,9 @@ def propose_unknown(rows: list[Row], gold: str | None = None) -> Proposal:
     texts = [name for name in names if is_field_name(name) and is_text_column(rows, name)]
     if not texts:
         raise ValueError(
-            "No column can be the prompt: its values must be texts that could be questions, and "
-            "its name must not contain . : ! [ or braces. The columns are "
-            f"{', '.join(names)}. Name the column of the question `prompt` or `question`."
+            "No column can be the prompt. Such a column must contain texts other than identifiers, "
+            "and its name must not contain . : ! [ or braces. The columns are "
+            f"{', '.join(names)}. Rename the column of the question to `prompt` or `question`."
         )
     golds = find_golds(rows, names, gold)
     shown = [name for name in texts if golds is None or name != golds.column][:MOST_TEXTS] or texts

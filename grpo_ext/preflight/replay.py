@@ -30,7 +30,7 @@ def row_of_sample(rows: Rows, sample: Row) -> Row:
             return row
     raise ValueError(
         "No row of the recipe has the seed, the columns and the prompt of this line, so it cannot "
-        "be played again. Use the recipe of its run (recipe.yaml in its folder) and the same data."
+        "be played again. Use the recipe.yaml of the run that wrote the line, and the same data."
     )
 
 
@@ -76,8 +76,8 @@ def read_sample(path: Path, number: int) -> Row:
         return row_of(nth_line(path, number), {**SAMPLE, **EPISODE})
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"Line {number} of {path} cannot be played again: {error}. Choose a line that contains "
-            "an episode with --line. Lines of earlier versions lack `ids_checksum`."
+            f"Line {number} of {path} cannot be played again: {error}. With --line, choose a line "
+            "that contains an episode. Lines that earlier versions wrote lack `ids_checksum`."
         ) from error
 
 
@@ -92,7 +92,7 @@ def nth_line(path: Path, number: int) -> bytes:
             count += 1
             if count == number:
                 return line
-    raise ValueError(f"the file has {count} lines")
+    raise ValueError(f"the file ends with line {count}" if count else "the file is empty")
 
 
 def play_again(episode: Episode, sample: Row) -> None:
@@ -142,8 +142,8 @@ def ids_of_turn(episode: Episode, message: Row) -> list[int]:
     if isinstance(ids, list) and all(isinstance(token, int) and 0 <= token < size for token in ids):
         return ids
     raise ValueError(
-        f"The `raw_ids` of the turn {raw[:80]!r} are not token ids of this model: use the "
-        "tokenizer of the run."
+        f"The `raw_ids` of the turn {raw[:80]!r} are not token ids of this model. Set "
+        "model_name_or_path to the model of the run."
     )
 
 

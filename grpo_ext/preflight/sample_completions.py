@@ -179,8 +179,7 @@ def load_model(recipe: Recipe) -> PreTrainedModel:
     except OSError as error:
         raise OSError(
             f"the model {name} cannot be loaded from this machine ({first_line(error)}). If it is "
-            f"not here, run `hf download {name}`, or run `grpo-ext check --sample` on a machine "
-            "that has it."
+            f"a model of the hub that is not here yet, run `hf download {name}`."
         ) from error
     if quantization is None:  # a quantized model is where it was loaded
         has_gpu = torch.cuda.is_available() and not recipe.training.use_cpu
@@ -250,9 +249,9 @@ def report_failures(guards: dict[str, Guard], findings: Findings, max_rate: floa
         else:
             findings.note(
                 f"reward {name!r} fails on {guard.failed} of {guard.asked} "
-                "sampled completions, which get no score (- in the list). Training ends with a "
-                f"checkpoint if it fails on more than the share {max_rate:g} "
-                f"(`reward_max_failure_rate`). The last failure: {reason}",
+                "sampled completions, which get no score (- in the list). Training saves a "
+                f"checkpoint and ends if the reward fails on more than the share {max_rate:g} of "
+                f"completions (`reward_max_failure_rate`). The last failure: {reason}",
                 REWARDS,
             )
 
@@ -279,8 +278,8 @@ def spreads(
         if len(scores) > 1 and scores.nunique() == 1:
             findings.note(
                 f"all sampled completions got the same score from reward {name!r}: "
-                f"{scores.iloc[0]:g} for each of {len(scores)}. Where all completions of a prompt "
-                "get the same score, the model learns nothing from it.",
+                f"{scores.iloc[0]:g} for each of the {len(scores)} that it scored. The model "
+                "learns nothing from a reward that scores all completions of a prompt alike.",
                 REWARDS,
             )
     return figures

@@ -96,7 +96,8 @@ def check_tokenized_prompts(
         ids = encode_prompts(prompts, tokenizer, kwargs)
     except Exception as error:  # whatever a template raises
         findings.problem(
-            f"the chat template fails on a prompt: {type(error).__name__}: {error}",
+            f"the chat template fails on {failing(prompts, tokenizer, kwargs)}: "
+            f"{type(error).__name__}: {error}",
             "model_name_or_path",
         )
         return None
@@ -106,6 +107,18 @@ def check_tokenized_prompts(
     if has_template:
         note_todays_date(kwargs or {}, str(tokenizer.chat_template), findings)
     return prompt_figures(ids, tokenizer, v, findings)
+
+
+def failing(
+    prompts: list[Any], tokenizer: PreTrainedTokenizerBase, kwargs: dict[str, Any] | None
+) -> str:
+    """Say which is the first prompt, counted from row 1, on which the chat template fails."""
+    for number, prompt in enumerate(prompts, 1):
+        try:
+            encode_prompts([prompt], tokenizer, kwargs)
+        except Exception:  # whatever a template raises
+            return f"the prompt of row {number}"
+    return "the prompts"
 
 
 def note_unused_arguments(
@@ -137,7 +150,7 @@ def note_unused_arguments(
         if name not in parameters and name not in names_in_template:
             findings.note(
                 f"`{key}: {name}` does nothing, because the model's chat template does not read "
-                "it.",
+                "it. Remove it, or correct its name.",
                 key,
             )
 
@@ -191,8 +204,9 @@ def prompt_figures(
     bos = tokenizer.bos_token_id
     if bos is not None and ids[0][:2] == [bos, bos]:
         findings.problem(
-            f"prompts begin with {tokenizer.bos_token!r} twice, because the tokenizer adds it to "
-            "prompts that already begin with it. Remove it from the task's prompts.",
+            f"the first prompt begins with {tokenizer.bos_token!r} twice, because the tokenizer or "
+            "its chat template adds it to a prompt that already begins with it. Remove it from the "
+            "task's prompts.",
             "task",
         )
     lengths = list(map(len, ids))
@@ -237,7 +251,8 @@ def room_for_prompts(lengths: list[int], v: Values, findings: Findings) -> tuple
             f"None of the first {len(lengths)} prompts leaves room for max_completion_length "
             f"{completion}, and the longest, of {longest} tokens, fills the whole context of "
             f"{context} tokens. Drop long prompts with max_prompt_tokens and lower "
-            "max_completion_length, or use a model with a longer context.",
+            "max_completion_length, use a model with a longer context, or raise "
+            "vllm_max_model_length if it is the limit.",
             key,
         )
     elif over:

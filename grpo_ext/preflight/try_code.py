@@ -105,18 +105,18 @@ def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings
                 if not names_functions(text_of_prompt(row["prompt"]), tests):
                     unnamed.append(number)
         except ValueError as error:
-            unusable.append(str(error))
+            unusable.append(f"row {number}: {error}")
     if len(unnamed) > MAX_SHARE * len(rows):
         findings.note(
             f"code: the prompts of {len(unnamed)} of the first {len(rows)} rows, such as row "
-            f"{unnamed[0]}, do not name the function that their tests call, so a right program may "
-            'fail. Show a test in user_prompt, such as "{text}\n{tests[0]}".',
+            f"{unnamed[0]}, do not name the function that their tests call, so a correct "
+            'program may fail. Show a test in user_prompt, such as "{text}\\n{tests[0]}".',
             KEY,
         )
     if unusable:
         findings.note(
             f"code: the tests of {len(unusable)} of the first {len(rows)} rows cannot be used, so "
-            f"these rows stay unscored. The first: {unusable[0]}",
+            f"these rows stay unscored. The first is {unusable[0]}",
             KEY,
         )
     if cheatable:
@@ -124,8 +124,8 @@ def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings
         if refuses_cheatable:
             consequence = "Such rows stay unscored, because of `cheatable_asserts: refuse`."
         findings.note(
-            f"code: {len(cheatable)} asserts in the first {len(rows)} rows compare objects that "
-            f"the program itself defines, so a program could cheat. {consequence} The first: "
+            f"code: {len(cheatable)} of the asserts in the first {len(rows)} rows compare objects "
+            f"that the program itself defines, so a program could cheat. {consequence} The first: "
             f"assert {cheatable[0]:.80}",
             KEY,
         )

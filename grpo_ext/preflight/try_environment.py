@@ -109,7 +109,11 @@ def read_prompts(
     try:
         ids = [episode.prompt_ids for episode in first_episodes(begin, rows)]
     except Exception as error:  # a row without a conversation, or whatever a template raises
-        findings.problem(f"environment: the prompt of an episode cannot be built: {error}", KEY)
+        findings.problem(
+            "environment: the prompt of an episode cannot be built: "
+            f"{type(error).__name__}: {error}",
+            KEY,
+        )
         return None, None
     findings.figures["turns"] = trained_turns(tokenizer.chat_template)
     return prompt_figures(ids, tokenizer, recipe.flat, findings), begin

@@ -217,19 +217,23 @@ def score_until(
                 break
             [sample] = score_completions([row], [[completion]], {guard.name: guard}, extras)
             scores.append(sample.rewards[guard.name])
-            timed_out = bool(guard.last_failed) and time.monotonic() - start >= PATIENCE
+            timed_out |= bool(guard.last_failed) and time.monotonic() - start >= PATIENCE
     *_, reason = ["", *guard.last_error.strip().splitlines()]
     if timed_out or len(scores) < len(completions):
-        reason = reason or "time ran out"
-        findings.note(f"reward {guard.name!r} was not tried on all completions: {reason}.", KEY)
+        last = f" The last failure: {reason}" if reason else ""
+        findings.note(
+            f"the check ran out of time before reward {guard.name!r} had scored all made-up "
+            f"completions.{last}",
+            KEY,
+        )
     elif guard.failed == len(scores):
         findings.problem(f"reward {guard.name!r} fails on every completion: {reason}", KEY)
     elif guard.failed:
         findings.note(
             f"reward {guard.name!r} fails on {guard.failed} of {len(scores)} "
-            "made-up completions, which get no score (- in the table). Training ends with a "
-            f"checkpoint if it fails on more than the share {max_failure_rate:g} of the "
-            f"completions (`reward_max_failure_rate`). The last failure: {reason}",
+            "made-up completions, which get no score (- in the table). Training saves a "
+            f"checkpoint and ends if the reward fails on more than the share {max_failure_rate:g} "
+            f"of completions (`reward_max_failure_rate`). The last failure: {reason}",
             KEY,
         )
     return scores

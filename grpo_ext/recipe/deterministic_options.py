@@ -84,7 +84,7 @@ def equal_bits_of_another_attention(v: Values) -> object:
 
 @refuses(
     "accelerate_config",
-    "`deterministic: true` does not work with DeepSpeed and FSDP, which call the model in their "
+    "`deterministic: true` does not work with DeepSpeed or FSDP, which call the model in their "
     "own way. Write `accelerate_config: cpu`, or `deterministic: false`.",
 )
 def equal_bits_of_a_sharded_model(v: Values) -> object:

@@ -116,7 +116,7 @@ def environments_named_twice(v: Values, _: int) -> Iterator[Problem]:
         yield Problem(
             f"{given[0]} and {given[1]} both say which environment a row has. Remove one: "
             "`environment` is for all rows, `environments` for rows with a column `environment`, "
-            "and an entry of `tasks` for the rows of this task.",
+            "and an entry of `tasks` for the rows of that task.",
             given[0],
         )
     if v.environments is not None and not v.environments:
@@ -125,10 +125,16 @@ def environments_named_twice(v: Values, _: int) -> Iterator[Problem]:
             "environments",
         )
     for name in v.environments or {}:
-        if name == "" or name == SINGLE_TURN:
+        if name == "":
             yield Problem(
-                f"environments: {name!r} is reserved, so it cannot be the name of an environment. "
-                "Rename it, here and in the column `environment`.",
+                "environments: a name is empty. Write a name, here and in the column "
+                "`environment`.",
+                "environments",
+            )
+        if name == SINGLE_TURN:
+            yield Problem(
+                f"environments: {name!r} cannot be the name of an environment, because it marks "
+                "rows that have none. Rename it, here and in the column `environment`.",
                 "environments",
             )
 
@@ -144,7 +150,7 @@ def environments_that_do_not_fit(v: Values, _: int) -> Iterator[Problem]:
             if rules.credit == "turn" and rules.name.startswith("verifiers:"):
                 yield Problem(
                     f"{rules.name}: `credit: turn` reads the score after each turn, but the rubric "
-                    "of verifiers scores an episode once, after it has cleaned up. Write "
+                    "of verifiers scores an episode only once, at its end. Write "
                     "`credit: episode`.",
                     "environment",
                 )
@@ -169,7 +175,7 @@ def environments_that_do_not_fit(v: Values, _: int) -> Iterator[Problem]:
                 yield Problem(f"environment: `credit: turn` needs `{key}: {in_yaml(value)}`.", key)
     if v.curriculum == "adaptive":
         yield Problem(
-            "environment: `curriculum: adaptive` counts pass rates per prompt, but episodes of the "
+            "environment: `curriculum: adaptive` tracks pass rates per prompt, but episodes of the "
             "same prompt differ by their seed. Write `curriculum: none`.",
             "curriculum",
         )
@@ -206,7 +212,7 @@ def ends_that_turns_cannot_have(v: Any) -> Iterator[Problem]:
 
 @refuses(
     "max_completion_length",
-    "`max_completion_length: null` leaves the episodes of environment without a limit. Write a "
+    "`max_completion_length: null` leaves episodes in environments without a limit. Write a "
     "number.",
 )
 def episodes_without_a_length(v: Values) -> bool:

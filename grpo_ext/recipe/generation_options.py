@@ -58,9 +58,9 @@ def options_that_the_engine_lacks(v: Values, _: int) -> Iterator[Problem]:
         return
     if options.get("eos_token_id") is not None:
         yield Problem(
-            "generation_kwargs: eos_token_id does not say where completions end: TRL reads that "
-            "from the model's generation_config.json, and would train on the padding after other "
-            "end tokens. Write stop_strings, or change that file.",
+            "generation_kwargs: eos_token_id cannot be set, because TRL reads the end tokens from "
+            "the model's generation_config.json, and would train on the padding after any other "
+            "end token. Remove eos_token_id, and write stop_strings or change that file.",
             "generation_kwargs",
         )
     from transformers import GenerationConfig
@@ -143,7 +143,8 @@ def stop_strings_of_continuous_batching(v: Values) -> bool:
 @refuses(
     "generation_kwargs",
     "generation_kwargs: stop_strings do not work with `loss_normalization: micro_batch`, with "
-    "which TRL itself generates. Remove stop_strings, or write `loss_normalization: step`.",
+    "which TRL generates the completions itself. Remove stop_strings, or write "
+    "`loss_normalization: step`.",
 )
 def stop_strings_where_trl_generates(v: Values) -> bool:
     by_trl = v.loss_normalization == "micro_batch" and not v.use_vllm

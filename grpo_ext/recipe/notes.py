@@ -61,8 +61,8 @@ def rounded_steps(v: Values, _: int) -> Iterator[Problem]:
     if settings_of(v).get("distributed_type") in ("DEEPSPEED", "FSDP"):
         return
     yield Problem(
-        f"`dtype: {dtype}` for trained weights at `learning_rate: {v.learning_rate:g}`: most steps "
-        "are smaller than the rounding of the weights, and are rounded away. Write "
+        f"`dtype: {dtype}` is too coarse for `learning_rate: {v.learning_rate:g}`: most steps are "
+        "smaller than the rounding of the weights, so they are rounded away. Write "
         "`dtype: float32` with `bf16: true`, which needs twice the memory for weights, gradients "
         "and optimizer, or `use_peft: true`, whose adapter is in float32.",
         "dtype",

@@ -131,9 +131,10 @@ def check_device(name: str) -> None:
         ) from None
     num_gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= num_gpus:
+        devices = ["cpu", *(f"cuda:{index}" for index in range(num_gpus))]
         raise ValueError(
-            f"sampler_device: {name} does not exist. This process sees {num_gpus} GPUs, which are "
-            "numbered from cuda:0. Write one of them, or cpu."
+            f"sampler_device: {name} does not exist. Write a device that this process sees: "
+            f"{', '.join(devices)}."
         )
 
 
@@ -141,8 +142,10 @@ def free_device(trainer: SampledTrainer) -> str:
     """Return the device for this rank's sampler: a GPU that no trainer uses, or else the CPU.
 
     If there are fewer free GPUs than ranks, ranks share them. The main process warns if all GPUs
-    are used for training.
+    are used for training. A trainer on the CPU samples there, too.
     """
+    if trainer.accelerator.device.type == "cpu":
+        return "cpu"
     num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     num_gpus = torch.cuda.device_count()
     num_free = num_gpus - num_ranks
@@ -150,8 +153,8 @@ def free_device(trainer: SampledTrainer) -> str:
         return f"cuda:{num_ranks + trainer.accelerator.local_process_index % num_free}"
     if num_gpus > 0 and trainer.accelerator.is_main_process:
         logger.warning(
-            "`sampler: process` samples on the CPU, because the trainer uses all visible GPUs. To "
-            "use another device, set sampler_device."
+            "`sampler: process` samples on the CPU, because every visible GPU is reserved for a "
+            "training process. To use another device, set sampler_device."
         )
     return "cpu"
 
@@ -218,9 +221,10 @@ def _refuse_unknown_kept_tokens(
         if value != off:
             raise ValueError(
                 f"`{key}: {value}` needs the tokens that top_k, top_p and min_p keep, but this "
-                "sampler does not return them. Remove these keys. Or let vLLM return them, which "
-                "it does from version 0.28 on, on a GPU, if top_k is set: start the server with "
-                "`grpo-ext serve`, or with --return-sampling-mask and --enable-scale-out."
+                "sampler does not return them. Remove top_k, top_p and min_p, or use a sampler "
+                "that returns the kept tokens. vLLM 0.28 or later does so on a GPU, if top_k is "
+                "set and the server was started with `grpo-ext serve`, or with "
+                "--return-sampling-mask and --enable-scale-out."
             )
 
 
@@ -281,8 +285,8 @@ def _warn_of_another_policy(trainer: SampledTrainer, abilities: SamplerAbilities
         logger.warning(
             "`logprob_policy: model` scores completions without the options that they are sampled "
             f"with ({error.problem}), so the gradient is that of a different policy than the one "
-            "that sampled them. sampling/logp_difference and sampling/ratio show the difference; "
-            "remove the options to avoid it."
+            "that sampled them. sampling/logp_difference and sampling/ratio show the difference. "
+            "Remove the options to avoid the difference."
         )
         return
     if params.temperature != 1.0 or params.restricted:

@@ -74,8 +74,9 @@ class ServerConnection(VLLMClient):
             except ConnectionError as error:
                 if time.monotonic() >= end:
                     raise ConnectionError(
-                        f"no vLLM server answered at {self.base_url} within {total_timeout:g} s. "
-                        f"Start one with `grpo-ext serve`. The last error: {error}"
+                        f"no vLLM server was ready at {self.base_url} within {total_timeout:g} s. "
+                        "If none is running, start one with `grpo-ext serve`. The last error: "
+                        f"{error}"
                     ) from None
             time.sleep(retry_interval)
 
@@ -221,4 +222,7 @@ class ServerConnection(VLLMClient):
             return
         answer = self._line.ask("GET", f"{self.base_url}/weight_info", None, seconds)
         if answer.status_code != 404 and answer.json()["weight_version"] != version:
-            raise ConnectionError("the server was restarted, or another run sent it weights")
+            raise ConnectionError(
+                "the server was restarted, or another run sent it weights (each run needs its own "
+                "server)"
+            )

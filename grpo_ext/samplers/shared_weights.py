@@ -97,7 +97,9 @@ def packed(model: Module) -> bytes:
             if not isinstance(obj, Tensor) or id(obj) not in indices:
                 return None
             if type(obj) not in (Tensor, Parameter):  # such as a quantized weight
-                raise TypeError(f"a {type(obj).__name__} cannot be copied as plain numbers")
+                raise TypeError(
+                    f"a tensor of type {type(obj).__name__} cannot be copied as plain numbers"
+                )
             return indices[id(obj)]
 
         def reducer_override(self, obj: object) -> Any:

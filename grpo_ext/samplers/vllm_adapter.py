@@ -177,8 +177,8 @@ def check_adapter(model: torch.nn.Module) -> None:
         changed.append("init_lora_weights")
     if changed:
         raise ValueError(
-            f"vLLM does not support these options of a LoraConfig: {', '.join(changed)}. Remove "
-            f"them{OR_MERGED}"
+            "`vllm_sync_adapter: adapter` does not support these options of LoraConfig: "
+            f"{', '.join(changed)}. Remove them{OR_MERGED}"
         )
     if getattr(model.config, "quantization_config", None):
         raise ValueError(
@@ -188,8 +188,9 @@ def check_adapter(model: torch.nn.Module) -> None:
     for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
         if isinstance(layer, BaseTunerLayer):
             raise ValueError(
-                "vLLM takes adapters on embeddings or the output head for some models only, so "
-                f"they are not sent: remove them from target_modules{OR_MERGED}"
+                "`vllm_sync_adapter: adapter` does not support adapters on embeddings or the "
+                "output head, which vLLM runs only for some models: remove them from "
+                f"target_modules{OR_MERGED}"
             )
 
 

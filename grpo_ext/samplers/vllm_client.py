@@ -66,8 +66,8 @@ class ServerClient(ServerConnection):
         # without the route, vLLM returns 404, or 403 from 0.33 on; with it, it refuses `{}`
         if answer.status_code in (403, 404):
             raise ValueError(
-                f"The vLLM server at {self.base_url} returns the tokens that truncation kept, but "
-                "not by the route of this client: start it with `grpo-ext serve`, or with "
+                f"The vLLM server at {self.base_url} does not have the route {GENERATE}, which "
+                "returns the tokens that truncation kept: start it with `grpo-ext serve`, or with "
                 "--enable-scale-out."
             )
         self.returns_kept = True

@@ -289,9 +289,9 @@ class OurVLLM(VLLMGeneration):
                     "the command again, which resumes from the checkpoint."
                 )
         raise EngineFailure(
-            f"The vLLM server at {self.server_base_url} did not come back: {failure.message}. See "
-            "the log of the server, start it again, and run the same command, which resumes from "
-            "the checkpoint."
+            f"The vLLM server at {self.server_base_url} still fails after all retries "
+            f"(`vllm_server_retries: {retries}`): {failure.message}. See the log of the server, "
+            "restart it, and run the same command, which resumes from the checkpoint."
         )
 
     def _recover(self, attempt: str) -> None:

@@ -24,7 +24,7 @@ def kept_of_outputs(outputs: list[Any], vocab_size: int) -> list[KeptSet]:
             if len(ids) != len(completion.token_ids):
                 raise EngineFailure(
                     f"vLLM returned the kept tokens of {len(ids)} positions for a completion of "
-                    f"{len(completion.token_ids)} tokens. To run without them, set "
+                    f"{len(completion.token_ids)} tokens. To run without kept tokens, set "
                     "VLLM_USE_V2_MODEL_RUNNER=0 in the environment."
                 )
             kept_sets.append(KeptSet.from_ids(ids, vocab_size))

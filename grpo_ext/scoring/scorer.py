@@ -308,7 +308,7 @@ def _by_row(head: Head, table: Scored) -> list[KeptSet] | None:
     if len(used) != sum(lengths):
         raise ValueError(
             f"{len(used)} positions were scored, but the completions have {sum(lengths)} tokens. "
-            "Adapters that lengthen the prompt cannot be scored exactly; write `logprob_policy: "
-            "trl`, which ignores truncation."
+            "The usual cause is an adapter that adds tokens to the prompt, such as prompt tuning. "
+            "Write `logprob_policy: trl`, which ignores truncation."
         )
     return used.split(lengths)

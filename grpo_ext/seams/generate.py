@@ -70,8 +70,8 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
         try:
             unsupported = ", ".join(sorted(set(kwargs) - ARGUMENTS))
             if args or unsupported:
-                names = unsupported or "positional ones"
-                raise NotSupported(f"it does not take these arguments of `generate`: {names}")
+                names = unsupported or "positional arguments"
+                raise NotSupported(f"some arguments of `generate` are not supported ({names})")
             check_model(inner)
             return original_generate(**kwargs, custom_generate=decode)
         except NotSupported as reason:

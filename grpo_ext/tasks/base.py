@@ -177,8 +177,8 @@ class Task:
             generated = self.generate(split)
             if generated is None:
                 raise ValueError(
-                    f"Task {self.name!r} makes no rows of its own. Set `dataset_name` to a jsonl, "
-                    "json, csv or parquet file, or to a hub id."
+                    f"The task {self.name!r} needs a data set. Set `dataset_name` to a jsonl, "
+                    "json, csv or parquet file, a folder that `datasets` saved, or a hub id."
                 )
             if streaming:
                 rows = IterableDataset.from_generator(self.generate, gen_kwargs={"split": split})
@@ -189,12 +189,13 @@ class Task:
         if isinstance(rows, Dataset) and len(rows) == 0:
             if dataset_name is None:
                 raise ValueError(
-                    f"The task {self.name!r} generates no rows for the split {split!r}, because "
-                    "its options ask for no rows or allow none. Write options that leave some rows."
+                    f"The task {self.name!r} generates no rows for the split {split!r}. Change its "
+                    "options: a number such as num_problems may be 0, or a limit may exclude all "
+                    "rows."
                 )
             raise ValueError(
-                f"The task {self.name!r} accepts none of the rows of {dataset_name!r} (split "
-                f"{split!r}). Name another data set, or loosen the options of the task."
+                f"The data set {dataset_name!r} (split {split!r}) has no rows that the task "
+                f"{self.name!r} accepts. Name another data set, or loosen the options of the task."
             )
         for row_filter in filters:
             rows = filter_rows(rows, self, row_filter)
@@ -213,8 +214,8 @@ def held_out(split: str) -> bool:
     """
     if split not in ("train", "test"):
         raise ValueError(
-            f"This task generates the splits 'train' and 'test', but not {split!r}. Write "
-            "dataset_train_split: train and dataset_test_split: test, or set dataset_name."
+            f"Generated rows have the splits 'train' and 'test', but not {split!r}. Write "
+            "`dataset_train_split: train` and `dataset_test_split: test`, or set dataset_name."
         )
     return split == "test"
 
@@ -257,11 +258,12 @@ def template_columns(template: str) -> list[str]:
 def check_template(template: str, required: set[str], allowed: set[str]) -> None:
     """Raise `ValueError` unless a template has all `required` and only `allowed` fields."""
     fields = template_fields(template)
-    if fields - allowed:
+    unknown = [f"{{{field}}}" for field in sorted(fields - allowed)]
+    if unknown:
         raise ValueError(
-            f"user_prompt has unknown fields in braces: {', '.join(sorted(fields - allowed))}. The "
-            f"known fields are {', '.join(sorted(allowed))}. Write {{{{ and }}}} for braces that "
-            "do not enclose a field."
+            f"user_prompt has unknown fields: {', '.join(unknown)}. The known fields are "
+            f"{', '.join(sorted(allowed))}. Write {{{{ and }}}} for braces that do not enclose a "
+            "field."
         )
     if required - fields:
         raise ValueError(

@@ -39,7 +39,11 @@ def rows(generators: Sequence[Mapping[str, Any]], seed: int, test: bool) -> Iter
     while sources:
         names = list(sources)
         [name] = rng.choices(names, [weights[name] for name in names])
-        row = next(sources[name], None)
+        try:
+            row = next(sources[name], None)
+        except Exception as error:
+            error.add_note(f"The generator {name} failed.")
+            raise
         if row is None:
             del sources[name]
         else:

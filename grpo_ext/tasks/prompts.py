@@ -104,9 +104,9 @@ class Prompts(Task):
             column = next(iter(renamed + present), None) or answer_column(row)
         if column is None:
             raise ValueError(
-                "max_answer_tokens: no column with a usual name has a reference answer. Name its "
-                "column, as in `rename_columns: {solution: my_column}`, or remove "
-                "max_answer_tokens."
+                "max_answer_tokens: no column with a usual name, such as answer or solution, has a "
+                "reference answer. Name the column of the answers, as in "
+                "`rename_columns: {solution: my_column}`, or remove max_answer_tokens."
             )
         answer = value_at(row, column)
         if not isinstance(answer, str):
@@ -160,8 +160,8 @@ def value_at(row: Row, path: str) -> Any:
     for key in keys:
         if not isinstance(value, Mapping) or value.get(key) is None:
             raise ValueError(
-                f"{path}: in a row, {key!r} is missing or null: {str(value)[:200]}. Name an entry "
-                "that every row has, in prompt_column or rename_columns."
+                f"{path}: in a row, {key!r} is missing or null in {str(value)[:200]}. Name an "
+                "entry that every row has in prompt_column or rename_columns, or drop the row."
             )
         value = value[key]
     return value

@@ -89,8 +89,9 @@ class ReasoningGym(Task):
                 child.kill()
         if exit_code != 0:
             raise ValueError(
-                f"generators: a generator failed while it made problems (exit code {exit_code}). "
-                "See its error above, if it printed one. Change its options, or remove it."
+                f"generators: a generator failed while making problems (exit code {exit_code}). "
+                "The error above, if there is one, names the generator. Change its options, or "
+                "remove it."
             )
 
     def held_out_key(self, row: Row) -> str:
@@ -155,11 +156,14 @@ def read_generator(values: dict[str, Any], configs: Mapping[str, type]) -> Gener
             raise ValueError(f"generators: {name}: {unknown('option', option, known)}")
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
     if not is_number or not 0 < weight < math.inf:
-        raise ValueError(f"generators: {name}: weight is {weight!r}. Write a number above 0.")
+        raise ValueError(
+            f"generators: {name}: weight is {weight!r}. Write a finite number above 0."
+        )
     try:
         configs[name](**options).validate()
     except (AssertionError, TypeError, ValueError) as error:  # raised by the package's configs
+        reason = str(error) or type(error).__name__  # some checks have no message
         raise ValueError(
-            f"generators: {name} refuses its options: {error}. Change them."
+            f"generators: {name} refuses its options: {reason}. Change them."
         ) from error
     return Generator(name, weight, options)

@@ -1,7 +1,7 @@
 """Fill prompt templates with the columns of a row."""
 
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any
 
@@ -12,6 +12,14 @@ class PromptFormatter(string.Formatter):
     `letters` writes an option on each line, as in `A) red`, and `lines` an entry on each line. Both
     raise `ValueError` for a value that is not a list, and `letters` also for more than 26 options.
     """
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if isinstance(key, int):
+            raise ValueError(
+                "user_prompt has a field without the name of a column, such as {} or {0}. Write "
+                "the column in the braces, or {{ and }} for braces that do not enclose a field."
+            )
+        return super().get_value(key, args, kwargs)
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec == "letters":
@@ -52,10 +60,10 @@ def fill(template: str, row: Mapping[str, Any]) -> str:
     """
     try:
         return PromptFormatter().vformat(template, (), row)
-    except (IndexError, KeyError) as error:
+    except (IndexError, KeyError, AttributeError) as error:
         raise ValueError(
-            f"user_prompt names an entry in square brackets that a row lacks ({error}). Remove it "
-            "from user_prompt, or the row from the data."
+            "user_prompt names a part of a column, in square brackets or after a dot, that a row "
+            f"lacks ({error}). Remove it from user_prompt, or the row from the data."
         ) from None
 
 

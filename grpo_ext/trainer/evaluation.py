@@ -113,8 +113,8 @@ def evaluate_policy(
     rows = list(datasets)
     if not rows:
         raise ValueError(
-            f"There are no rows to evaluate on for the metrics {prefix}_*. Pass an eval_dataset "
-            "that has rows."
+            f"The eval_dataset of the metrics {prefix}_* has no rows. Pass an eval_dataset that "
+            "has rows."
         )
     samples = _decode_and_score(trainer, decoding, rows)
     trainer.parts.samples.hand_out_evaluation(samples, rows, prefix.removeprefix("eval_"))

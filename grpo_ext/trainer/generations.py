@@ -444,7 +444,8 @@ class Generations:
                 f"{len(shut_out)} of {len(episodes)} prompts leave no room for a completion in the "
                 f"engine's context of {self.ends.context} tokens (the longest has {longest}). "
                 "Their episodes are cut off before the first turn; completions/clipped_ratio "
-                "counts them. This warning is shown only once."
+                "counts them. Raise vllm_max_model_length, or shorten the prompts. This warning is "
+                "shown only once."
             )
 
     @property

@@ -358,10 +358,10 @@ class Judge:
             # a single prompt may be a bad row of the data
             if all(prompts_of_ranks) and len(set().union(*prompts_of_ranks)) > 1:
                 raise RewardFailure(
-                    f"Reward {name!r} failed on every completion of its latest batches that it did "
-                    "not decline. Fix it, try it with `grpo-ext check`, and resume. To continue "
-                    "despite its failures, write `reward_max_failure_rate: 1`. The last failure: "
-                    f"{errors[name]}"
+                    f"Reward {name!r} failed on every completion of its latest batches, apart from "
+                    "those for which it returned None. Fix the reward, try it with "
+                    "`grpo-ext check`, and resume. To continue despite its failures, write "
+                    f"`reward_max_failure_rate: 1`. The last failure: {errors[name]}"
                 )
         for name, count in failed.items():
             if count:

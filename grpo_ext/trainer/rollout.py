@@ -256,11 +256,12 @@ class Rollout:
         if filled.missing and not self._said_missing and self.trainer.accelerator.is_main_process:
             self._said_missing = True
             logger.warning(
-                f"Step {self.trainer.state.global_step + 1}: after {self.refill.max_rounds} "
-                f"further rounds, only {filled.used} of {num_groups} groups have signal. The step "
-                "trains on these, and its loss is normalized by them alone. Further missing "
-                "groups are counted in groups/missing without a warning. To find more groups with "
-                "signal, raise group_filter_max_rounds or num_generations."
+                f"Step {self.trainer.state.global_step + 1}: only {filled.used} of {num_groups} "
+                "groups have signal, even after the further rounds that group_filter_max_rounds "
+                f"allows ({self.refill.max_rounds}). The loss leaves out the other groups and is "
+                "not normalized by them. To find more groups with signal, raise "
+                "group_filter_max_rounds or num_generations. This warning is shown only once; "
+                "groups/missing counts the missing groups of each step."
             )
 
     # ---- logs

@@ -196,14 +196,14 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
         return None
     if environments and calls_tools(trainer):
         raise ValueError(
-            "environment does not work with the arguments tools and environment_factory. Remove "
-            "environment, or these arguments."
+            "environment and environments do not work with the arguments tools and "
+            "environment_factory. Remove these keys, or these arguments."
         )
     if by_trl or trainer.as_trl:
         raise ValueError(
-            "environment does not work with a multimodal processor or with "
-            "`loss_normalization: micro_batch`: in both cases TRL generates the completions, and "
-            "cannot play these episodes. Remove environment, or pass a tokenizer as "
+            "environment and environments do not work with a multimodal processor or with "
+            "`loss_normalization: micro_batch`, because TRL then generates the completions and "
+            "cannot play these episodes. Remove these keys, or pass a tokenizer as "
             "processing_class and write `loss_normalization: step`."
         )
     if not sampler.abilities.plays_episodes:

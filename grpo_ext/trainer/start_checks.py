@@ -81,10 +81,10 @@ def check_parameters(trainer: Trainer, optimizer: Optimizer) -> None:
         )
     if missing:
         logger.warning(
-            f"{len(missing)} of the policy's {len(trainable)} trainable tensors (such as "
-            f"{missing[0]}) are not in the optimizer and will not be updated. Create the optimizer "
-            "from all parameters of the model, after its adapter has been added, or set "
-            "requires_grad to False for tensors that should stay as they are."
+            f"The optimizer does not update {len(missing)} of the policy's {len(trainable)} "
+            f"trainable tensors, such as {missing[0]}. Create the optimizer from all parameters of "
+            "the model, after its adapter has been added, or set requires_grad to False for "
+            "tensors that should stay as they are."
         )
 
 

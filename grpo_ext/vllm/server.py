@@ -70,8 +70,8 @@ class Server:
             socket.create_connection((place.hostname, place.port or 80), PROBE_SECONDS),
         ):
             raise ValueError(
-                f"a server is already running at {self.url}: stop it, or set another "
-                "vllm_server_port."
+                f"a server is already running at {self.url}: stop it, or write another port in "
+                "vllm_server_port or, if it is set, vllm_server_base_url."
             )
         return self._launch()
 
@@ -227,11 +227,13 @@ def model_on_cpu(v: Values, local_only: bool) -> TextModel:
             local_files_only=local_only,
         )
     except OSError:
-        if not local_only:
+        if not local_only or Path(name).is_dir():
             raise
+        revision = v["model_revision"]
+        option = "" if revision in (None, "main") else f" --revision {revision}"
         raise OSError(
             f"the config of {name} is not on this machine, but the size of the server's cache "
-            f"depends on it: run `hf download {name} config.json`."
+            f"depends on it: run `hf download {name} config.json{option}`."
         ) from None
     except ValueError as error:
         raise ValueError(f"the config of {name} cannot be used: {error}") from None

@@ -252,7 +252,7 @@ def test_an_evaluation_in_a_run_with_vllm_ends_completions_as_its_engine_does(na
 
 
 def test_stop_strings_where_trl_generates_are_refused_before_training(tiny_folder, tmp_path):
-    with pytest.raises(ValueError, match="with which TRL itself generates"):
+    with pytest.raises(ValueError, match="with which TRL generates the completions itself"):
         make(
             tiny_folder,
             tmp_path,

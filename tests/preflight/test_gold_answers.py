@@ -100,7 +100,7 @@ def test_a_solution_within_the_prompt_is_a_problem(prompt, is_problem):
     findings = judged(rows, build("accuracy"))
     assert bool(findings.problems) == is_problem
     if is_problem:
-        assert "the prompt contains the answer: in row 1 and others" in str(findings.problems[0])
+        assert "the prompt contains the answer in" in str(findings.problems[0])
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_words_of_few_answers_are_a_problem_where_they_are_the_rows_own():
     for n in range(N):
         answer = "no" if n % 3 == 0 else "yes"
         rows.append({"prompt": f"Is {n} fair? Answer: {answer}.", "solution": answer})
-    assert "the prompt contains the answer: in row 1" in str(judged(rows, build("exact")).problems)
+    assert "rows, such as row 1: it states" in str(judged(rows, build("exact")).problems)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_completions_of_the_model_are_scored(path, capsys):
     assert "samples  8 completions, 4 of each prompt, at temperature 1:" in out
     assert out.count("tokens") >= 8 and out.count("words ") >= 8
     constant = (
-        "all sampled completions got the same score from reward 'constant': 0.25 for each of 8"
+        "all sampled completions got the same score from reward 'constant': 0.25 for each of the 8"
     )
     assert constant in out
     assert "same score from reward 'words'" not in out
@@ -197,12 +197,12 @@ def test_more_failures_than_training_allows_are_a_problem(path, capsys):
     assert main(words) == 1
     out = capsys.readouterr().out
     assert "reward 'mostly_nan' fails more often than training allows: on 3 of 4 sampled" in out
-    assert "training ends with a checkpoint above the share 0.5" in out
+    assert "If more than the share 0.5 (`reward_max_failure_rate`) fail, training saves" in out
 
     assert main([*words, "--reward_max_failure_rate", "0.8"]) == 0
     out = capsys.readouterr().out
     assert "reward 'mostly_nan' fails on 3 of 4 sampled completions, which get no score" in out
-    assert "if it fails on more than the share 0.8 (`reward_max_failure_rate`)" in out
+    assert "more than the share 0.8 of completions (`reward_max_failure_rate`)" in out
 
 
 def test_completions_are_sampled_as_the_recipe_says(path):

@@ -283,7 +283,7 @@ def told_of_lengths(findings) -> list[str]:
         (1, 12, {"turns": 1}, True, None),
         (1, 100, {}, True, None),
         (1, 60, {"turn_tokens": 50}, True, "after a first turn of 50 tokens (turn_tokens)"),
-        (90, 60, {}, True, "and are cut off, because max_completion_length 60"),
+        (90, 60, {}, True, "and the longest are cut off, because max_completion_length 60"),
     ],
     ids=["no turn", "one turn", "fits", "after a long turn", "cut off"],
 )

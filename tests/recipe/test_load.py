@@ -211,7 +211,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ),
         (
             "preset: grpo_paper\nkl_estimator: k1\n",
-            "write use_bias_correction_kl: true, or kl_estimator: k2 or k3",
+            "Write `use_bias_correction_kl: true`, or `kl_estimator: k2` or `k3`",
         ),
         (
             "std_estimator: population\nmulti_objective_aggregation: normalize_then_sum\n",
@@ -328,7 +328,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("use_vllm: true\ngeneration_kwargs: {stop_token_ids: 5}\n", "a list of token ids; got 5"),
         (
             "loss_normalization: micro_batch\ngeneration_kwargs: {stop_strings: x}\n",
-            "with which TRL itself generates",
+            "with which TRL generates the completions itself",
         ),
         (
             "use_transformers_continuous_batching: true\nbf16: false\nrepetition_penalty: 1.1\n"

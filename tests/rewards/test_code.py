@@ -694,7 +694,7 @@ def test_cheats_on_other_asserts_are_named_and_can_be_refused():
     rows = [{"prompt": "Write the function f.", "tests": tests} for tests in all_tests]
     check_code([Guard(build("code"))], rows, LIMIT * 4, findings)
     notes = "\n".join(note.message for note in findings.notes)
-    assert "4 asserts in the first 4 rows" in notes and "The first: assert f(1)" in notes
+    assert "4 of the asserts in the first 4 rows" in notes and "The first: assert f(1)" in notes
     assert "the tests of 1 of the first 4 rows cannot be used" in notes
     assert "cgroup" in notes
     assert not findings.problems

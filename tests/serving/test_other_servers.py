@@ -97,7 +97,7 @@ def test_a_generation_is_bounded_in_time():
 def test_what_is_not_vllm_is_told_at_the_start(answer):
     with (
         serving(answer) as base,
-        pytest.raises(ConnectionError, match="no vLLM server answered at") as told,
+        pytest.raises(ConnectionError, match="no vLLM server was ready at") as told,
     ):
         engine_client(base)
     assert str(told.value).isprintable() and len(str(told.value)) < 300

@@ -62,18 +62,20 @@ def test_what_cannot_be_used_is_told():
         Prompts().example({"question": "hi"})
     with pytest.raises(ValueError, match="reads the column 'answer', which the data lacks"):
         Prompts(rename_columns={"solution": "answer"}).example({"prompt": "hi"})
-    with pytest.raises(ValueError, match="makes no rows of its own"):
+    with pytest.raises(ValueError, match="The task 'prompts' needs a data set"):
         Prompts().dataset()
     with pytest.raises(ValueError, match="needs a list, but its value is 'red'"):
         Prompts(user_prompt="{a:letters}").example({"a": "red"})
     with pytest.raises(ValueError, match="a list of 27 options with `:letters`, but there are"):
         Prompts(user_prompt="{a:letters}").example({"a": [str(n) for n in range(27)]})
+    with pytest.raises(ValueError, match="user_prompt has a field without the name of a column"):
+        Prompts(user_prompt="{a} {}").prompt({"a": "red"})
 
 
-@pytest.mark.parametrize("template", ["{choices[4]}", "{about[level]}"])
+@pytest.mark.parametrize("template", ["{choices[4]}", "{about[level]}", "{about.level}"])
 def test_an_entry_that_a_row_lacks_is_told(template):
     row = {"choices": ["a", "b"], "about": {"kind": "x"}}
-    with pytest.raises(ValueError, match="user_prompt names an entry in square brackets"):
+    with pytest.raises(ValueError, match="user_prompt names a part of a column"):
         Prompts(user_prompt=template).prompt(row)
 
 

@@ -131,7 +131,7 @@ def test_reference_answers_of_own_data(tiny_folder, tokenizer, tmp_path):
 @pytest.mark.parametrize(
     ("row", "values", "message"),
     [
-        ({"question": "1?"}, {}, "no column with a usual name has a reference answer"),
+        ({"question": "1?"}, {}, "such as answer or solution, has a reference answer"),
         ({"question": "1?", "answer": 5}, {}, "reference answer in 'answer' is not text: 5"),
         ({"nums": [1, 2, 3], "target": 6}, {"task": "countdown"}, "the task 'countdown' have no"),
     ],

@@ -132,7 +132,7 @@ def test_a_reward_that_fails_on_all_rows_of_a_step_stops_the_run_at_once(tiny_fo
     with pytest.raises(
         RewardFailure,
         match=(
-            r"(?s)'faulty' failed on every completion of its latest batches .* no "
+            r"(?s)'faulty' failed on every completion of its latest batches, .* no "
             r"idea \(.*\.py:\d+"
         ),
     ):
