@@ -165,7 +165,7 @@ def test_a_full_disk_loses_no_line_and_does_not_end_the_run(tmp_path):
         timeout=LIMIT,
     )
     assert out.returncode == 0, out.stderr
-    assert out.stdout.strip() == "1" and "make room" in out.stderr
+    assert out.stdout.strip() == "1" and "free some space" in out.stderr
     assert [row["step"] for row in read(path)] == [1, 2, 3, 4]
 
 

@@ -165,7 +165,7 @@ def test_one_data_set_by_name(tiny_folder, tmp_path):
 
 def test_no_rows_are_refused(tiny_folder, tmp_path):
     trainer = make(tiny_folder, tmp_path, eval_temperature=0.0)
-    with pytest.raises(ValueError, match="no rows to evaluate on"):
+    with pytest.raises(ValueError, match="The eval_dataset of the metrics eval_\\* has no rows"):
         trainer.evaluate(trainer.eval_dataset["seen"].select([]))
 
 
