@@ -63,7 +63,7 @@ def told(monkeypatch):
         (
             {},
             {"prefix_allowed_tokens_fn": lambda row, ids: [20, 21]},
-            "arguments of `generate`: prefix_allowed_tokens_fn",
+            "arguments of `generate` are not supported (prefix_allowed_tokens_fn)",
         ),
     ],
     ids=["beams", "static", "no_cache", "outputs", "penalty", "processor", "criterion", "prefix"],

@@ -54,7 +54,7 @@ def test_a_share_over_the_limit_is_a_note_and_all_are_a_problem(tokenizer, tiny_
         len(tokenizer.apply_chat_template(p, add_generation_prompt=True)["input_ids"]) for p in CHAT
     ]
     some = seen(tokenizer, CHAT, tiny_folder, max_completion_length=CONTEXT - lengths[0])
-    assert some[0]["over"] == 0.5 and "50%" in some[1].notes[0].message
+    assert some[0]["over"] == 0.5 and "1 of the first 2 prompts" in some[1].notes[0].message
     every = seen(tokenizer, CHAT, tiny_folder, max_completion_length=CONTEXT - lengths[0] + 1)
     assert f"at most {CONTEXT - lengths[1]}" in every[1].problems[0].message
     alone = seen(tokenizer, ["x " * CONTEXT] * 2, tiny_folder)
