@@ -165,8 +165,9 @@ class Bench:
                 self._run_recipe(1, GENERATIONS if groups == 1 else 1, reserve)
             except BudgetSpent:
                 raise ValueError(
-                    f"A step with one group takes more than {self.budget.seconds / 60:g} minutes, "
-                    "so nothing was measured. Raise --minutes, or lower max_completion_length."
+                    f"The time limit of {self.budget.seconds / 60:g} min was reached during a step "
+                    "with one group, so nothing was measured. Run `grpo-ext bench` with more "
+                    "--minutes, or lower max_completion_length."
                 ) from None
             affordable = min(groups, self._affordable_groups(self.budget.left - reserve))
             if affordable > 1:

@@ -365,7 +365,10 @@ def fastest_settings(config: str) -> Settings:
         for _ in search.run():
             pass
     if not search.best:
-        raise ValueError(f"no setting could be measured in {MINUTES} minutes.")
+        raise ValueError(
+            f"no setting could be measured in {MINUTES:g} minutes. Run "
+            f"`grpo-ext bench --config {config} --minutes {5 * MINUTES:g}`."
+        )
     return search.lines()
 
 

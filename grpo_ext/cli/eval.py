@@ -114,7 +114,7 @@ def check_options(args: argparse.Namespace) -> None:
             "or --suite NAMES for tasks of the lm-evaluation-harness."
         )
     if args.suite is not None and args.config is None and not args.model:
-        raise ValueError("--suite needs the models: write --model MODEL, or --config RECIPE.")
+        raise ValueError("--suite needs a model: write --model MODEL, or --config RECIPE.")
     if args.suite is not None and not task_names(args.suite):
         raise ValueError("--suite names no task: write names of tasks, separated by commas.")
     if args.output:

@@ -248,6 +248,6 @@ def check_model_name(name: str) -> None:
         find_repo(name, "model")
     except OSError as error:
         raise ValueError(
-            f"MODEL: {error} Without a network, write {SMOLLM2} in its place, which is a small "
-            "pretrained model from a wheel."
+            f"MODEL: {error} If the hub cannot be reached, write {SMOLLM2}, a small pretrained "
+            "model that pip installs."
         ) from None

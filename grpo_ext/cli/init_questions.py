@@ -196,19 +196,25 @@ def columns_of_reward(reward: str, proposal: Proposal, rows: list[Row]) -> dict[
     """
     from grpo_ext.preflight.first_recipe import REWARD_PROMPTS
     from grpo_ext.preflight.proposal import columns_for, columns_for_function
+    from grpo_ext.preflight.proposed_reward import UNWRITTEN
+    from grpo_ext.rewards.registry import lookup
 
     if ":" in reward:
         return columns_for_function(reward, proposal, rows)
     named = [name for name in REWARD_PROMPTS if name != "judge"]  # --judge names that one
     if reward not in named:
+        hint = did_you_mean(reward, named)
+        if reward == "judge":
+            hint = f" For a judge, pass --reward {UNWRITTEN} --judge URL."
         raise ValueError(
-            f"The reward {reward!r} is not one that init writes.{did_you_mean(reward, named)} Name "
-            f"one of {', '.join(named)}, or a function of your own as my_rewards.py:function."
+            f"The reward {reward!r} is not one that init can write by name.{hint} Name one of "
+            f"{', '.join(named)}, or a function of your own as my_rewards.py:function."
         )
     columns = columns_for(reward, proposal, rows)
     if columns is None:
         raise ValueError(
-            f"The reward {reward!r} reads a column that the rows do not have under its usual name. "
-            "If another column has the right answers, name it with --answer."
+            f"The rows lack a column that the reward {reward!r} reads "
+            f"({', '.join(lookup(reward).columns)}). If another column has the right answers, "
+            "name it with --answer."
         )
     return columns

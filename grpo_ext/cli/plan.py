@@ -79,8 +79,8 @@ def gigabytes(gpu: str) -> float:
     if not 0 < number <= MOST_GIGABYTES:
         names = ", ".join(GPU_GIGABYTES)
         raise argparse.ArgumentTypeError(
-            f"{printable(gpu)} is not the name of a known GPU. Write {names}, or the GB of its "
-            "memory, such as 24."
+            f"{printable(gpu)} is neither the name of a known GPU nor a number of GB up to "
+            f"{MOST_GIGABYTES:,}. Write {names}, or the GB of its memory, such as 24."
         )
     return number
 

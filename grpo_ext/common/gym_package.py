@@ -66,5 +66,6 @@ def make_dataset(name: str, options: dict[str, Any], seed: int, size: int) -> An
     if name not in configs:
         raise ValueError(unknown("generator", name, configs))
     for option in options.keys() & RESERVED:
-        raise ValueError(f"{name}: the option {option!r} cannot be set. Remove it.")
+        reason = "reads a local file" if option == "data_file" else "is set by the task itself"
+        raise ValueError(f"{name}: remove the option {option!r}, which {reason}.")
     return import_gym().create_dataset(name, seed=seed, size=size, **options)

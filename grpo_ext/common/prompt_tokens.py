@@ -43,6 +43,6 @@ def encode_prompts(
     except TooLate:
         raise ValueError(
             f"the chat template of {tokenizer.name_or_path} took more than {seconds:.0f} seconds "
-            f"for {len(prompts)} prompts: look for an endless loop in its chat_template.jinja."
+            f"for {len(prompts)} prompts. Check the template for an endless loop."
         ) from None
     return encoded["input_ids"]

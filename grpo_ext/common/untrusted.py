@@ -36,8 +36,12 @@ def first_line(text: object) -> str:
     return str(text).partition("\n")[0]
 
 
-def check_server_url(url: str) -> str:
+def check_server_url(url: str, *, path: str = "/v1") -> str:
     """Check the URL of a server, and return it unchanged.
+
+    Args:
+        url: the URL.
+        path: the usual path of such URLs, for the message.
 
     Raises:
         ValueError: if the scheme is not http or https, the host is missing, the port or a character
@@ -51,7 +55,9 @@ def check_server_url(url: str) -> str:
     except ValueError:
         readable = False
     if not readable or not re.fullmatch(r"[!-~]+", url):
-        raise ValueError("it must be a URL such as http://127.0.0.1:8000/v1 or https://HOST/v1")
+        raise ValueError(
+            f"it must be a URL such as http://127.0.0.1:8000{path} or https://HOST{path}"
+        )
     if "@" in url or place.query or place.fragment:
         raise ValueError(
             "the URL must not contain a user name, a password, a query or a fragment, because "

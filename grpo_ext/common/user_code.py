@@ -36,7 +36,7 @@ def deadline(seconds: float | None) -> Iterator[None]:
         return
 
     def raise_too_late(*_: object) -> None:
-        raise TooLate(f"it took more than {seconds:.2g} s")
+        raise TooLate(f"it took more than {seconds:g} s")
 
     previous_handler = signal.signal(signal.SIGALRM, raise_too_late)
     signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_INTERVAL)

@@ -86,7 +86,8 @@ def compose_yaml(content: bytes | str) -> yaml.Node | None:
         raise YamlFault(
             ", ".join(parts),
             mark.line + 1 if mark is not None else 1,
-            "write lines of `key: value`, and quote text that has brackets, `: ` or ` #`",
+            "write lines of `key: value`, indented with spaces, and quote text that has brackets, "
+            "`: ` or ` #`",
         ) from None
 
 
@@ -125,7 +126,7 @@ def _check_bounds(text: str) -> None:
                 raise YamlFault(
                     "it has aliases (`*name`)",
                     line,
-                    "replace each alias with the value it stands for",
+                    "replace each alias with its value, or quote text that begins with `*`",
                 )
             level += isinstance(event, yaml.CollectionStartEvent)
             level -= isinstance(event, yaml.CollectionEndEvent)

@@ -131,8 +131,8 @@ def check_model(model: PreTrainedModel) -> None:
     is_alone = not distributed.is_initialized() or distributed.get_world_size() == 1
     if is_sharded(model) and not is_alone:
         raise NotSupported(
-            "the model is sharded, so all ranks must take the same number of steps; ZeRO-2 and DDP "
-            "keep it whole"
+            "the model is sharded (ZeRO-3 or FSDP), so all ranks must decode the same number of "
+            "steps; ZeRO-2 and DDP do not shard the model"
         )
 
 
@@ -209,7 +209,7 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
         )
     positions = inputs.get("position_ids")
     if positions is not None and positions.dim() != 2:
-        raise NotSupported("positions have several dimensions")
+        raise NotSupported(f"position_ids has {positions.dim()} dimensions instead of 2")
 
 
 def check_decoding(

@@ -258,5 +258,6 @@ def check_exit(module: str, code: int) -> None:
     """Raise `SystemExit` if the exit code of a training command is not 0."""
     if code:
         raise SystemExit(
-            f"grpo-ext demo: {module} failed with exit code {code}; see its message above."
+            f"grpo-ext demo: {module} failed with exit code {code}; see its error above, if it "
+            "printed one."
         )

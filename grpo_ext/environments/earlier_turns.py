@@ -153,7 +153,7 @@ def end_of_turn(
             )
     if end is None or end not in tokenizer.added_tokens_decoder:
         raise ValueError(
-            "The chat template does not end a turn with a token of its own, so the model cannot be "
+            "The chat template does not end a turn with a special token, so the model cannot be "
             "trained on several turns. Use a model whose chat template does."
         )
     raise ValueError(

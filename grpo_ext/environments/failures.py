@@ -212,6 +212,6 @@ def refuse_many(reports: Iterable[FailureReport]) -> None:
             raise EnvironmentFailure(
                 f"{subject}: {method} failed on every call of this step or evaluation. Fix it, "
                 "test it with `grpo-ext check`, and resume the run. To continue despite failures, "
-                "write `max_failure_rate: 1` in `environment`. The last failure: "
+                "set `max_failure_rate: 1` for this environment. The last failure: "
                 f"{failing[0].last_error}"
             )

@@ -56,11 +56,16 @@ class GymnasiumEnvironment(SteppedEnvironment):
         self._word = re.compile(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)")
         if not isinstance(space, spaces.Discrete | spaces.Text):
             raise ValueError(
-                "a text cannot state the actions of this environment, which are of the kind "
-                f"{type(space).__name__}: only Discrete and Text are supported."
+                f"{environment_id} has the action space {type(space).__name__}, but only Discrete "
+                "and Text are supported, because the model states its actions as text."
             )
         is_numbered = isinstance(space, spaces.Discrete)
         count = int(space.n) if is_numbered else 0
+        if self._words and not is_numbered:
+            raise ValueError(
+                f"`actions` must not be set for {environment_id}, whose action space is Text. "
+                "Remove the key."
+            )
         if self._words and len(self._words) != count:
             raise ValueError(
                 "the words in `actions` do not match the environment's numbered actions: there "
@@ -68,8 +73,8 @@ class GymnasiumEnvironment(SteppedEnvironment):
             )
         if len({*self._words}) != len(self._words):
             raise ValueError(
-                "two words in `actions` are equal, apart from upper and lower case. Write another "
-                "word for each action."
+                "two words in `actions` are equal when case is ignored. Write a different word for "
+                "each action."
             )
         self._first = int(space.start) if is_numbered else 0
         self._is_numbered = is_numbered

@@ -49,11 +49,14 @@ class OpenEnvEnvironment(SteppedEnvironment):
         cls = load_class("environment", place, {})
         for method in ("reset", "step"):
             if not callable(getattr(cls, method, None)):
-                raise ValueError(f"{place} has no method {method!r}, so it cannot be played.")
+                raise ValueError(
+                    f"{place} has no method {method!r}, so it cannot be played. Name a class with "
+                    "`reset` and `step`."
+                )
         if any(base.__name__ == "MCPEnvironment" for base in cls.__mro__):
             raise ValueError(
                 "an MCPEnvironment of OpenEnv cannot be played, because it calls its tools through "
-                "a server with an event loop of its own. Name a class whose `step` gets an action."
+                "a server with its own event loop. Name a class whose `step` gets an action."
             )
         super().__init__(cls(**(args or {})), invalid_action_reward)
         self._action_class = annotated_action(cls)
@@ -62,8 +65,8 @@ class OpenEnvEnvironment(SteppedEnvironment):
             is_class = isinstance(self._action_class, type)
             if not is_class or not issubclass(self._action_class, BaseModel):
                 raise ValueError(
-                    f"the class of actions {action} is not a pydantic model, as OpenEnv's actions "
-                    "are. Name a pydantic model in `action`."
+                    f"the action class {action} is not a pydantic model. In `action`, name one, "
+                    "such as a subclass of OpenEnv's Action."
                 )
 
     def action(self, text: str) -> object:

@@ -94,9 +94,9 @@ def check_environment_names(names: Iterable[object], environments: Collection[st
         if name is None or (isinstance(name, str) and name in environments):
             continue
         raise ValueError(
-            "environments: the column `environment` of a row does not name an environment: "
+            "environments: the column `environment` of a row has an "
             f"{unknown('environment', str(name)[:100], environments)} For a row without an "
-            "environment, write null there."
+            "environment, write null."
         )
 
 

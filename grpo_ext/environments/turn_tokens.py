@@ -262,9 +262,9 @@ class TurnTokens:
         middle = text[len(before) : end]
         if text != before + middle + after or middle.strip() != opening.strip():
             raise ValueError(
-                "The text that `reset` returned contains a special token, which this chat template "
-                "does not keep as plain text, because it changes the end of the last message. "
-                "Return a text without the token."
+                "The text that `reset` returned contains a special token. The token cannot be kept "
+                "as plain text, because this chat template changes the end of the last message. "
+                "Return a text without special tokens."
             )
         return before, middle, after
 

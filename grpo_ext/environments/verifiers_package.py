@@ -70,10 +70,10 @@ class VerifiersEnvironment(Environment):
         """
         data = self._env.build_dataset() if split == "train" else self._env.build_eval_dataset()
         if data is None:
-            raise ValueError(
-                f"the environment has no data for {split}. For held-out rows, set "
-                "`held_out_share: 0.1`, which takes them from the training data."
-            )
+            remedy = "Use an environment with training data."
+            if split != "train":
+                remedy = "To take held-out rows from the training data, set `held_out_share: 0.1`."
+            raise ValueError(f"the environment has no data for {split}. {remedy}")
         for row in data:
             try:
                 text = json.dumps(row, ensure_ascii=False)
@@ -239,8 +239,8 @@ def check(package: str, env: Any, verifiers: Any) -> None:
     for name in DRIVING:
         if getattr(type(env), name) is not getattr(base, name):
             raise ValueError(
-                f"{package} has a method {name!r} of its own, which drives the model. Our samplers "
-                "write the turns, so it cannot be used."
+                f"{package} overrides {name!r}, the method with which verifiers drives the model. "
+                "The environment cannot be used, because our samplers write the turns."
             )
     if isinstance(env, verifiers.StatefulToolEnv):
         raise ValueError(
@@ -250,13 +250,13 @@ def check(package: str, env: Any, verifiers: Any) -> None:
     for rubric in all_rubrics(env.rubric):
         if isinstance(rubric, verifiers.JudgeRubric):
             raise ValueError(
-                f"{package} has a JudgeRubric, which asks a model through a client of its own. Use "
-                "the reward `judge`, which asks one with limits."
+                f"{package} has a JudgeRubric, which asks a model through its own client. Use an "
+                "environment without one, and let a model grade with the reward `judge`."
             )
     if env.rubric.has_group_rewards:
         raise ValueError(
-            f"{package} has a reward function of whole groups, but an episode is scored alone: "
-            "only functions of one completion are supported."
+            f"{package} has a reward function of whole groups, but episodes are scored one by one. "
+            "Only functions of one completion are supported."
         )
 
 
@@ -273,7 +273,9 @@ def no_client() -> Any:
     client = import_module("verifiers.clients").Client
 
     def refuse(*_: object, **__: object) -> Coroutine[Any, Any, Any]:
-        raise RuntimeError("the environment asks a model, and there is no client for it")
+        raise RuntimeError(
+            "the environment asks a model, but clients of verifiers are not supported"
+        )
 
     methods = dict.fromkeys(client.__abstractmethods__, refuse)
     return type("NoClient", (client,), methods)(None)

@@ -104,8 +104,9 @@ def load_tasks(suite: Suite) -> TaskDict:
     try:
         loaded = manager.load(suite.names)
     except Exception as error:  # from the harness, a task's own code, `datasets` or the hub
+        noun = "task" if len(suite.names) == 1 else "tasks"
         raise ValueError(
-            f"the tasks {', '.join(suite.names)} cannot be loaded ({type(error).__name__}: "
+            f"the {noun} {', '.join(suite.names)} cannot be loaded ({type(error).__name__}: "
             f"{first_line(error)}). Most tasks fetch their rows from the hub when they are first "
             "used. Without a network, copy the hub's cache from another machine, or use tasks with "
             "local files, which --suite_tasks FOLDER adds."

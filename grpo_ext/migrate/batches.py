@@ -53,8 +53,8 @@ def write_sizes(draft: Draft, sizes: Sizes, processes: int) -> Batch:
     """
     if sizes.step % processes:
         raise ValueError(
-            f"an optimizer step of {sizes.step} completions cannot be shared by {processes} "
-            f"processes. Choose a --num_processes that divides {sizes.step}."
+            f"an optimizer step of {sizes.step} completions cannot be shared equally by "
+            f"{processes} processes. Choose a --num_processes that divides {sizes.step}."
         )
     share = sizes.step // processes
     micro_batch = min(sizes.micro_batch, share)

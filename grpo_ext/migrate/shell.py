@@ -59,7 +59,7 @@ def read_commands(text: str) -> list[Command]:
         script.finish()
     except TooLong:
         raise ScriptFault(
-            "its variables expand to more text than is read. Write their values into the command."
+            "its variables expand to too many characters. Write their values into the command."
         ) from None
     return script.commands
 

@@ -303,7 +303,8 @@ def sampled_table(trainer: GRPOExtTrainer, num_completions: int) -> Scored:
     if trainer.parts.generations.by_trl or trainer.as_trl:
         raise ValueError(
             "TRL itself generates in this run, so the sampler's log-probs are not recorded. "
-            "`numerics` needs a recipe without images and with `loss_normalization: step`."
+            "`numerics` needs a model without a multimodal processor, and "
+            "`loss_normalization: step`."
         )
     group = trainer.num_generations
     count = -(-num_completions // group) * group
@@ -321,8 +322,8 @@ def sampled_table(trainer: GRPOExtTrainer, num_completions: int) -> Scored:
     if sampled is None or not (table.loss_mask.bool() & ~sampled.isnan()).any():
         raise ValueError(
             f"The sampler ({trainer.sampler.name}) returned no log-probs, so there is nothing to "
-            "compare. With `logprob_policy: trl` transformers does not record them: write "
-            "`logprob_policy: sampling`."
+            "compare. With transformers, write `logprob_policy: sampling` and "
+            "`use_transformers_continuous_batching: false`."
         )
     return table
 

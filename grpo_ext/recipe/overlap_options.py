@@ -173,7 +173,9 @@ def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Probl
             continue
         if environments_of(v):
             yield Problem(
-                f"`{key}: {v[key]}` does not support environment yet. Remove one of them.", key
+                f"`{key}: {v[key]}` does not support environments yet. Remove {key} or the "
+                "environments.",
+                key,
             )
         if not separate(v):
             yield Problem(
@@ -184,7 +186,8 @@ def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Probl
         if hides_kept and has_top_k(v):
             yield Problem(
                 f"`{key}: {v[key]}` needs the tokens that top_k, top_p and min_p keep, which vLLM "
-                "returns only on a GPU. Remove these keys, also from generation_kwargs.",
+                "returns only on a GPU. Remove top_k, top_p and min_p, also from "
+                "generation_kwargs.",
                 key,
             )
         elif hides_kept:
@@ -220,9 +223,11 @@ def rounds_that_do_not_fit(v: Values, num_processes: int) -> Iterator[Problem]:
             "partial_rollouts",
         )
     elif v.max_completion_length % v.partial_rollouts:
+        fitting = -(-v.max_completion_length // v.partial_rollouts) * v.partial_rollouts
         yield Problem(
             f"partial_rollouts must divide max_completion_length; {v.partial_rollouts} does not "
-            f"divide {v.max_completion_length}.",
+            f"divide {v.max_completion_length}. Write, for example, "
+            f"`max_completion_length: {fitting}`.",
             "partial_rollouts",
         )
     batch = batch_of(v, num_processes)

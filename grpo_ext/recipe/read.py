@@ -67,7 +67,8 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
             raise FileNotFoundError(
                 f"{path} is a folder. Write the path of a recipe file in it."
             ) from None
-        raise RecipeError([Problem(f"not a recipe: {error.strerror}.", place=str(path))]) from None
+        message = f"cannot be read as a recipe: {error.strerror}."
+        raise RecipeError([Problem(message, place=str(path))]) from None
     except YamlFault as fault:
         message = f"not a recipe: {fault.advice}"
         raise RecipeError([Problem(message, place=f"{path}:{fault.line}")]) from None

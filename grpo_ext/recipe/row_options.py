@@ -106,7 +106,7 @@ def option_problems(options: Mapping[str, Any], v: Values, completed: bool) -> I
     """
     if options.get("max_prompt_tokens") and completed:
         yield Problem(
-            "max_prompt_tokens cannot be combined with environment, which completes the prompts "
+            "max_prompt_tokens cannot be combined with environments, which complete the prompts "
             "only when an episode begins. Remove max_prompt_tokens.",
             "max_prompt_tokens",
         )

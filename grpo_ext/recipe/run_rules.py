@@ -59,8 +59,9 @@ def two_quantizations(v: Values) -> bool:
 
 @refuses(
     "auto_find_batch_size",
-    "auto_find_batch_size halves the batch when memory runs out, which would break groups. "
-    "Remove it and lower per_device_train_batch_size.",
+    "auto_find_batch_size reduces the batch size when memory runs out, so that batches may no "
+    "longer consist of whole groups. Remove auto_find_batch_size, and lower "
+    "per_device_train_batch_size.",
 )
 def batch_size_that_is_halved(v: Values) -> bool:
     return v.auto_find_batch_size
@@ -79,8 +80,8 @@ def optimizer_arguments_without_values(v: Values) -> bool:
 
 @refuses(
     "muon",
-    "`muon: true` trains whole weight matrices, embeddings and norms, and an adapter has only "
-    "matrices. Remove muon, or write `use_peft: false`.",
+    "`muon: true` does not support an adapter, which has no embeddings or norms for AdamW to "
+    "train. Remove muon, or write `use_peft: false`.",
 )
 def muon_with_an_adapter(v: Values) -> object:
     return v.muon and v.use_peft
@@ -88,8 +89,9 @@ def muon_with_an_adapter(v: Values) -> object:
 
 @refuses(
     "muon",
-    "`muon: true` needs whole weight matrices, and {accelerate_config} shards them. Remove muon, "
-    "or write another accelerate_config.",
+    "`muon: true` needs whole weight matrices, but with {accelerate_config} (ZeRO or FSDP) the "
+    "optimizer gets only parts of them. Remove muon, or write an accelerate_config without "
+    "sharding.",
 )
 def muon_with_sharding(v: Values) -> object:
     return v.muon and sharding(v)
@@ -167,7 +169,7 @@ def transformers_without_a_length(v: Values) -> bool:
 @refuses(
     "max_completion_length",
     "`max_completion_length: null` ends completions in evaluations after 20 tokens, because "
-    "eval_temperature decodes with transformers, not with vLLM. Write a number.",
+    "evaluations with eval_temperature use transformers, not vLLM. Write a number.",
 )
 def evaluation_without_a_length(v: Values) -> bool:
     evaluates = v.eval_temperature is not None and str(v.eval_strategy) != "no"
@@ -189,8 +191,8 @@ def options_that_trl_loses(v: Values, _: int) -> Iterator[Problem]:
             continue
         for option in sorted(options.keys() & {"every_n_layers", "offload"}):
             yield Problem(
-                f"{key}: TRL turns checkpointing on again after each generation, without "
-                f"{option}. Remove {option}.",
+                f"{key}: {option} does not work with TRL, which turns checkpointing off and on "
+                f"again for each generation. Remove {option}.",
                 key,
             )
 

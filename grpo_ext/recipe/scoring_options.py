@@ -85,8 +85,8 @@ def another_attention_in_float32(v: Values) -> object:
 
 @refuses(
     "use_transformers_continuous_batching",
-    "continuous batching has an attention of its own, which `attention_in_fp32: true` does not "
-    "change. Remove attention_in_fp32, or use_transformers_continuous_batching.",
+    "`attention_in_fp32: true` does not change the paged attention of continuous batching. Remove "
+    "attention_in_fp32 or use_transformers_continuous_batching.",
 )
 def paged_attention_in_float32(v: Values) -> object:
     return v.attention_in_fp32 and v.use_transformers_continuous_batching

@@ -59,8 +59,11 @@ def convert(key: str, value: Any, hint: object) -> Any:
     if isinstance(value, Enum):
         value = value.value
     for number in _numbers(value):
-        if not math.isfinite(number):
+        if math.isfinite(number):
+            continue
+        if number is value:
             raise ValueError(f"{key} must be a finite number; got {number}.")
+        raise ValueError(f"{key} must contain only finite numbers; got {number}.")
     allowed = choices(hint)
     if value is False:  # YAML reads a bare `no` or `off` as false
         value = next((word for word in ("no", "off") if word in allowed), False)

@@ -114,7 +114,7 @@ def server_address_with_a_password(v: Values, _: int) -> Iterator[Problem]:
     """Refuse an invalid server URL, and credentials in the URL or the host."""
     if v.vllm_server_base_url:
         try:
-            check_server_url(v.vllm_server_base_url)
+            check_server_url(v.vllm_server_base_url, path="")
         except ValueError as error:
             yield Problem(f"vllm_server_base_url: {error}.", "vllm_server_base_url")
     if "@" in v.vllm_server_host:
@@ -148,8 +148,9 @@ def adapter_that_vllm_cannot_take(v: Values, _: int) -> Iterator[Problem]:
     for name in v.lora_target_modules or ():
         if "lm_head" in name or "embed" in name:
             yield Problem(
-                "lora_target_modules: an adapter for vLLM cannot change embeddings or the output "
-                f"head. Remove {name}, or write `vllm_sync_adapter: merged`.",
+                "lora_target_modules: `vllm_sync_adapter: adapter` does not support adapters on "
+                f"embeddings or the output head. Remove {name}, or write "
+                "`vllm_sync_adapter: merged`.",
                 "lora_target_modules",
             )
     if sharding(v) >= 3:

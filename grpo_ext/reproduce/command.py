@@ -107,8 +107,8 @@ def reproduce(
     lock = hold(folder)
     if lock is None:
         raise ValueError(
-            f"--folder: another process is using {folder}: wait until it ends, or write another "
-            "folder."
+            f"--folder: another process is using {folder}. Wait until that process ends, or write "
+            "another folder."
         )
     with lock:
         failed = execute(jobs, processes, by_launcher=config is not None)

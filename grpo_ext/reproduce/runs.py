@@ -73,7 +73,7 @@ class Job:
         if self.folder.exists() and any(self.folder.iterdir()):
             if not self.state:
                 raise ValueError(
-                    f"{self.folder} has files that this command did not write: remove them, or "
+                    f"{self.folder} has files that this command did not write. Remove them, or "
                     "write another --folder."
                 )
             if self.state.get("fingerprint") != self.fingerprint:

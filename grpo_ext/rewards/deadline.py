@@ -42,7 +42,7 @@ async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) ->
         if future.done() and not future.cancelled():  # the coroutine itself raised TimeoutError
             raise
         await asyncio.to_thread(_leave_if_blocked, loop)
-        raise TooLate(f"it took more than {seconds:.2g} s") from None
+        raise TooLate(f"it took more than {seconds:g} s") from None
 
 
 async def _without_exits(coroutine: Coroutine[Any, Any, Any]) -> Any:

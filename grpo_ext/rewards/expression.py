@@ -41,7 +41,7 @@ def evaluate(text: str) -> tuple[list[int | Fraction], Fraction | None]:
     for token in _TOKEN.findall(text):
         needs_operand = token in "+-*/)"
         if needs_operand and not after_operand:
-            raise ExpressionError(f"{token!r} has nothing on its left")
+            raise ExpressionError(f"{token!r} has no value on its left")
         if after_operand and not needs_operand:
             if token != "(":
                 literal(token)  # raises, if it is not a number

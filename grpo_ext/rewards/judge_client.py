@@ -128,7 +128,7 @@ def model_at(url: str) -> str:
     answer = Line(10.0, most=MAX_REPLY).get(f"{url.rstrip('/')}/models")
     if answer.status_code in (401, 403):
         raise ValueError(
-            f"{url} asks for a key, which is not sent here. Write the reward `judge` into the "
+            f"{url} requires an API key, which is not sent here. Write the reward `judge` into the "
             "recipe yourself, with url, model and api_key_env."
         )
     try:

@@ -205,8 +205,8 @@ def grade_in(reply: Reply, mark: str, scale: int, *, show: bool) -> float:
     """
     if reply.finish_reason != "stop":
         raise ValueError(
-            "the judge's reply is unfinished, since its finish_reason is not stop, so it has no "
-            "grade; if the judge writes long replies, raise the option max_tokens"
+            "the judge's reply is not graded, because it is incomplete (its finish_reason is not "
+            "stop). If long replies are cut off, raise the option max_tokens"
         )
     text = (reply.text or "")[-MAX_TEXT:].rstrip()
     last_line = text.rpartition("\n")[2]

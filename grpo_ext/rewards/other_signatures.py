@@ -85,8 +85,9 @@ def of_verl(compute_score: Callable) -> Callable:
     name = name_of(compute_score)
     if is_async(compute_score):
         raise TypeError(
-            f"{name} is async, which is not supported for a function of one solution_str. Write a "
-            "reward `async def reward(completions, **columns)` that awaits it for each completion."
+            f"{name} is async, which is not supported for functions with verl's parameter "
+            "`solution_str`. Write a reward `async def reward(completions, **columns)` that awaits "
+            f"{name} for each completion."
         )
     parameters = inspect.signature(compute_score).parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)

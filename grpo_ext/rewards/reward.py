@@ -153,6 +153,4 @@ def plain_text(completion: object) -> str:
             return content
         if isinstance(content, list):
             return "".join(block.get("text") or "" for block in content if isinstance(block, dict))
-    raise TypeError(
-        f"A completion must be a string or a list of messages, not {type(completion).__name__}."
-    )
+    raise TypeError(f"A completion must be a string or a list of messages; got {completion!r:.80}.")

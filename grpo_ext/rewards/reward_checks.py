@@ -78,9 +78,12 @@ def rename_advice(label: str, spec: Any, reward: Any) -> str:
         )
     name = spec.get("name") if isinstance(spec, dict) else spec
     if isinstance(name, str):
-        return f"Give one of them a label of its own: {{name: {name}, label: {label_for(label)}}}."
+        return (
+            "Give all but one of them a different label, as in "
+            f"{{name: {name}, label: {label_for(label)}}}."
+        )
     return (
-        "Give each a name of its own: write functions with def, or set `__name__` on a lambda, a "
+        "Give each a different name: write functions with def, or set `__name__` on a lambda, a "
         "partial or an object."
     )
 
@@ -104,7 +107,7 @@ def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
         return
     name = reward_name(function)
     if inspect.isclass(function):
-        raise ValueError(f"Reward {name!r} is a class. Pass an object of it: {name}(...).")
+        raise ValueError(f"Reward {name!r} is a class. Pass an instance of it: {name}(...).")
     parameters = parameters_of(function)
     if parameters is None:
         return

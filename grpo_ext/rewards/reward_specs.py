@@ -105,7 +105,7 @@ def resolve(spec: Any) -> tuple[Any, Any]:
     tasks = options.pop("tasks", None)
     if not isinstance(name, str):
         hint = "".join(did_you_mean(key, ["name"]) for key in options)
-        raise ValueError(f"This reward has no `name`: {dict(spec)!r}.{hint}")
+        raise ValueError(f"This reward has no `name` that is text: {dict(spec)!r}.{hint}")
     reward = find(name, options)
     if label is not None:
         if not isinstance(label, str):
@@ -120,7 +120,7 @@ def resolve(spec: Any) -> tuple[Any, Any]:
         tasks = [tasks] if isinstance(tasks, str) else tasks
         if not (isinstance(tasks, list) and tasks and all(isinstance(t, str) for t in tasks)):
             raise ValueError(
-                f"The tasks of reward {name!r} must be a list of names; got {tasks!r}."
+                f"The tasks of reward {name!r} must be a non-empty list of names; got {tasks!r}."
             )
         if isinstance(reward, str):
             raise ValueError(
@@ -149,8 +149,8 @@ def find(name: str, options: dict[str, Any]) -> Any:
         return name
     if "/" in name:
         raise ValueError(
-            f"Reward {name!r} is neither a folder nor the hub id of a reward model, which has the "
-            "form OWNER/NAME."
+            f"Reward {name!r} is neither a folder nor the hub id (OWNER/NAME) of a reward model. "
+            "For a function in a file, write FILE.py:FUNCTION."
         )
     return build(name, **options)  # raises `ValueError`, with the closest known name
 

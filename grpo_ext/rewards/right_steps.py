@@ -135,7 +135,10 @@ def right_steps(
         TypeError: if `numbers` is "nums" and `nums` contains anything but numbers.
     """
     if numbers == "nums" and nums is None:
-        raise ValueError("right_steps: `numbers: nums` needs the column `nums`, which is missing.")
+        raise ValueError(
+            "right_steps: `numbers: nums` needs the column `nums`, which is missing. Add the "
+            "column, or write `numbers: any`."
+        )
     scores: list[float | None] = []
     for completion, row_nums in zip(completions, nums or [None] * len(completions), strict=True):
         if numbers == "nums" and row_nums is None:

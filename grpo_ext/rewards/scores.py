@@ -13,6 +13,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_ext.common.run_time import counted
 from grpo_ext.common.untrusted import printable
 from grpo_ext.common.user_code import TooLate
 from grpo_ext.rewards.reward import Score
@@ -57,10 +58,12 @@ def scores_of(returned: Any, count: int) -> tuple[list[Score], dict[int, str]]:
         Miscounted: if it does not have `count` entries.
     """
     if returned is None or isinstance(returned, str | bytes | dict):
-        raise TypeError(f"it returned {clipped(returned)} instead of a list of {count} scores")
+        raise TypeError(f"it returned {clipped(returned)} instead of one score per completion")
     entries = list(returned)
     if len(entries) != count:
-        raise Miscounted(f"it returned {len(entries)} scores for {count} completions")
+        raise Miscounted(
+            f"it returned {counted(len(entries), 'score')} for {counted(count, 'completion')}"
+        )
     scores: list[Score] = []
     errors: dict[int, str] = {}
     for row, entry in enumerate(entries):

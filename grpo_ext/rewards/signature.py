@@ -151,7 +151,8 @@ def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -
     options = {**signature.options, **given}
     missing = [name for name, value in options.items() if value is REQUIRED]
     if missing:
-        raise ValueError(f"Reward {reward!r} needs a value for its option {' and '.join(missing)}.")
+        needed = " and its option ".join(missing)
+        raise ValueError(f"Reward {reward!r} needs a value for its option {needed}.")
     return options
 
 

@@ -114,7 +114,8 @@ def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) ->
     except ConnectionError as error:
         raise ConnectionError(
             f"the rows of {source} cannot be fetched: {str(error).rstrip('.')}. If this machine "
-            "has no network, run the same command on a machine that does, and copy the files here."
+            "has no network, run the same command on a machine that has one, and copy the "
+            "files here."
         ) from None
     return files
 
@@ -151,8 +152,8 @@ def split_paths(source: Source, folder: Path, splits: list[str]) -> list[Path]:
         if path in paths:
             other = splits[paths.index(path)]
             raise ValueError(
-                f"the splits {other} and {split} would have the same file, {path}: fetch them one "
-                "at a time, each with a folder of its own in --out."
+                f"the splits {other} and {split} would have the same file, {path}. Remove one of "
+                "them, or fetch each with a different --out."
             )
         paths.append(path)
     return paths

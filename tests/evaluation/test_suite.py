@@ -112,7 +112,7 @@ def test_a_task_without_its_rows_says_what_to_do(tasks, tmp_path, capsys):
     words = ["--suite", "broken", "--suite_tasks", str(tmp_path), "--model", "no/model"]
     assert main(["eval", *words]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("grpo-ext: the tasks broken cannot be loaded (")
+    assert told.startswith("grpo-ext: the task broken cannot be loaded (")
     assert told.endswith("use tasks with local files, which --suite_tasks FOLDER adds.\n")
 
 
@@ -133,7 +133,7 @@ def test_without_the_harness_the_message_says_how_to_install_it(capsys):
     "words, message",
     [
         ([], "eval needs something to evaluate on"),
-        (["--suite", "gsm8k"], "--suite needs the models"),
+        (["--suite", "gsm8k"], "--suite needs a model"),
         (["--suite", " ,", "--model", "m"], "--suite names no task"),
         (["--suite", "gsm8k", "--model", "m", "--output", "."], "--output . is a folder"),
         (

@@ -137,7 +137,7 @@ def test_another_number_of_processes_keeps_step_and_generation(tmp_path, capsys,
 def test_processes_that_cannot_share_a_step_are_refused(tmp_path, capsys):
     (tmp_path / "run.sh").write_text(VERL, encoding="utf-8")
     assert main(["migrate", str(tmp_path / "run.sh"), "--num_processes", "3"]) == 2
-    assert "64 completions cannot be shared by 3 processes" in capsys.readouterr().err
+    assert "64 completions cannot be shared equally by 3 processes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

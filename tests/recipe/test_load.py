@@ -184,7 +184,10 @@ def test_all_faults_are_told_at_once(tmp_path):
     [
         ("num_generations: 6\n", "not a multiple of num_generations 6"),
         ("learning_rate: .nan\n", "finite"),
-        ("generation_kwargs: {min_p: .nan}\n", "generation_kwargs must be a finite number"),
+        (
+            "generation_kwargs: {min_p: .nan}\n",
+            "generation_kwargs must contain only finite numbers",
+        ),
         (
             "reward_funcs: [{name: format, weight: 1, name: countdown}]\n",
             "recipe.yaml:2: name is set twice",
@@ -744,7 +747,7 @@ def test_generation_kwargs_as_text_are_read_as_a_mapping(tmp_path, key, values):
 def test_a_sampler_process_plays_an_environment_without_overlap_and_needs_our_loss():
     given = {**MODEL, "sampler": "process"}
     load_recipe(None, {**given, "environment": "guess"})
-    with pytest.raises(RecipeError, match="`overlap: one_step` does not support environment yet"):
+    with pytest.raises(RecipeError, match="`overlap: one_step` does not support environments yet"):
         load_recipe(None, {**given, "environment": "guess", "overlap": "one_step"})
     with pytest.raises(RecipeError, match="`sampler: process` needs `loss_normalization: step`"):
         load_recipe(None, {**given, "loss_normalization": "micro_batch"})

@@ -97,7 +97,7 @@ def test_a_file_without_permission_is_no_recipe(tmp_path, monkeypatch):
         return opened(file, *flags, **more)
 
     monkeypatch.setattr(os, "open", denied)
-    with pytest.raises(RecipeError, match="not a recipe: Permission denied"):
+    with pytest.raises(RecipeError, match="cannot be read as a recipe: Permission denied"):
         read_yaml(path)
 
 

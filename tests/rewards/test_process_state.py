@@ -38,7 +38,7 @@ def test_a_reward_that_adds_completions_is_as_wrong_as_one_that_returns_too_many
 
     guard = Guard(appends)
     assert guard(completions=list(TEXTS)) == [None] * 3
-    assert "returned 2 scores for 1 completions" in guard.last_error
+    assert "returned 2 scores for 1 completion" in guard.last_error
 
 
 def test_a_reward_that_clears_its_completions_and_raises_leaves_a_score_for_each():
@@ -74,7 +74,7 @@ def test_one_score_for_many_completions_is_no_score(count):
     """Row by row such a function looks well, as it always answers with one score."""
     guard = Guard(lambda completions, **columns: [1.0])
     assert guard(completions=["x"] * count) == [None] * count
-    assert f"returned 1 scores for {count} completions" in guard.last_error
+    assert f"returned 1 score for {count} completions" in guard.last_error
 
 
 @pytest.mark.parametrize("bad", [1e39, -1e39, 1e300, 1.1e12])

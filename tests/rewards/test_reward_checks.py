@@ -46,7 +46,7 @@ SAME_NAME = {
 WRONG_SIGNATURE = {
     "no_rest": (no_rest, "does not accept prompts, completion_ids, trainer_state"),
     "by_position": (by_position, "takes 'completions' only by position"),
-    "Scorer": (Scorer, "is a class. Pass an object of it: Scorer(...)"),
+    "Scorer": (Scorer, "is a class. Pass an instance of it: Scorer(...)"),
 }
 
 

@@ -159,7 +159,9 @@ def test_without_the_hub_the_message_says_what_to_do(tmp_path, capsys):
     told = capsys.readouterr().err
     assert told.startswith("grpo-ext: the rows of openai/gsm8k (main) cannot be fetched: ")
     assert "asking the hub for it failed" in told
-    assert told.endswith("run the same command on a machine that does, and copy the files here.\n")
+    assert told.endswith(
+        "run the same command on a machine that has one, and copy the files here.\n"
+    )
     assert len(told.splitlines()) == 1 and not list(tmp_path.iterdir())
 
 

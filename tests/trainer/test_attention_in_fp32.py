@@ -136,7 +136,7 @@ def test_a_run_with_checkpointing_samples_and_scores_alike(tiny_folder, tmp_path
         (
             {"use_transformers_continuous_batching": True},
             "use_transformers_continuous_batching",
-            "attention of its own",
+            "paged attention of continuous batching",
         ),
         ({"loss_normalization": "micro_batch"}, "attention_in_fp32", "loss_normalization: step"),
     ],

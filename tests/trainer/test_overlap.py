@@ -387,7 +387,10 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
             "vLLM returns only on a GPU",
         ),
         ({"environment": "guess"}, "does not support environment"),
-        ({"partial_rollouts": 4}, "must divide max_completion_length; 4 does not divide 6"),
+        (
+            {"partial_rollouts": 4},
+            "4 does not divide 6. Write, for example, `max_completion_length: 8`",
+        ),
         ({"partial_rollouts": 3, "overlap": "off"}, "needs `overlap: one_step`"),
         ({"partial_rollouts": 3, "group_filter": "refill"}, "needs `group_filter: drop`"),
         (

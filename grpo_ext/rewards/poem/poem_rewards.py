@@ -220,8 +220,8 @@ def given_lines(row: str | tuple[str, ...]) -> tuple[str, ...] | None:
     if len(lines) + 1 in COUNTS:
         return lines
     logger.warning(
-        f"The column `lines` of a row has {len(lines)} lines, but must have all lines of a "
-        "poem except the last: 3 for a quatrain, 7 for eight-line verse. The row is not "
-        f"scored: {repr(row)[:100]}"
+        "The column `lines` of a row must have all lines of a poem except the last (3 for a "
+        f"quatrain, 7 for eight-line verse), not {len(lines)}. The row is not scored: "
+        f"{repr(row)[:100]}"
     )
     return None
