@@ -153,7 +153,6 @@ class Bench:
         Raises:
             ValueError: if the budget ends before the first generation has been trained on, or if
                 the recipe cannot be run.
-            torch.OutOfMemoryError: if GPU memory runs out.
             KeyboardInterrupt: after Ctrl-C, as for all methods that train.
         """
         groups = self.batch.prompts

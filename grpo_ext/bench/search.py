@@ -354,7 +354,6 @@ def fastest_settings(config: str) -> Settings:
         ValueError: if the recipe cannot be used, a step takes too long, no layout can be used or
             fits into memory, or nothing could be measured in time.
         FileNotFoundError: if there is no such recipe.
-        torch.OutOfMemoryError: if the recipe as it is written runs out of GPU memory.
         KeyboardInterrupt: after Ctrl-C.
     """
     budget = Budget(60 * MINUTES)

@@ -63,7 +63,7 @@ def two_quantizations(v: Values) -> bool:
     "longer consist of whole groups. Remove auto_find_batch_size, and lower "
     "per_device_train_batch_size.",
 )
-def batch_size_that_is_halved(v: Values) -> bool:
+def batch_size_that_shrinks(v: Values) -> bool:
     return v.auto_find_batch_size
 
 
@@ -210,7 +210,7 @@ RULES: tuple[Rule, ...] = (
     one_plain_name_of_a_layer,
     two_half_precisions,
     two_quantizations,
-    batch_size_that_is_halved,
+    batch_size_that_shrinks,
     optimizer_arguments_without_values,
     muon_with_an_adapter,
     muon_with_sharding,
