@@ -148,7 +148,7 @@ BROKEN = {
     ),
     "no_steps": ({"max_steps": 0}, "max_steps", "above 0"),
     "endless_stream": ({"dataset_streaming": True}, "dataset_streaming", "Set max_steps"),
-    "shrinking_batch": ({"auto_find_batch_size": True}, "auto_find_batch_size", "Remove it"),
+    "shrinking_batch": ({"auto_find_batch_size": True}, "auto_find_batch_size", "Remove auto_find"),
     "head_of_tied_embeddings": (
         {"use_peft": True, "cast_lm_head_to_fp32": True},
         "cast_lm_head_to_fp32",
