@@ -141,8 +141,8 @@ def needs_kept(v: Values) -> bool:
 def truncates(v: Values) -> bool:
     """Return whether top_k, top_p or min_p may remove tokens."""
     sampling = sampling_of(v)
-    has_top_k = sampling["top_k"] not in (None, 0, -1)
-    return bool(has_top_k or sampling["top_p"] not in (None, 1) or sampling["min_p"])
+    limits_number = sampling["top_k"] not in (None, 0, -1)
+    return bool(limits_number or sampling["top_p"] not in (None, 1) or sampling["min_p"])
 
 
 def has_top_k(v: Values) -> bool:

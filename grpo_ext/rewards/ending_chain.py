@@ -6,7 +6,14 @@ In `I = V/R = 12 V / 4 Ω = 3 A` the last side is the answer.
 import re
 
 from grpo_ext.rewards.notation import plain
-from grpo_ext.rewards.quantity import CURRENCY_SIGNS, UNIT_NAMES, arithmetic, number, split_unit
+from grpo_ext.rewards.quantity import (
+    CURRENCY_SIGNS,
+    THOUSANDS_COMMA,
+    UNIT_NAMES,
+    arithmetic,
+    number,
+    split_unit,
+)
 from grpo_ext.rewards.structure import alternatives, brackets, chain, is_name
 
 MAX_SENTENCE = 600  # characters of the sentence that ends with a chain
@@ -35,7 +42,6 @@ _APPROXIMATE = re.compile(
     r"\\(?:approx|sim|simeq|cong|ne|le|ge|pm)(?![A-Za-z])|[~≈<>]|\.\.\.|\\[cl]?dots"
 )
 _PRODUCT = re.compile(r"\s*[A-Za-z]{2,4}\s*")  # m a, l w h
-_THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _OPERATOR_FIRST = re.compile(r"[+*/^×÷_)]|\\(?:times|cdot|div)(?![A-Za-z])")
 _COMMAND = re.compile(rf"\\[A-Za-z]+|\b{_FUNCTION}\b")
 _UNIT = re.compile(
@@ -167,7 +173,7 @@ def is_evidence(side: str, last: str) -> bool:
     value = number(last)
     if value is None:
         return False
-    without_commas = _THOUSANDS.sub("", side)
+    without_commas = THOUSANDS_COMMA.sub("", side)
     measured = number(without_commas) or arithmetic(without_commas)
     if measured is None:
         return not value.place

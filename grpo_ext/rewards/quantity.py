@@ -96,7 +96,7 @@ _WORD = re.compile(rf"{'|'.join(sorted(_SMALL, key=len, reverse=True))}|hundred|
 _OUT_OF = re.compile(r"^([0-9]+) (?:out of|in) ([0-9]+)$")
 WORDED = rf"(?i:(?:{_WORD.pattern})(?:(?: and |, |[ -])(?:{_WORD.pattern})){{0,9}})"
 _WORDED = re.compile(rf"{WORDED}(?![A-Za-z-])")
-_THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
+THOUSANDS_COMMA = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _TIMES = re.compile(r"\\(?:times|cdot)(?![A-Za-z])|(?<=[0-9]) ?[x×] ?(?=[0-9])")
 _PRODUCT = re.compile(r"[*/]|\\(?:times|cdot)")
 _CURRENCY = re.compile(rf"[{CURRENCY_SIGNS}]")
@@ -220,7 +220,7 @@ def arithmetic(text: str) -> Number | None:
     is_sum = "$" not in signs and not _PRODUCT.search(text)  # `$` may also delimit formulas
     unit = next(map(unit_of, signs), None) if is_sum else None
     text = _MULTIPLE.sub(lambda match: f"*{MULTIPLIERS[match[1]]}", text)
-    text = _CURRENCY.sub("", _THOUSANDS.sub("", _TIMES.sub("*", text)).replace(r"^\circ", ""))
+    text = _CURRENCY.sub("", THOUSANDS_COMMA.sub("", _TIMES.sub("*", text)).replace(r"^\circ", ""))
     if not _ARITHMETIC.fullmatch(text):
         return None
     try:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from grpo_ext.rewards.quantity import CURRENCY_SIGNS, arithmetic
+from grpo_ext.rewards.quantity import CURRENCY_SIGNS, THOUSANDS_COMMA, arithmetic
 
 Value = TypeVar("Value")
 
@@ -44,7 +44,6 @@ _COMMA_SPACE = re.compile(r",\s+")
 COMMA = re.compile(r",\s*")
 _COLON = re.compile(r"\s*:\s*")
 _THOUSANDS = re.compile(rf"[-+{CURRENCY_SIGNS}]*[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9])[^,]*")
-_THOUSANDS_COMMA = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _SIGNS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 MAX_PARTS = 20  # parts of a list that are compared
 
@@ -207,7 +206,7 @@ def alternatives(text: str) -> list[str]:
             if _THOUSANDS.fullmatch(phrase) or arithmetic(phrase) is not None:
                 parts.append(phrase)
             elif "=" in phrase:
-                parts += split(_THOUSANDS_COMMA.sub("", phrase), COMMA)
+                parts += split(THOUSANDS_COMMA.sub("", phrase), COMMA)
             else:
                 parts += split(phrase, COMMA)
     return [part for part in parts if part]
