@@ -108,15 +108,15 @@ def same_residue(gold: str, answer: str) -> bool:
 
 
 def with_variable_of(gold: str, answer: str) -> str:
-    """Rename the answer's function variable, or constant of integration, to the gold answer's.
+    """Rename the answer's constant of integration and function variable as in the gold answer.
 
-    For example, return `f(x) = x + 2` for `f(y) = y + 2` if the gold answer begins with `f(x) =`.
-    Any other answer is returned unchanged.
+    For example, return `f(x) = x + 2` for `f(y) = y + 2` if the gold answer begins with `f(x) =`,
+    and `x^2 + C` for `x^2 + K` if it ends in `+ C`. Nothing is renamed to a name that the answer
+    already uses, and the variable of a function with another name is left as it is.
     """
-    if gold.endswith("C") and _CONSTANT.search(gold) and _CONSTANT.search(answer):
-        if "C" in answer:
-            return answer
-        return f"{answer[:-1]}C"
+    has_constants = gold.endswith("C") and _CONSTANT.search(gold) and _CONSTANT.search(answer)
+    if has_constants and "C" not in answer:
+        answer = f"{answer[:-1]}C"
     expected = _FUNCTION.match(gold)
     actual = _FUNCTION.match(answer)
     if expected is None or actual is None or expected[1] != actual[1]:
