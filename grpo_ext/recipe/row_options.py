@@ -76,7 +76,7 @@ def row_options_that_conflict(v: Values, _: int) -> Iterator[Problem]:
 
 
 def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[Problem]:
-    """Yield a problem if entries of `tasks` hold out different rows of the same data set.
+    """Yield a problem if entries of `tasks` hold out different rows of one split of a data set.
 
     `entries` maps the name of each entry to its options.
     """
@@ -85,7 +85,8 @@ def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[
         options = entry or {}
         if not options.get("dataset_name"):
             continue
-        source = (options["dataset_name"], options.get("dataset_config"))
+        split = options.get("dataset_train_split", "train")
+        source = (options["dataset_name"], options.get("dataset_config"), split)
         share = options.get("held_out_share")
         other, other_share = first.setdefault(source, (name, share))
         if share != other_share:

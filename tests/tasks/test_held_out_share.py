@@ -238,6 +238,8 @@ def test_each_task_of_several_holds_out_its_own_rows(tmp_path):
         with pytest.raises(RecipeError, match="need the same held_out_share"):
             load_recipe(None, {"model_name_or_path": "m", "tasks": twice})
     load_recipe(None, {"model_name_or_path": "m", "tasks": {**tasks, "again": tasks["sums"]}})
+    other_split = {**tasks, "again": {**own, "dataset_train_split": "extra"}}
+    load_recipe(None, {"model_name_or_path": "m", "tasks": other_split})
     wrong = {"countdown": {**made, "held_out_share": 0.1}}
     with pytest.raises(RecipeError, match="tasks: countdown: held_out_share needs dataset_name"):
         load_recipe(None, {"model_name_or_path": "m", "tasks": wrong})
