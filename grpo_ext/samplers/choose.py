@@ -75,8 +75,8 @@ def process_sampler(trainer: SampledTrainer, params: SamplingParams) -> ProcessS
 
     Raises:
         ValueError: if the model is sharded or cannot be copied to another process, this process
-            trains on several GPUs, or `sampler_device` does not exist; also see `precision_of`.
-        RuntimeError: if `sampler_device` is not the name of a torch device.
+            trains on several GPUs, or `sampler_device` is not a device or does not exist; also see
+            `precision_of`.
     """
     if trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled():
         raise ValueError(SHARDED)
@@ -122,7 +122,7 @@ def precision_of(trainer: SampledTrainer) -> Precision:
 
 
 def check_device(name: str) -> None:
-    """Raise `ValueError` if `name` is no device, or a CUDA device that does not exist."""
+    """Raise `ValueError` if `name` is not a device, or is a CUDA device that does not exist."""
     try:
         device = torch.device(name)
     except RuntimeError:
