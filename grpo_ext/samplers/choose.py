@@ -222,8 +222,8 @@ def _refuse_unknown_kept_tokens(
             raise ValueError(
                 f"`{key}: {value}` needs the tokens that top_k, top_p and min_p keep, but this "
                 "sampler does not return them. Remove top_k, top_p and min_p, or use a sampler "
-                "that returns the kept tokens. vLLM 0.28 or later does so on a GPU, if top_k is "
-                "set and the server was started with `grpo-ext serve`, or with "
+                "that returns the kept tokens. vLLM 0.28 or later does so on a GPU if top_k is "
+                "set. A vLLM server must also be started with `grpo-ext serve`, or with "
                 "--return-sampling-mask and --enable-scale-out."
             )
 

@@ -42,8 +42,9 @@ class Session(VllmLine):
 class ServerConnection(VLLMClient):
     """Like TRL's client, but most failures are stored in `failure` instead of raised.
 
-    This applies to weight updates, cache resets, `reconnect()` and, in `ServerClient`, `generate`;
-    other methods raise errors. After a failure, these requests do nothing until `reconnect()`.
+    This applies to weight updates, cache resets, `reconnect()` and, in `ServerClient`, `generate`
+    and `image_features`; most other methods raise errors. After a failure, these requests do
+    nothing until `reconnect()`.
 
     Args:
         args: the positional arguments of TRL's client.
