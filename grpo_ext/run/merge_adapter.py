@@ -43,7 +43,7 @@ def merge_adapter(
             weight is not finite.
     """
     if out.exists() and any(out.iterdir()):
-        raise ValueError(f"{out} is not empty: write another folder after --out.")
+        raise ValueError(f"{out} is not empty: name another folder (--out), or empty this one.")
     check_model_folder(folder)
     from peft import AutoPeftModelForCausalLM, PeftConfig
     from transformers import AutoModelForCausalLM, AutoTokenizer
