@@ -44,7 +44,7 @@ def _die_with(pid: int) -> None:
 
 
 def report_ready() -> None:
-    """Tell the `grpo-ext` command that started this process, if any, that it handles signals."""
+    """Tell the `grpo-ext` command that started this process, if any, that signals are handled."""
     folder = os.environ.get(RANKS)
     if folder:
         Path(folder, f"rank-{os.getpid()}").touch()
