@@ -39,9 +39,11 @@ CPU_RANKS = (
 )
 
 KILLED = """\
-A process of this run was killed, most often because the memory of the machine ran out. The same
-command continues from the last checkpoint. To use less memory, lower per_device_train_batch_size,
-or set gradient_checkpointing: true; `grpo-ext plan` estimates what a recipe needs."""
+A process of this run was killed, most often because the memory of the machine ran out. To continue
+from the newest checkpoint, if there is one, run the command again with `--resume auto`, or in
+supervised training with `--resume_from_checkpoint true`. To use less memory, lower
+per_device_train_batch_size, or set gradient_checkpointing: true; `grpo-ext plan` estimates what a
+recipe needs."""
 
 
 def launch_command(
@@ -90,6 +92,9 @@ def threads_of(recipe: Recipe) -> int | None:
     machine, the number depends only on the model, because a run with another number of threads
     rounds sums differently, and would not resume bit for bit. It is also `None` with a GPU, if
     `OMP_NUM_THREADS` is set, or if the size of the model is unknown.
+
+    Raises:
+        ValueError: if the model has no layer that the recipe's adapter names.
     """
     if gpu_is_there() or "OMP_NUM_THREADS" in os.environ:
         return None
@@ -121,7 +126,7 @@ def launch(
         environment: additional environment variables.
 
     Raises:
-        ValueError, OSError: for the reasons of `launch_command`.
+        ValueError, OSError: for the reasons of `launch_command` and `threads_of`.
     """
     command, launch_environment = launch_command(
         module,

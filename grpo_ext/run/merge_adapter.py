@@ -39,10 +39,11 @@ def merge_adapter(
         ValueError: if `out` is not empty, if loading a folder could block or fill the memory, or if
             the difference in log-probs is too large; only then is `out` removed.
         OSError: if `out` is a file, or a folder cannot be read or written.
-        ValueError, OSError: from peft, if there is no adapter or no base model.
+        ValueError, OSError: from peft, if there is no adapter or no base model, or if a merged
+            weight is not finite.
     """
     if out.exists() and any(out.iterdir()):
-        raise ValueError(f"{out} is not empty: write another folder after --out.")
+        raise ValueError(f"{out} is not empty: name another folder (--out), or empty this one.")
     check_model_folder(folder)
     from peft import AutoPeftModelForCausalLM, PeftConfig
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -22,7 +22,7 @@ RANKS = "GRPO_EXT_RANKS"  # folder where ranks report that they handle signals, 
 
 
 def end_with_launcher() -> None:
-    """Make this process die with the `grpo-ext train` that started it.
+    """Make this process die with the `grpo-ext` command that started it.
 
     If it kept running, it would write to the same files as a second start of the command. Does
     nothing if this process was started in another way.
@@ -44,17 +44,17 @@ def _die_with(pid: int) -> None:
 
 
 def report_ready() -> None:
-    """Tell `grpo-ext train`, if it started this process, that signals are now handled."""
+    """Tell the `grpo-ext` command that started this process, if any, that signals are handled."""
     folder = os.environ.get(RANKS)
     if folder:
         Path(folder, f"rank-{os.getpid()}").touch()
 
 
 def report_exit(code: int) -> int:
-    """Report the exit code to `grpo-ext train`, if it started this process.
+    """Report the exit code to the `grpo-ext` command that started this process, if any.
 
     Returns:
-        The code to exit with. It is 0 for an interrupted run that `grpo-ext train` started, because
+        The code to exit with. It is 0 for an interrupted run that such a command started, because
         torch's launcher would otherwise report a failure and end the other ranks.
     """
     folder = os.environ.get(RANKS)

@@ -143,7 +143,10 @@ def why_empty(name: str, filters: list[RowFilter]) -> str:
     for row_filter in filters:
         if row_filter.read and not row_filter.kept:
             return row_filter.nothing_left(row_filter.read)
-    return f"{name} has no rows."
+    return (
+        f"{name} has no rows, or the task accepts none of them. Name another data set, or loosen "
+        "the options of the task."
+    )
 
 
 def row_filters(recipe: Recipe, options: Options, held_out: bool) -> list[RowFilter]:

@@ -50,7 +50,7 @@ def run_training(
         had no finite gradient, an alarm ended the run, the run learned nothing, or the model or the
         last checkpoint could not be saved; 2 if the recipe, its data, its rewards or the checkpoint
         cannot be used, or the run could not learn; 75 if a signal ended the run, which can be
-        continued (0 if `grpo-ext train` started this process; see `report_exit`).
+        continued (0 if a `grpo-ext` command started this process; see `report_exit`).
 
     Raises:
         SystemExit: see `check_ranks` and `check_sharding`.

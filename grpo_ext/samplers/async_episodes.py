@@ -23,8 +23,8 @@ def play_as_ready(
     continue the episodes.
 
     Requests are sent from threads. Synchronous environment code runs in the calling thread, because
-    deadlines work only in the main thread, and delays the other episodes. Async code, and code that
-    runs in threads, runs in the background; its episode continues once it has answered.
+    deadlines work only in the main thread, and there it delays the other episodes. Async code, and
+    code that runs in threads, runs in the background; its episode continues once it has answered.
 
     Args:
         episodes: this rank's episodes.

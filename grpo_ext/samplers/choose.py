@@ -75,8 +75,8 @@ def process_sampler(trainer: SampledTrainer, params: SamplingParams) -> ProcessS
 
     Raises:
         ValueError: if the model is sharded or cannot be copied to another process, this process
-            trains on several GPUs, or `sampler_device` does not exist; also see `precision_of`.
-        RuntimeError: if `sampler_device` is not the name of a torch device.
+            trains on several GPUs, or `sampler_device` is not a device or does not exist; also see
+            `precision_of`.
     """
     if trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled():
         raise ValueError(SHARDED)
@@ -122,7 +122,7 @@ def precision_of(trainer: SampledTrainer) -> Precision:
 
 
 def check_device(name: str) -> None:
-    """Raise `ValueError` if `name` is no device, or a CUDA device that does not exist."""
+    """Raise `ValueError` if `name` is not a device, or is a CUDA device that does not exist."""
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -222,8 +222,8 @@ def _refuse_unknown_kept_tokens(
             raise ValueError(
                 f"`{key}: {value}` needs the tokens that top_k, top_p and min_p keep, but this "
                 "sampler does not return them. Remove top_k, top_p and min_p, or use a sampler "
-                "that returns the kept tokens. vLLM 0.28 or later does so on a GPU, if top_k is "
-                "set and the server was started with `grpo-ext serve`, or with "
+                "that returns the kept tokens. vLLM 0.28 or later does so on a GPU if top_k is "
+                "set. A vLLM server must also be started with `grpo-ext serve`, or with "
                 "--return-sampling-mask and --enable-scale-out."
             )
 

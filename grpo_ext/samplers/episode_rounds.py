@@ -63,7 +63,8 @@ class TokenRecord:
             ids: all tokens of the episode so far.
             first: the index of the call's first token.
             logps: the log-probs of the call's tokens; `None` if they were not recorded.
-            kept: the kept tokens at the call's positions; `None` if sampling was not truncated.
+            kept: the kept tokens at the call's positions; `None` if sampling was not truncated, or
+                they were not recorded.
         """
         answer = ids[self._length : first]
         if logps is not None:

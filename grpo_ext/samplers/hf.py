@@ -1,6 +1,8 @@
 """Sample with transformers' `generate` on the model being trained.
 
-The sampling steps are recorded, so that any truncation can be scored exactly.
+With `returns_kept_tokens`, the kept tokens of each step are recorded, so that completions can be
+scored exactly under any truncation. The log-probs of drawn tokens are recorded, too, for a share of
+the completions (`sampler_check_share`).
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -66,7 +68,10 @@ class HFSampler(Sampler):
         return Generation(request.prompt_ids, completion_ids, request.policy_step, logps, kept_sets)
 
     def _play(self, request: Request) -> Generation:
-        """Play the episodes of a request in as few calls of `generate` as possible."""
+        """Play the episodes of a request in as few calls of `generate` as possible.
+
+        With a model's own `generate`, each call completes only one turn of each episode.
+        """
         if self._own_generate:
             return play_by_turns(request, self._turns)
         episodes = request.episodes

@@ -136,7 +136,8 @@ def of_played(request: Request, played: list[PlayedTokens]) -> Generation:
 def hear(episodes: list[Episode]) -> None:
     """Wait for the environments' answers to the turns that `write_turn` has ended.
 
-    Code that runs in the background runs concurrently.
+    Each episode then continues or ends. Environments whose code is async or runs in threads work on
+    their answers at the same time.
     """
     hear_all([episode for episode in episodes if episode.asking])
 

@@ -185,8 +185,9 @@ class ProcessSampler(Sampler):
         for failure in gather_object([answer if isinstance(answer, Failure) else None]):
             if failure is not None:
                 raise EngineFailure(
-                    "A sampler process failed. Fix the cause and run the same command, which "
-                    f"resumes from the checkpoint. The failure: {failure.message}"
+                    "A sampler process failed. Fix the cause. Then run the command again with "
+                    "`--resume auto`, or `train(resume_from_checkpoint=True)` in a script, to "
+                    f"continue from the newest checkpoint. The failure: {failure.message}"
                 )
         assert isinstance(answer, Completions)
         self.seconds = answer.seconds

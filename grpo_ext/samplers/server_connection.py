@@ -42,8 +42,9 @@ class Session(VllmLine):
 class ServerConnection(VLLMClient):
     """Like TRL's client, but most failures are stored in `failure` instead of raised.
 
-    This applies to weight updates, cache resets, `reconnect()` and, in `ServerClient`, `generate`;
-    other methods raise errors. After a failure, these requests do nothing until `reconnect()`.
+    This applies to weight updates, cache resets, `reconnect()` and, in `ServerClient`, `generate`
+    and `image_features`; most other methods raise errors. After a failure, these requests do
+    nothing until `reconnect()`.
 
     Args:
         args: the positional arguments of TRL's client.
@@ -95,8 +96,9 @@ class ServerConnection(VLLMClient):
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
         """Join a process group with the server's workers: over gloo if they use it, else as in TRL.
 
-        Raise `ValueError` if `device` is a CPU and the workers do not use gloo, and
-        `ConnectionError` if a request fails or no port is free.
+        Raise `ValueError` if `device` is a CPU and the workers do not use gloo, `ConnectionError`
+        if a request fails or no port is free, and `RuntimeError` if the server does not expose
+        vLLM's development endpoints.
         """
         self._device = device
         config = self.get_server_info()["weight_transfer_config"]
@@ -205,7 +207,7 @@ class ServerConnection(VLLMClient):
             return None
 
     def _confirmed(self, failure: ServerFailure | None) -> ServerFailure | None:
-        """Return `failure`; replace a refusal by a connection failure if no vLLM server answers."""
+        """Return `failure`, or a connection failure if it is a refusal and no server answers."""
         if failure is not None and failure.refused:
             try:
                 who_answers(self._line, self.base_url)

@@ -99,7 +99,7 @@ class SyncCheck:
             raise EngineFailure(
                 f"The sampler's log-probs differ by {difference:.3g} on average from the "
                 f"trainer's, but may differ by at most {limit:g}. Probably the engine does not use "
-                "the weights that it was sent; if it only rounds differently, raise "
+                "the weights that it was sent; if it only rounds differently, set a higher "
                 "vllm_sync_check_limit."
             )
         figures = {"sampling/sync_difference": difference}
@@ -149,8 +149,9 @@ class SyncCheck:
         if self.ranks.any(current != self._sent[1] or not self._arrived <= arrived):
             raise EngineFailure(
                 "The sampler has older weights than the trainer, because the last update did not "
-                "reach it. Restart the vLLM server, if there is one, and run the same command to "
-                "resume from the checkpoint."
+                "reach it. Restart the vLLM server, if there is one. Then run the command again "
+                "with `--resume auto`, or `train(resume_from_checkpoint=True)` in a script, to "
+                "continue from the newest checkpoint."
             )
 
     @torch.no_grad()

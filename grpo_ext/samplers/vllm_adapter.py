@@ -99,8 +99,8 @@ class AdapterClient(ServerClient):
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
         """Check that the server accepts adapters of this rank; no process group is joined.
 
-        Raise `ValueError` if the server does not accept them, and `ConnectionError` if a request
-        fails.
+        Raise `ValueError` if the server does not accept them, `ConnectionError` if a request fails,
+        and `RuntimeError` if the server does not expose vLLM's development endpoints.
         """
         self._device = device
         config = self.get_server_info()["lora_config"]
@@ -137,7 +137,7 @@ class AdapterClient(ServerClient):
             raise StatusError(
                 404,
                 f"the server cannot find {body['lora_path']}: give it access to output_dir at the "
-                f"same path{OR_MERGED}",
+                "same path, or write `vllm_sync_adapter: merged`",
             )
         answer.raise_for_status()
 
@@ -196,10 +196,10 @@ def check_adapter(model: torch.nn.Module) -> None:
 
 @contextmanager
 def saved(model: PeftModel, parent: Path | str | None = None) -> Iterator[str]:
-    """Within the context, save the adapter in a temporary folder, and yield its absolute path.
+    """Within the context, save the adapter in a temporary folder, and yield the path to load.
 
-    The folder is created in `parent`, which is created if needed, or in the system's temporary
-    folder if `parent` is `None`.
+    The path is absolute. The folder is created in `parent`, which is created if needed, or in the
+    system's temporary folder if `parent` is `None`.
     """
     if parent is not None:
         parent = Path(parent).absolute()

@@ -285,13 +285,17 @@ class OurVLLM(VLLMGeneration):
             if failure.refused:
                 raise EngineFailure(
                     f"The vLLM server at {self.server_base_url} refused a request: "
-                    f"{failure.message}. See the log of the server, correct the settings, and run "
-                    "the command again, which resumes from the checkpoint."
+                    f"{failure.message}. See the log of the server, and correct the settings. Then "
+                    "run the command again with `--resume auto`, or "
+                    "`train(resume_from_checkpoint=True)` in a script, to continue from the newest "
+                    "checkpoint."
                 )
         raise EngineFailure(
             f"The vLLM server at {self.server_base_url} still fails after all retries "
             f"(`vllm_server_retries: {retries}`): {failure.message}. See the log of the server, "
-            "restart it, and run the same command, which resumes from the checkpoint."
+            "and restart it. Then run the command again with `--resume auto`, or "
+            "`train(resume_from_checkpoint=True)` in a script, to continue from the newest "
+            "checkpoint."
         )
 
     def _recover(self, attempt: str) -> None:

@@ -175,4 +175,6 @@ def _learns_prompt(model: torch.nn.Module) -> bool:
 
 def refuse_packing(reason: str) -> NoReturn:
     """Raise a `ValueError` that states the reason and suggests `layout: chunks`."""
-    raise ValueError(f"`layout: packed` cannot be used here: {reason}. Write `layout: chunks`.")
+    raise ValueError(
+        f"layout: completions cannot be packed into rows here: {reason}. Write `layout: chunks`."
+    )

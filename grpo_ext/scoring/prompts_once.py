@@ -21,7 +21,7 @@ from grpo_ext.step.records import Scores
 class ReadPrompts:
     """The KV cache of each distinct prompt, without its last token.
 
-    The last token of a prompt is scored together with the completion.
+    The last token of a prompt runs together with the completion, whose first token it predicts.
 
     Args:
         prompt_ids: (B, P), padded on the left.

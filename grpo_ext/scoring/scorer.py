@@ -170,7 +170,10 @@ class Scorer:
         return packed_rows
 
     def _cost_less(self, packed_rows: list[Tensor], table: Scored) -> bool:
-        """Return whether packed rows cost at most as many tokens as chunks, with call overhead."""
+        """Return whether packed rows cost no more tokens than chunks.
+
+        Each call of the model counts as `call_tokens` more.
+        """
         first, _ = equal_prompts(table.prompt_ids, table.prompt_mask)
         lengths = table.completion_mask.sum(1)  # (B,)
         prompt_width = table.prompt_ids.size(1)

@@ -23,7 +23,8 @@ def get_task_class(name: object) -> type[Task]:
         name: the name of a built-in task, or a user's `pkg.module:Class` or `file.py:Class`.
 
     Raises:
-        ValueError: if there is no such task.
+        ValueError: if there is no such task, it cannot be imported, or it is not a subclass of
+            `Task`.
     """
     cls = load_class("task", str(name), MODULES)
     if not (isinstance(cls, type) and issubclass(cls, Task)):

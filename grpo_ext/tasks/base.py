@@ -151,7 +151,7 @@ class Task:
         """Return the examples of `split`, ready for the trainer.
 
         Args:
-            split: "train" or "test"; for a hub data set, any split that it has.
+            split: "train" or "test" for the task's own rows; otherwise as for `open_dataset`.
             dataset_name: a jsonl, json, csv or parquet file, a folder saved by `datasets`, or a hub
                 id. `None`: the task's own rows.
             dataset_config: the name of the configuration, for hub data sets that have several.

@@ -81,7 +81,11 @@ class Countdown(Task):
         )
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Yield distinct problems of `split`, in an order that the seed determines."""
+        """Yield distinct problems of `split`, in an order that the seed determines.
+
+        Raises:
+            ValueError: if `split` is neither "train" nor "test".
+        """
         test = held_out(split)
         count = self.num_test_problems if test else self.num_problems
         problems = self._every_problem() if self._is_listable() else self._drawn_problems()

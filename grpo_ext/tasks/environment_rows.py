@@ -46,13 +46,15 @@ class EnvironmentRows(Task):
         """Yield the rows of a split.
 
         Raises:
-            ValueError: if there is no environment, as in an entry of `tasks`, if `split` is neither
+            ValueError: if no environment is set, as in an entry of `tasks`, if `split` is neither
                 "train" nor "test", or for the reasons of `episode_rules`.
         """
         is_held_out = held_out(split)
         if self._environment is None:
             raise ValueError(
-                "`task: environment` cannot be an entry of `tasks`. Remove `tasks` to use it."
+                "`task: environment` has no environment to take its rows from. In a recipe, it "
+                "cannot be an entry of `tasks`: remove `tasks` to use it. In Python, call "
+                "`use_environment` first."
             )
         rules = episode_rules(self._environment)
         try:

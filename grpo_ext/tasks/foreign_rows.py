@@ -245,7 +245,7 @@ def _is_compressed(message: bytes) -> bool:
 def _check_parquet(path: Path, size: int) -> None:
     """Refuse a file with too many columns, too large a row group, or texts that cannot be checked.
 
-    The texts of a file of more than `MAX_SEARCHED` bytes are not checked.
+    In a file of more than `MAX_SEARCHED` bytes, texts count only as `TEXT_BYTES` each.
     """
     from pyarrow import ArrowInvalid
     from pyarrow.parquet import ParquetFile
