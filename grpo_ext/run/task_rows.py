@@ -176,14 +176,20 @@ def can_hold_out(options: Options) -> bool:
     and for a data set on the hub, without a request.
 
     Raises:
-        OSError, ValueError: if the folder's `dataset_dict.json` cannot be read.
+        OSError, ValueError: if the folder's `dataset_dict.json` cannot be read, or names no splits.
     """
     if options.eval_dataset_name or options.held_out_share or not options.dataset_name:
         return True
     data = Path(options.dataset_name).expanduser()
     splits_file = data / "dataset_dict.json"
     if splits_file.is_file():
-        splits = json.loads(read_text(splits_file, within=data))["splits"]
+        saved = json.loads(read_text(splits_file, within=data))
+        splits = saved.get("splits") if isinstance(saved, dict) else None
+        if not isinstance(splits, list):
+            raise ValueError(
+                f"{splits_file} has no list of splits, so the data set is damaged. Save it again "
+                "with `save_to_disk`."
+            )
         return options.dataset_test_split in splits
     return not is_unsplit(data)
 

@@ -48,8 +48,13 @@ class FunctionSampler(Sampler):
             self.vllm.load_weights(step)
 
     def sample(self, request: Request) -> Generation:
-        """Call the function; raise `ValueError` if its result lacks a required key."""
+        """Call the function; raise `ValueError` if its result is no dict or lacks a key."""
         rollout = self.rollout_func(copy.deepcopy(request.prompts), self.trainer)
+        if not isinstance(rollout, dict):
+            raise ValueError(
+                f"rollout_func must return a dict with the keys {', '.join(REQUIRED)}, but its "
+                f"result has the type {type(rollout).__name__}."
+            )
         missing = sorted(set(REQUIRED) - rollout.keys())
         if missing:
             raise ValueError(

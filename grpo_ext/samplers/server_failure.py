@@ -25,8 +25,11 @@ class ServerFailure:
 
     @classmethod
     def of(cls, error: Exception) -> Self:
-        """Return a failure with the type and message of `error`, and its HTTP status if any."""
-        text = one_line(" ".join(str(error).split()))
+        """Return a failure with the type and message of `error`, and its HTTP status if any.
+
+        A full stop at the end of the message is left out, because sentences quote it.
+        """
+        text = one_line(" ".join(str(error).split())).removesuffix(".")
         status = error.status if isinstance(error, StatusError) else None
         return cls(f"{type(error).__name__}: {text[:MAX_MESSAGE]}", status)
 

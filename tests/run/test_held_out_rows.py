@@ -10,7 +10,7 @@ import pytest
 from grpo_ext.cli.main import main
 from grpo_ext.evaluation.evaluate_recipe import rows_and_rewards
 from grpo_ext.recipe.load import load_recipe
-from grpo_ext.run.from_recipe import eval_rows
+from grpo_ext.run.from_recipe import eval_rows, has_eval_rows
 from grpo_ext.tasks.countdown import Countdown
 from grpo_ext.train import main as train
 from grpo_ext.train import make_trainer
@@ -150,3 +150,13 @@ def test_eval_compares_models_on_the_held_out_rows(values, tmp_path, capsys):
     with (tmp_path / "figures_completions.jsonl").open() as file:
         assert {problem_of(json.loads(line)) for line in file} == held_out
     assert f"{len(held_out)} rows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"splits": 3}'])
+def test_a_damaged_list_of_splits_is_named(values, tmp_path, text):
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    (folder / "dataset_dict.json").write_text(text)
+    changed = {**values, "dataset_name": str(folder), "held_out_share": None}
+    with pytest.raises(ValueError, match=r"dataset_dict\.json has no list of splits"):
+        has_eval_rows(load_recipe(None, changed))

@@ -98,6 +98,7 @@ def test_the_text_of_an_error_decides_nothing():
     assert not ServerFailure.of(ConnectionError(told)).refused
     assert not ServerFailure.of(Exception(f"x{told}")).refused
     assert ServerFailure.of(StatusError(400, "well")).refused
+    assert ServerFailure.of(ValueError("no such model.")).message == "ValueError: no such model"
     assert not ServerFailure.of(StatusError(500, told)).refused
 
 

@@ -84,6 +84,19 @@ def test_a_rollout_func_may_read_any_option_of_generation(tiny_folder, tmp_path)
 
 @pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
 @pytest.mark.parametrize(
+    ("rollout", "message"),
+    [(None, "has the type NoneType"), ({"prompt_ids": []}, "lacks completion_ids, logprobs")],
+)
+def test_a_rollout_func_that_returns_something_else_is_told(
+    tiny_folder, tmp_path, rollout, message
+):
+    trainer = make(tiny_folder, tmp_path, rollout_func=lambda prompts, trainer: rollout)
+    with pytest.raises(ValueError, match=message):
+        trainer.train()
+
+
+@pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
+@pytest.mark.parametrize(
     "settings",
     [{"rollout_func": with_its_own_budget}, {"generation_kwargs": {"max_new_tokens": 5}}],
     ids=["func", "kwargs"],
