@@ -165,8 +165,8 @@ def check_answers(name: str, environment: Environment) -> None:
         environment: an instance of the environment.
 
     Raises:
-        ValueError: if its method `tools` fails, or a subclass of `Environment` has neither `step`
-            nor tools.
+        ValueError: if its method `tools` fails or does not return functions, or if a subclass of
+            `Environment` has neither `step` nor tools.
     """
     try:
         tools = checked_tools(environment.tools())
