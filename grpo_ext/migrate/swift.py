@@ -166,7 +166,7 @@ def write_all_rewards(draft: Draft) -> None:
     if plugins is not None:
         file = texts_of(plugins)[0]
         advice = (
-            f"not taken over: write '{file}:CLASS', with the class that the file has for it. "
+            f"not taken over: write '{file}:CLASS', where CLASS is the class of this reward. "
             "docs/coming-from.md says how a class of ms-swift is called."
         )
     write_rewards(draft, "ms-swift", rewards or models, names, advice)

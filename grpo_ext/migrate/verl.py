@@ -172,9 +172,10 @@ def write_one_reward(draft: Draft) -> None:
         specs.append("accuracy")
         draft.remark(
             None,
-            "verl chooses a reward by the column data_source. accuracy compares with "
-            "reward_model.ground_truth; for answers that are not numbers or formulas, name another "
-            "in reward_funcs, or verl's function as FILE.py:compute_score.",
+            "verl chooses a reward for each row by its data_source; this recipe uses accuracy for "
+            "all rows, which compares answers with reward_model.ground_truth. If the answers are "
+            "not numbers or formulas, name another reward in reward_funcs, or verl's own function "
+            "as FILE.py:compute_score.",
         )
     specs += overlong_penalty(draft)
     if "reward_funcs" not in draft.missing:
