@@ -75,8 +75,8 @@ class EnvironmentFailures:
 
     Args:
         name: name of the environment in messages.
-        max_failure_rate: the run ends if more than this share of the last 256 calls of a method
-            failed; 1: never.
+        max_failure_rate: there are too many failures if more than this share of the last 256 calls
+            of a method failed, from 64 calls on.
         on_failure: what happens to an episode whose environment fails; used only in log messages.
     """
 

@@ -17,8 +17,8 @@ COLORED = re.compile(r"\x1b\[[\d;]*m(.*?)\x1b\[0m", re.DOTALL)  # by terminal co
 class GymnasiumEnvironment(SteppedEnvironment):
     """An environment of Gymnasium with numbered actions, or with texts as actions.
 
-    The model reads the text of the render mode `ansi` where there is one, otherwise the
-    observation. Text that a terminal would show in color is in brackets.
+    If the environment has the render mode `ansi`, and `args` sets no other, the model reads the
+    rendered text, in which brackets replace color. Otherwise, it reads the observation.
 
     Args:
         environment_id: the id, such as `FrozenLake-v1`, or `package.module:ID`, which imports the

@@ -82,7 +82,11 @@ def write_sizes_in_prompts(draft: Draft, processes: int | None) -> tuple[Batch, 
             processes -= 1
     strategy = draft.take(f"{ACTOR}.strategy")
     if strategy is not None and strategy.value not in ("fsdp", "fsdp2"):
-        draft.remark(strategy, f"{shown(strategy.value)} is not supported. FSDP2 shards instead.")
+        draft.remark(
+            strategy,
+            f"{shown(strategy.value)} is not supported. With several processes, FSDP2 shards the "
+            "model instead.",
+        )
     if processes > 1:
         draft.write("accelerate_config", "fsdp2", comment="verl shards the model, too")
     return write_sizes(draft, sizes, processes), sizes
