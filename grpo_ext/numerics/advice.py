@@ -13,8 +13,9 @@ OTHER_POLICY = (
     f"See {DOES_NOT_LEARN}#sampler-and-trainer-differ."
 )
 WRONG_LAYOUT = (
-    "the trainer computes in float32, but its passes differ, so a layout or gradient checkpointing "
-    "is wrong for this model. Write `layout: padded`, and report the model."
+    "the trainer computes in float32, but its passes differ. Unless `disable_dropout` is false, a "
+    "layout or gradient checkpointing is wrong for this model: write `layout: padded`, and report "
+    "the model."
 )
 
 
