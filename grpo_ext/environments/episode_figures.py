@@ -24,7 +24,7 @@ class EpisodeCounts:
     calls: int  #: calls of tools, including those that could not be read
     failed_calls: int
     calls_by_tool: dict[str, int]  #: for each tool of the environment; empty if it has none
-    environment: str = ""  #: name of its entry in `environments`, if there are several
+    environment: str = ""  #: name of its entry in `environments`; empty without that key
 
     @classmethod
     def of(cls, episode: Episode) -> Self:

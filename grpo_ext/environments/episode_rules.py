@@ -31,7 +31,8 @@ class EpisodeRules:
     turn_tokens: PositiveInt | None = None
     #: whether all turns share one advantage, or each has its own
     credit: Literal["episode", "turn"] = "episode"
-    #: the run ends if more than this share of the last 256 calls of a method failed; 1: never
+    #: the run ends if more than this share of a method's last 256 calls failed, from 64 calls on,
+    #: or if all its calls in a generation failed (see `refuse_many`); 1: never
     max_failure_rate: Annotated[float, Field(ge=0, le=1)] = 0.5
     #: what becomes of an episode whose environment fails: "mask", it is neither scored nor trained
     #: on; "train", the model gets the error as answer; "retry", it is played again from its seed
@@ -165,8 +166,8 @@ def check_answers(name: str, environment: Environment) -> None:
         environment: an instance of the environment.
 
     Raises:
-        ValueError: if its method `tools` fails, or a subclass of `Environment` has neither `step`
-            nor tools.
+        ValueError: if its method `tools` fails or does not return functions, or if a subclass of
+            `Environment` has neither `step` nor tools.
     """
     try:
         tools = checked_tools(environment.tools())

@@ -25,7 +25,8 @@ UNITS = {
 CONSEQUENCES = {
     "mask": "The episode ends, and is neither scored nor trained on.",
     "train": "If the model waits for an answer, it receives the error instead.",
-    "retry": "The episode is played again from its seed.",
+    "retry": "If possible, the episode is played again from its seed; otherwise, it is neither "
+    "scored nor trained on.",
     "cut_off": "The episode is neither scored nor trained on, unless `on_failure: train` is set.",
     "close": "What the environment holds may stay open.",
 }
@@ -74,8 +75,8 @@ class EnvironmentFailures:
 
     Args:
         name: name of the environment in messages.
-        max_failure_rate: the run ends if more than this share of the last 256 calls of a method
-            failed; 1: never.
+        max_failure_rate: there are too many failures if more than this share of the last 256 calls
+            of a method failed, from 64 calls on.
         on_failure: what happens to an episode whose environment fails; used only in log messages.
     """
 
@@ -122,9 +123,9 @@ class EnvironmentFailures:
                 case = method
             consequence = CONSEQUENCES[case]
             logger.warning(
-                f"{count.name} failed. {consequence} Further failures of this kind are counted "
-                "(episodes/failures), but not logged. The arguments of the call: "
-                f"{clipped(arguments)}. The failure: {error}"
+                f"{count.name} failed. {consequence} Further failures of this kind are not logged; "
+                "failures during an episode are counted in episodes/failures. The arguments of the "
+                f"call: {clipped(arguments)}. The failure: {error}"
             )
 
     def tool_raised(self, tool: str, error: str, arguments: object) -> None:
@@ -211,7 +212,8 @@ def refuse_many(reports: Iterable[FailureReport]) -> None:
         if all(report.failed == report.calls for report in of_method):
             raise EnvironmentFailure(
                 f"{subject}: {method} failed on every call of this step or evaluation. Fix it, "
-                "test it with `grpo-ext check`, and resume the run. To continue despite failures, "
-                "set `max_failure_rate: 1` for this environment. The last failure: "
+                "test it with `grpo-ext check` or `grpo_ext.play`, and resume the run. To continue "
+                "despite failures of a recipe's environment, set its `max_failure_rate: 1`. The "
+                "last failure: "
                 f"{failing[0].last_error}"
             )

@@ -280,7 +280,7 @@ class GuardedEnvironment:
             # a call may have had less: the calls of a turn share the time
             text = f"error: it took more than {self.rules.step_timeout:g} s"
             details = in_full(error, function)
-            advice = "Make it faster, or raise `step_timeout` in `environment`."
+            advice = "Make it faster, or raise the environment's `step_timeout`."
             failed = True
             forgiven = False
         if failed and forgiven:

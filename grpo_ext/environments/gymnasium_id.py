@@ -17,8 +17,8 @@ COLORED = re.compile(r"\x1b\[[\d;]*m(.*?)\x1b\[0m", re.DOTALL)  # by terminal co
 class GymnasiumEnvironment(SteppedEnvironment):
     """An environment of Gymnasium with numbered actions, or with texts as actions.
 
-    The model reads the text of the render mode `ansi` where there is one, otherwise the
-    observation. Text that a terminal would show in color is in brackets.
+    If the environment has the render mode `ansi`, and `args` sets no other, the model reads the
+    rendered text, in which brackets replace color. Otherwise, it reads the observation.
 
     Args:
         environment_id: the id, such as `FrozenLake-v1`, or `package.module:ID`, which imports the
@@ -29,9 +29,10 @@ class GymnasiumEnvironment(SteppedEnvironment):
         invalid_action_reward: see `SteppedEnvironment`.
 
     Raises:
-        ValueError: if Gymnasium is not installed, the environment has actions of another kind, the
-            number of words differs from the number of actions, or two words are equal in lower
-            case. Errors of `gymnasium.make`, such as for an unknown id, are raised unchanged.
+        ValueError: if Gymnasium is not installed, the environment has actions of another kind, or
+            `actions` is set for texts, has more or fewer words than there are actions, or has two
+            words that are equal in lower case. Errors of `gymnasium.make`, such as for an unknown
+            id, are raised unchanged.
     """
 
     def __init__(
@@ -68,8 +69,8 @@ class GymnasiumEnvironment(SteppedEnvironment):
             )
         if self._words and len(self._words) != count:
             raise ValueError(
-                "the words in `actions` do not match the environment's numbered actions: there "
-                f"are {len(self._words)} words and {count} actions. Write one word for each action."
+                f"the number of words in `actions` ({len(self._words)}) differs from the number of "
+                f"the environment's actions ({count}). Write one word for each action."
             )
         if len({*self._words}) != len(self._words):
             raise ValueError(

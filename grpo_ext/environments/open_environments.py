@@ -52,7 +52,10 @@ def add_open(environment: Environment, rules: EpisodeRules, lasting: bool = Fals
 
 
 def is_open(environment: Environment) -> bool:
-    """Return whether an environment was registered with `add_open` and is not closed yet."""
+    """Return whether an environment was registered with `add_open` and is not closed yet.
+
+    An environment that does not define `close` is never open.
+    """
     return id(environment) in _opened
 
 

@@ -93,7 +93,8 @@ def rules_of(environment: object) -> EpisodeRules:
     """Return the rules of an episode, from the `environment` of a recipe or from an instance.
 
     Raises:
-        ValueError: if it is neither, or for the reasons of `episode_rules`.
+        ValueError: if `environment` is neither, or if `episode_rules` (for a recipe's) or
+            `check_answers` (for an instance) refuses it.
     """
     if isinstance(environment, str | Mapping):
         return episode_rules(environment)

@@ -37,7 +37,7 @@ class Replay:
     Args:
         rules: the rules of the episode.
         row: the row of the data set, with its seed.
-        opening: the text that `reset` returned; `None` if `reset` failed.
+        opening: the text of `reset` that the model read; `None` if it has read none.
         exchanges: the turns so far; the last one is the turn on which the environment failed.
     """
 
@@ -84,8 +84,8 @@ class Replay:
     def open(self, world: GuardedEnvironment) -> None:
         """Wait for the text of `reset`; discard the environment if it failed or the text differs.
 
-        The text must equal the one that the model read. If `reset` was the call that failed, any
-        text is accepted.
+        The text must equal the one that the model read. If the old environment failed before the
+        first turn, the model has read none, so any text is accepted.
 
         Args:
             world: the new environment.

@@ -20,8 +20,9 @@ from grpo_ext.environments.tools import Tool, ToolEnvironment
 from grpo_ext.environments.turn_tokens import TurnTokens
 
 NO_COLUMN = (
-    "environments: the rows have no column `environment` with the name of the environment of each "
-    "row. Add the column, or write the environment for all rows in `environment`."
+    "environments: the rows have no column `environment`, which names each row's environment. Add "
+    "the column, or, if all rows have the same environment, write it in `environment` and remove "
+    "`environments`."
 )
 Game = tuple[EpisodeRules, TurnTokens]
 Begin = Callable[[Sequence[Row]], list[Episode]]  # creates an episode for each row
@@ -35,7 +36,8 @@ def beginning(
 ) -> Begin:
     """Return a function that creates an episode for each row, in the environments of a recipe.
 
-    With several environments, the function raises `ValueError` for a row that names an unknown one.
+    If rows name their environments, a row that names none is completed in a single turn, and the
+    function raises `ValueError` for a row that names an unknown one.
 
     Args:
         environments: the environments by the name in a row's column `environment`; an environment

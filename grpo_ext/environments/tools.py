@@ -144,7 +144,7 @@ def call(tools: Sequence[Tool], function: dict[str, Any]) -> Any:
         function: the call, `{"name": ..., "arguments": {...}}`.
 
     Raises:
-        Misuse: if there is no such tool, or it does not take these arguments.
+        Misuse: if there is no such tool, or the arguments are not a dict or do not fit the tool.
         Exception: whatever the tool raises.
     """
     by_name = {tool.__name__: tool for tool in tools}

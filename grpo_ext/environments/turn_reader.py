@@ -54,8 +54,8 @@ class TurnReader:
 
         A call is invalid if it cannot be parsed, or if the template would not write the turn as it
         was sampled. The message of such a turn contains only its text. The second value is `None`
-        for a turn with valid calls or without calls, and in one more case, which `_faulty`
-        describes.
+        for a turn with valid calls or without calls, and for an invalid call that ends the episode
+        (see `_faulty`).
 
         Args:
             text: the turn without special tokens.

@@ -148,8 +148,8 @@ class TurnTokens:
                 spelled in it is tokenized as plain text, as in an answer.
 
         Raises:
-            ValueError: if `opening` spells a special token and the template does not write
-                `opening` unchanged.
+            ValueError: if `opening` spells a special token, and the template changes more than the
+                whitespace around `opening`.
         """
         if opening and self._spells_special_token(messages[-1]["content"], len(opening)):
             before, middle, after = self._around_opening(messages, opening)
@@ -450,13 +450,13 @@ def trained_turns(chat_template: str | dict[str, str] | None) -> str:
     """
     if is_training_template(chat_template):
         return (
-            "those of the model are trained on as sampled; the others are written by TRL's "
-            "training variant of the chat template, which keeps earlier turns and is saved with "
-            "the model"
+            "the model's turns are trained on exactly as sampled; all other messages are rendered "
+            "with TRL's training variant of the chat template, which keeps earlier turns and is "
+            "saved with the model"
         )
     return (
-        "those of the model are trained on as sampled; the others are written by the model's own "
-        "chat template"
+        "the model's turns are trained on exactly as sampled; all other messages are rendered with "
+        "the model's own chat template"
     )
 
 

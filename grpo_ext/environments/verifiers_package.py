@@ -66,7 +66,7 @@ class VerifiersEnvironment(Environment):
         """Yield the rows of the environment's data, each with its prompt.
 
         Raises:
-            ValueError: if there are none for this split, or a column is not JSON.
+            ValueError: if there are none for this split, or a row cannot be written as JSON.
         """
         data = self._env.build_dataset() if split == "train" else self._env.build_eval_dataset()
         if data is None:
@@ -233,8 +233,8 @@ def check(package: str, env: Any, verifiers: Any) -> None:
     base = verifiers.MultiTurnEnv
     if not isinstance(env, base):
         raise ValueError(
-            f"{package} is a {type(env).__name__}, which runs the model by itself: only "
-            "subclasses of verifiers' MultiTurnEnv are supported."
+            f"the class of {package}, {type(env).__name__}, runs the model by itself. Use an "
+            "environment whose class is a subclass of verifiers' MultiTurnEnv."
         )
     for name in DRIVING:
         if getattr(type(env), name) is not getattr(base, name):
@@ -357,8 +357,8 @@ def answer_text(messages: Any) -> str:
             content = "".join(part["text"] for part in content)
         if not isinstance(content, str):
             raise TypeError(
-                f"the environment returned a message whose content is a {type(content).__name__}, "
-                "but the model reads only text. Return strings."
+                "the environment returned a message whose content is of the type "
+                f"{type(content).__name__}, but the model reads only text. Return strings."
             )
         texts.append(content)
     return "\n".join(texts)

@@ -222,8 +222,8 @@ def constant_sentences(
 ) -> list[str]:
     """Return sentences that compare outcome rewards with the best constant answer.
 
-    There is one sentence for each data set or task whose last evaluation scored a constant answer;
-    the list is empty if none did.
+    There is one sentence for each data set or task, from its last evaluation that scored a constant
+    answer; the list is empty if none did.
 
     Args:
         history: the logs of the run, oldest first.

@@ -84,6 +84,11 @@ def advice_on_group_size(size: GroupSize | None, k: int, present: int | None) ->
         k: the number of completions of each row.
         present: the recipe's current `num_generations`, if it has one.
     """
+    if k < 2:
+        return (
+            "num_generations cannot be judged with a single completion of each row. Write "
+            "--num_samples 2 or more."
+        )
     if size is None:
         return (
             f"No num_generations up to {k} gives signal, because no row has {k} scored completions "

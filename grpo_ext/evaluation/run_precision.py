@@ -10,7 +10,8 @@ def precision_of(recipe: Recipe, model: PreTrainedModel) -> Precision:
     """Return the dtypes in which a run of the recipe samples with transformers.
 
     DeepSpeed converts the weights instead of using autocast, but multiplies in the same dtype.
-    `fp16` is ignored on a CPU, where accelerate has no autocast to float16.
+    `fp16` is ignored on a CPU, where accelerate has no autocast to float16, and
+    `attention_in_fp32` with transformers' continuous batching.
 
     Raises:
         ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model does not

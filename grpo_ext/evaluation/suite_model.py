@@ -98,8 +98,8 @@ def check_vllm_metadata() -> None:
         version("vllm")
     except PackageNotFoundError:
         raise ValueError(
-            "the lm-evaluation-harness does not work with this build of vLLM, because it is not "
-            "installed under the name vllm: write --engine transformers."
+            "the lm-evaluation-harness does not work with this build of vLLM, whose package is not "
+            "named vllm: write --engine transformers."
         ) from None
 
 

@@ -43,7 +43,8 @@ def text_figures(
 
     Returns:
         `ended`, the share of completions that end before the limit; `words`, the number of words;
-        and `first_model_logp`, the mean log-prob of a text's tokens under the first model, in nats.
+        and `first_model_logp`, the mean log-prob of a text's first `MAX_TOKENS` tokens under the
+        first model, in nats; texts without tokens are left out of it.
         Each is a mean over completions, with a standard error clustered by row under `..._se`. Both
         are `None` if there is nothing to average; the error is also `None` for a single row.
         `distinct_words` is the number of different words in all completions together.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from grpo_ext.common.run_time import counted
 from grpo_ext.migrate.draft import Draft
 from grpo_ext.recipe.batch import Batch
 
@@ -53,7 +54,7 @@ def write_sizes(draft: Draft, sizes: Sizes, processes: int) -> Batch:
     """
     if sizes.step % processes:
         raise ValueError(
-            f"an optimizer step of {sizes.step} completions cannot be shared equally by "
+            f"an optimizer step of {counted(sizes.step, 'completion')} cannot be shared equally by "
             f"{processes} processes. Choose a --num_processes that divides {sizes.step}."
         )
     share = sizes.step // processes
@@ -136,10 +137,13 @@ def batch_lines(batch: Batch) -> list[str]:
     step_groups = batch.completions_per_step / batch.num_generations
     steps = batch.passes / batch.gradient_accumulation_steps
     processes = "1 process" if batch.num_processes == 1 else f"{batch.num_processes} processes"
+    prompts = "1 prompt" if groups == 1 else f"{groups:g} prompts"
+    step_prompts = "1 prompt" if step_groups == 1 else f"{step_groups:g} prompts"
+    passes = batch.gradient_accumulation_steps
+    micro_batches = "1 micro-batch" if passes == 1 else f"{passes} micro-batches"
     return [
-        f"A generation: {groups:g} prompts x {batch.num_generations} completions = "
+        f"A generation: {prompts} x {batch.num_generations} completions = "
         f"{batch.completions} completions. Optimizer steps per generation: {steps:g}.",
-        f"An optimizer step: {step_groups:g} prompts, {batch.completions_per_step} completions = "
-        f"{processes} x {batch.gradient_accumulation_steps} micro-batches x "
-        f"{batch.per_device_train_batch_size}.",
+        f"An optimizer step: {step_prompts}, {batch.completions_per_step} completions = "
+        f"{processes} x {micro_batches} x {batch.per_device_train_batch_size}.",
     ]

@@ -66,7 +66,7 @@ def find_launch(commands: Sequence[Command], project: str | None) -> Launch | No
     command, name, end = training[0]
     launch = launch_of(project or name, command, end)
     for other, _, _ in training[1:]:
-        remark = "a second training command, which was not read."
+        remark = "another training command, which was not read."
         launch.remarks.append((other.words[0].line, remark))
     for command in commands:
         words = [word.text for word in command.words]
@@ -119,8 +119,9 @@ def training_file(words: list[str]) -> tuple[str, int] | None:
 def launch_of(project: str, command: Command, end: int) -> Launch:
     """Return the launch of a training command.
 
-    The command's option `config` or `config_file` becomes `Launch.config`. The launcher's
-    `--config_file` becomes the option `accelerate_config`, except for ms-swift.
+    The command's option `config` or `config_file` becomes `Launch.config`, and so does a YAML file
+    that is the first argument of an ms-swift command. The launcher's `--config_file` becomes the
+    option `accelerate_config`, except for ms-swift.
 
     Args:
         project: the project of the command.
@@ -133,7 +134,10 @@ def launch_of(project: str, command: Command, end: int) -> Launch:
     launch = Launch(project, overrides_of(words) if project == "verl" else options_of(words))
     launch.processes = processes_of(before, command)
     if "one_step_off" in main.text:
-        remark = "its sampler works alongside training: write overlap: one_step, vllm_mode: server."
+        remark = (
+            "verl's one_step_off policy samples while it trains: write `overlap: one_step` and "
+            "`vllm_mode: server`."
+        )
         launch.remarks.append((main.line, remark))
     for option in list(launch.options):
         if option.key in ("config", "config_file") and option.words:

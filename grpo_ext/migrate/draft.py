@@ -106,7 +106,8 @@ class Draft:
         """Take a setting and return it as a whole number from 1 to `MOST_NUMBER`.
 
         Return `default` if there is no setting, or if it is `None`, -1 or 0, which mean that there
-        is no number. For any other value, add a remark and return `default`.
+        is no number. For any other value, and for one that the file does not set, add a remark and
+        return `default`.
         """
         setting = self.left.get(next((key for key in keys if key in self.left), ""))
         value = self.known(*keys)
@@ -115,7 +116,12 @@ class Draft:
         if type(value) is int and 0 < value <= MOST_NUMBER:
             return value
         if value not in (None, 0, -1):
-            self.remark(setting, f"{shown(value)} is not a size. The default is used: {default}.")
+            fallback = f" The default is used: {default}." if default else ""
+            self.remark(
+                setting,
+                f"not taken over: {shown(value)} is not a whole number from 1 to {MOST_NUMBER:,}."
+                f"{fallback}",
+            )
         return default
 
     def write(

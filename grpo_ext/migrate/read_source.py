@@ -54,7 +54,8 @@ def read_source(path: Path, project: str | None = None) -> Source:
 def refuse_other_methods(source: Source) -> None:
     """Raise `ValueError` if the settings are for a method other than GRPO.
 
-    All verl estimators except `gae` are accepted, and so is a method that the file does not name.
+    All estimators of verl except `gae` are accepted. So is a file that names no method, or that
+    names it only by a variable.
     """
     others = []
     rlhf_type = source.settings.get("rlhf_type")

@@ -61,8 +61,8 @@ def write_rewards(
     elif weights is not None:
         draft.remark(
             setting,
-            "reward_weights was left out, because it does not have one weight for each reward. "
-            "Write it by hand.",
+            "reward_weights was left out, because it is not a list with one weight for each "
+            "reward. Write it by hand.",
         )
     if specs:
         draft.write("reward_funcs", specs)

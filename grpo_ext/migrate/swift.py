@@ -64,7 +64,8 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 def write_data(draft: Draft) -> None:
     """Write the first data set, and add remarks on the others and on the columns.
 
-    A data set is given as `id_or_file:subset#count`, where `:subset` and `#count` are optional.
+    A data set is given as `hf::id_or_file:subset#count`, where all but the id or file is optional,
+    and the prefix may also be `ms::`.
     """
     setting = draft.take("dataset")
     names = texts_of(setting)
@@ -166,7 +167,7 @@ def write_all_rewards(draft: Draft) -> None:
     if plugins is not None:
         file = texts_of(plugins)[0]
         advice = (
-            f"not taken over: write '{file}:CLASS', with the class that the file has for it. "
+            f"not taken over: write '{file}:CLASS', where CLASS is the class of this reward. "
             "docs/coming-from.md says how a class of ms-swift is called."
         )
     write_rewards(draft, "ms-swift", rewards or models, names, advice)

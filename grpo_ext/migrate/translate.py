@@ -62,7 +62,7 @@ def translate_setting(draft: Draft, setting: Setting) -> None:
     """Write the recipe keys that correspond to a setting, or add a remark on it.
 
     The tables of `recipe.foreign` map keys of other projects to recipe keys. A key that is not in
-    the tables is kept if its last part is a recipe key.
+    the tables is kept if its last part is a recipe key other than `task` and `tasks`.
     """
     name = entry_of(setting.key)
     inner = setting.key.rpartition(".")[2]

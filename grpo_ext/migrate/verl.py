@@ -82,7 +82,11 @@ def write_sizes_in_prompts(draft: Draft, processes: int | None) -> tuple[Batch, 
             processes -= 1
     strategy = draft.take(f"{ACTOR}.strategy")
     if strategy is not None and strategy.value not in ("fsdp", "fsdp2"):
-        draft.remark(strategy, f"{shown(strategy.value)} is not supported. FSDP2 shards instead.")
+        draft.remark(
+            strategy,
+            f"{shown(strategy.value)} is not supported. With several processes, FSDP2 shards the "
+            "model instead.",
+        )
     if processes > 1:
         draft.write("accelerate_config", "fsdp2", comment="verl shards the model, too")
     return write_sizes(draft, sizes, processes), sizes
@@ -172,9 +176,10 @@ def write_one_reward(draft: Draft) -> None:
         specs.append("accuracy")
         draft.remark(
             None,
-            "verl chooses a reward by the column data_source. accuracy compares with "
-            "reward_model.ground_truth; for answers that are not numbers or formulas, name another "
-            "in reward_funcs, or verl's function as FILE.py:compute_score.",
+            "verl chooses a reward for each row by its data_source; this recipe uses accuracy for "
+            "all rows, which compares answers with reward_model.ground_truth. If the answers are "
+            "not numbers or formulas, name another reward in reward_funcs, or verl's own function "
+            "as FILE.py:compute_score.",
         )
     specs += overlong_penalty(draft)
     if "reward_funcs" not in draft.missing:

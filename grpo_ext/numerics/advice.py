@@ -8,13 +8,14 @@ from grpo_ext.numerics.measure import Comparison, Measurement
 from grpo_ext.recipe.typed_values import Values
 
 OTHER_POLICY = (
-    "this is more than rounding, so look for other weights, another temperature, or dropout: "
-    "`logprob_policy: sampling` and `disable_dropout: true` are the defaults. "
+    "this is more than rounding, so look for other weights, another temperature, or dropout. Keep "
+    "the defaults `logprob_policy: sampling` and `disable_dropout: true`. "
     f"See {DOES_NOT_LEARN}#sampler-and-trainer-differ."
 )
 WRONG_LAYOUT = (
-    "layouts differ without half types, so one of them is wrong for this model. Write `layout: "
-    "padded`, and report the model."
+    "the trainer computes in float32, but its passes differ. Unless `disable_dropout` is false, a "
+    "layout or gradient checkpointing is wrong for this model: write `layout: padded`, and report "
+    "the model."
 )
 
 
@@ -57,7 +58,7 @@ def sampler_advice(found: Measurement, v: Values) -> str:
     return (
         "the correction is on (`vllm_importance_sampling_mode: "
         f"{v.vllm_importance_sampling_mode}`). To be closer, start the engine with the environment "
-        f"variable VLLM_BATCH_INVARIANT=1 where its card has it, or {type_advice(found, v)}"
+        f"variable VLLM_BATCH_INVARIANT=1 if its GPU supports it, or {type_advice(found, v)}"
     )
 
 
@@ -95,8 +96,9 @@ def edge_advice(found: Measurement) -> str:
             "Without them these tokens would be scored as if they could not be drawn."
         )
     return (
-        "the sampler does not return its sets, so the trainer finds its own. Remove top_k, top_p "
-        "and min_p, or let transformers sample."
+        "the sampler does not return the sets of tokens that its truncation kept, so the trainer "
+        "computes them itself, and too many sampled tokens are outside them. Remove top_k, top_p "
+        "and min_p, or sample with transformers."
     )
 
 

@@ -331,7 +331,7 @@ def sampled_table(trainer: GRPOExtTrainer, num_completions: int) -> Scored:
 def in_float32(
     recipe: Recipe, weights: dict[str, Tensor], table: Scored, params: SamplingParams
 ) -> Tensor:
-    """Return the log-probs (B, T) of the completions, on the CPU, under the policy in float32.
+    """Score the completions with a float32 copy of the policy; return log-probs (B, T) on the CPU.
 
     Args:
         recipe: the recipe of the run.

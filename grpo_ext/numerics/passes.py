@@ -153,7 +153,10 @@ class Passes:
 
     @contextmanager
     def _checkpointing(self, on: bool) -> Iterator[None]:
-        """Turn gradient checkpointing on or off within the context."""
+        """Turn gradient checkpointing on or off within the context; set the opposite afterwards.
+
+        Call it only with the state that the run does not use.
+        """
         model: Any = self.trainer.accelerator.unwrap_model(self.trainer.model)
         set_checkpointing(model, on)
         try:

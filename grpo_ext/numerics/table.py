@@ -80,7 +80,7 @@ def edge_lines(edges: Edges) -> Iterator[str]:
         yield "the sampler does not return the tokens that its truncation kept"
     else:
         yield (
-            "positions where sampler and trainer keep other tokens: "
+            "positions where sampler and trainer keep different tokens: "
             f"{edges.differ:.2%} of {edges.positions}; the sampler alone keeps "
             f"{edges.only_sampler:.3g} tokens a position, the trainer alone "
             f"{edges.only_trainer:.3g}"

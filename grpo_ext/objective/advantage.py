@@ -389,12 +389,12 @@ def joint_advantages(
 
 @register_joint_advantages("normalize_then_sum")
 def normalized_then_summed(rewards: Tensor, weights: Tensor) -> Tensor:
-    """GDPO (arXiv 2601.05242): each reward is normalized separately.
+    """Return the advantages (N, G) of GDPO, which normalizes each reward separately.
 
     Like TRL, center each reward and divide it by its std within the group, then center the weighted
     sum and divide it by its std over the batch. Both are sample stds (n - 1). In a group of equal
     weighted sums all advantages are exactly 0; in any other group, a completion that no reward
-    scored gets NaN. Takes rewards (N, G, R) and weights (R,), and returns advantages (N, G).
+    scored gets NaN. Takes rewards (N, G, R) and weights (R,). GDPO: arXiv 2601.05242.
     """
     import torch
 

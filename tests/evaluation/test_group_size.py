@@ -102,6 +102,7 @@ def test_without_a_mixed_row_there_is_no_best_size():
     assert best_group_size(samples, ["right"], 4) is None
     assert "No num_generations up to 4 gives signal" in advice_on_group_size(None, 4, 8)
     assert best_group_size(samples, [], 4) is None
+    assert "with a single completion of each row" in advice_on_group_size(None, 1, 8)
 
 
 def test_one_row_has_no_range():

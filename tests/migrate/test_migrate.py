@@ -286,7 +286,7 @@ def test_the_command_that_trains_is_translated(tmp_path, capsys):
     )
     recipe, _, told = migrate(tmp_path, capsys, "run.sh", script)
     assert recipe["model_name_or_path"] == "m" and "output_dir" not in recipe
-    assert "a second training command" not in told
+    assert "another training command" not in told
 
 
 def test_references_in_lists_are_unknown(tmp_path, capsys):
@@ -384,7 +384,7 @@ def test_sizes_out_of_range_are_remarked_on_and_take_no_time(tmp_path, capsys, n
     script = VERL.replace("$@", f"actor_rollout_ref.actor.ppo_mini_batch_size={number} {sizes}")
     recipe, _, told = migrate(tmp_path, capsys, "run.sh", script)
     assert recipe.get("generation_batch_size", 256) == 256
-    assert "is not a size. The default is used" in told
+    assert "is not a whole number from 1 to 1,000,000. The default is used" in told
     config = f"per_device_train_batch_size: {number}\nmodel_name_or_path: m\ndataset_name: d\n"
     (tmp_path / "recipe.yaml").unlink()
     recipe, _, _ = migrate(tmp_path, capsys, "x.yaml", config, "--num_processes", "2")

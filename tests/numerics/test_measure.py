@@ -110,7 +110,7 @@ def test_tables_are_printed_with_limits_and_their_sources(tiny_folder, capsys):
         "log-probs of the same tokens",
         "last quarter",
         "prime-rl",
-        "keep other tokens",
+        "keep different tokens",
     ):
         assert words_of_it in printed.out
     assert "all within the limits" in printed.out

@@ -79,7 +79,7 @@ def test_a_run_says_which_template_it_uses_and_saves_it(model, tiny_folder, tmp_
     trainer = make(model, tmp_path / "variant", max_steps=1, save_strategy="steps", save_steps=1)
     trainer.train()
     printed = capsys.readouterr().out
-    assert "turns: those of the model are trained on as sampled" in printed
+    assert "turns: the model's turns are trained on exactly as sampled" in printed
     assert "TRL's training variant of the chat template" in printed
     trainer.save_model(str(tmp_path / "final"))
     for folder in (tmp_path / "variant" / "checkpoint-1", tmp_path / "final"):
@@ -88,5 +88,6 @@ def test_a_run_says_which_template_it_uses_and_saves_it(model, tiny_folder, tmp_
     own = (tiny_folder / "chat_template.jinja").read_text()
     trainer = make(tiny_folder, tmp_path / "own", max_steps=1, save_strategy="steps", save_steps=1)
     trainer.train()
-    assert "the others are written by the model's own chat template" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "all other messages are rendered with the model's own chat template" in told
     assert AutoTokenizer.from_pretrained(tmp_path / "own" / "checkpoint-1").chat_template == own
