@@ -59,7 +59,7 @@ def refuse_other_methods(source: Source) -> None:
     """
     others = []
     rlhf_type = source.settings.get("rlhf_type")
-    if rlhf_type is not None and rlhf_type.value != "grpo":
+    if rlhf_type is not None and rlhf_type.value not in ("grpo", None):
         others.append(rlhf_type)
     estimator = source.settings.get("algorithm.adv_estimator")
     if estimator is not None and estimator.value == "gae":

@@ -53,6 +53,8 @@ def write_rewards(
         if entry.fault or note:
             draft.remark(setting, f"{entry.name}: {entry.fault or note}")
     weights = draft.known("reward_weights")
+    if isinstance(weights, int | float):
+        weights = [weights]
     if isinstance(weights, list) and len(weights) == len(entries):
         kept = zip(weights, entries, strict=True)
         weights = [weight for weight, entry in kept if entry.spec is not None]

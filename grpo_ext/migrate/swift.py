@@ -156,16 +156,16 @@ def write_all_rewards(draft: Draft) -> None:
 
     Rewards that a plugin registers become `file.py:Class`.
     """
-    plugins = draft.take("external_plugins")
+    plugins = texts_of(draft.take("external_plugins"))
     classes: dict[str, str] = {}
-    for path in texts_of(plugins):
+    for path in plugins:
         classes |= plugin_classes(path)
     rewards = draft.take("reward_funcs")
     models = draft.take("reward_model")
     names = [classes.get(name, name) for name in texts_of(rewards)] + texts_of(models)
     advice = ""
-    if plugins is not None:
-        file = texts_of(plugins)[0]
+    if plugins:
+        file = plugins[0]
         advice = (
             f"not taken over: write '{file}:CLASS', where CLASS is the class of this reward. "
             "docs/coming-from.md says how a class of ms-swift is called."

@@ -266,6 +266,21 @@ def test_the_next_command_starts_the_processes_of_the_recipe(
     assert processes == (started if stated is None else int(stated[1]))
 
 
+def test_a_single_weight_is_a_list_of_one(tmp_path, capsys):
+    command = (
+        "trl grpo --model_name_or_path x/y --dataset_name a/b "
+        "--reward_funcs accuracy_reward --reward_weights 0.5"
+    )
+    recipe, _, _ = migrate(tmp_path, capsys, "run.sh", command)
+    assert recipe["reward_funcs"] == ["accuracy"] and recipe["reward_weights"] == [0.5]
+
+
+def test_keys_without_a_value_count_as_unset(tmp_path, capsys):
+    text = "model: x/y\ndataset: a/b\nreward_funcs: [accuracy]\nrlhf_type:\nexternal_plugins:\n"
+    recipe, _, _ = migrate(tmp_path, capsys, "swift.yaml", text)
+    assert recipe["reward_funcs"] == ["accuracy"]
+
+
 def test_groups_of_one_and_other_strategies_are_named(tmp_path, capsys):
     changes = "actor_rollout_ref.rollout.n=1 actor_rollout_ref.actor.strategy=megatron"
     _, _, told = migrate(tmp_path, capsys, "run.sh", VERL.replace("$@", changes))
