@@ -33,7 +33,8 @@ def open_dataset(
     `DatasetDict` has splits.
 
     Args:
-        name: a file (jsonl, json, csv, parquet), a folder that `datasets` saved, or a hub id.
+        name: a file (jsonl, json, csv, parquet), a folder of such files or one that `datasets`
+            saved, or a hub id.
         split: the split, in the syntax of `datasets`, such as `train[:1000]`.
         config: the name of the configuration, for hub data sets that have several.
         streaming: whether to read rows only as they are needed.
