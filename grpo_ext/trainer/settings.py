@@ -291,8 +291,9 @@ def cut_rule(trainer: Trainer, layout: Layout, settings: LossSettings) -> CutRul
         )
     if args.max_tokens_per_micro_batch and not deals:
         raise ValueError(
-            "max_tokens_per_micro_batch does not work with this model, whose positions count "
-            "padding, as learned position embeddings do. Remove max_tokens_per_micro_batch."
+            "max_tokens_per_micro_batch works neither with `layout: padded` nor with a model whose "
+            "positions count padding, as learned position embeddings do. Remove "
+            "max_tokens_per_micro_batch or, if it is set, `layout: padded`."
         )
     has_bonus = args.entropy_coef != 0.0 or args.use_adaptive_entropy
     only_advantages = settings.loss.needs_advantage and not settings.beta and not has_bonus

@@ -71,7 +71,7 @@ class Server:
         ):
             raise ValueError(
                 f"a server is already running at {self.url}: stop it, or write another port in "
-                "vllm_server_port or, if it is set, vllm_server_base_url."
+                "vllm_server_port (in vllm_server_base_url, if that is set)."
             )
         return self._launch()
 
