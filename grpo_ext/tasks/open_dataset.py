@@ -35,16 +35,19 @@ def open_dataset(
     Args:
         name: a file (jsonl, json, csv, parquet), a folder of such files or one that `datasets`
             saved, or a hub id.
-        split: the split, in the syntax of `datasets`, such as `train[:1000]`.
+        split: the split, in the syntax of `datasets`, such as `train[:1000]`; for the folder of a
+            `DatasetDict`, only the name of a split.
         config: the name of the configuration, for hub data sets that have several.
         streaming: whether to read rows only as they are needed.
 
     Raises:
-        FileNotFoundError: if there is no such file, folder or hub data set.
+        FileNotFoundError: if there is no such file, folder or hub data set, or a folder has no data
+            files.
         ConnectionError: if the hub does not answer.
-        ValueError: if the file is empty, the data lacks the split, `split` is a slice of data
-            without splits, a folder contains special files or links out of it, a file is damaged,
-            or reading a file could fill the memory.
+        ValueError: if the file is empty, the data lacks the split or the configuration, `split` is
+            a slice of data without splits, a folder contains special files or links out of it, a
+            file is damaged (found in a stream only when it is read), or reading a file could fill
+            the memory.
         OSError: if a folder cannot be read.
     """
     path = Path(name).expanduser()
@@ -108,7 +111,9 @@ def load_split(
     `open_dataset`.
 
     Raises:
-        ValueError: if there is no such split, or a file is damaged.
+        FileNotFoundError: if a folder has no data files.
+        ValueError: if there is no such split or configuration, or a file is damaged (found in a
+            stream only when it is read).
     """
     from datasets import load_dataset
     from datasets.exceptions import DatasetGenerationError

@@ -187,8 +187,9 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
     Raises:
         ValueError: if both an environment and tools are given, if an environment is given but TRL
             generates, if the sampler cannot play episodes, if `generation_kwargs` ends turns in a
-            way that episodes do not support, or if the chat template does not keep turns as they
-            were sampled.
+            way that episodes do not support, or for the reasons of `beginning` and
+            `beginning_with_tools`, such as a chat template that does not keep turns as they were
+            sampled.
     """
     args = trainer.args
     environments = environments_of(args)
