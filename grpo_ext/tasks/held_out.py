@@ -64,8 +64,8 @@ class HeldOutFilter:
         expected = self.share * self.read
         if abs(held_out - expected) > NOTABLE_DIFFERENCE * expected:
             text += (
-                " (a hash of each row's question decides, so the held-out share may differ if there "
-                f"are few different questions: here {held_out / self.read:.0%})"
+                " (a hash of each row's question decides, so the held-out share may differ if few "
+                f"questions are different: here {held_out / self.read:.0%})"
             )
         return text
 

@@ -131,7 +131,7 @@ class Server:
             restarts: maximum number of restarts of a server that exits within the block.
 
         Raises:
-            ValueError: if the server's address is already in use.
+            ValueError, OSError: see `start`.
             EngineFailure: if, at its first start, the server exits or is not ready in time. Later
                 exits raise nothing; after `restarts` restarts, the server stays down.
         """
