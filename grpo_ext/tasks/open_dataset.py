@@ -54,8 +54,8 @@ def open_dataset(
     if is_unsplit(path) and SLICED.search(split):
         raise ValueError(
             f"the data set {path} has no splits, so the split {split!r} cannot be read. Write a "
-            "plain name, such as train, and limit the rows with max_train_samples or "
-            "max_eval_samples."
+            "plain name, such as train. In GRPO training, max_train_samples and max_eval_samples "
+            "limit the rows."
         )
     if path.suffix in FILE_BUILDERS and not path.is_file():
         raise FileNotFoundError(
@@ -158,6 +158,7 @@ def no_split(name: object, split: str, splits: Iterable[str]) -> str:
     """Return the error message for a split that a data set lacks."""
     return (
         f"the data set {name} has no split {split!r}. Its splits: {', '.join(splits)}. Name one in "
-        "dataset_train_split or dataset_test_split. To evaluate without a test split, write "
-        "`held_out_share: 0.05`, which holds out rows of the training split."
+        "dataset_train_split or, for an evaluation, in dataset_test_split. In GRPO training, an "
+        "evaluation needs no test split with `held_out_share: 0.05`, which holds out rows of the "
+        "training split."
     )
