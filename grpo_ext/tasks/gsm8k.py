@@ -96,7 +96,11 @@ class GSM8K(Task):
     def generate(self, split: str) -> Iterator[Row]:
         """Yield distinct stories of `split`.
 
-        Stories of different splits differ in their template or their numbers.
+        Stories of different splits differ in their template or their numbers. There are fewer than
+        requested if `PATIENCE` draws in a row give no new story.
+
+        Raises:
+            ValueError: if `split` is neither "train" nor "test".
         """
         test = held_out(split)
         count = self.num_test_problems if test else self.num_problems

@@ -53,7 +53,8 @@ def rows(generators: Sequence[Mapping[str, Any]], seed: int, test: bool) -> Iter
 def problems(name: str, options: dict[str, Any], seed: int, test: bool) -> Iterator[dict]:
     """Yield the rows of one generator with distinct questions, until it finds no new ones.
 
-    Problems without an answer are skipped.
+    Problems whose answer is an empty string are skipped. A generator that states no answer returns
+    `None` instead; its problems are kept.
 
     Args:
         name: the name of the generator.

@@ -64,14 +64,16 @@ class HeldOutFilter:
         expected = self.share * self.read
         if abs(held_out - expected) > NOTABLE_DIFFERENCE * expected:
             text += (
-                " (a hash of each row's question decides, so the share of few rows may differ: "
-                f"here {held_out / self.read:.0%})"
+                " (a hash of each row's question decides, so the held-out share may differ if few "
+                f"questions are different: here {held_out / self.read:.0%})"
             )
         return text
 
     def nothing_left(self, count: int) -> str:
         """Return the error message to raise if none of `count` rows stays."""
         share = f"held_out_share {self.share:g}"
+        if count == 1:
+            return f"{share} cannot divide a single row. Use more rows, or remove held_out_share."
         if self.held_out:
             return f"{share} holds out none of the {count:,} rows{self._reason(count, 'larger')}"
         return f"{share} holds out all {count:,} rows{self._reason(count, 'smaller')}"
@@ -80,11 +82,9 @@ class HeldOutFilter:
         """Return the end of the message for `count` rows: the cause and the remedy.
 
         Args:
-            count: number of rows.
+            count: number of rows, at least 2.
             other: "larger" or "smaller": the kind of share that would divide the rows.
         """
-        if count == 1:
-            return ". Use more rows, or remove held_out_share."
         if self.lowest == self.highest:
             return (
                 ", because all have the same question, and rows with the same question are on the "

@@ -61,7 +61,11 @@ class Instructions(Task):
             )
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Yield rows of a split, in an order that the seed determines."""
+        """Yield the rows of a split; `task_seed` determines them and their order.
+
+        Raises:
+            ValueError: if `split` is neither "train" nor "test".
+        """
         test = held_out(split)
         rng = random.Random(f"{self.task_seed} {split}")
         topics = [topic for topic in TOPICS if self._is_held_out(topic[0]) == test]
@@ -93,7 +97,10 @@ class Instructions(Task):
         return in_share(key, self.held_out_topics)
 
     def _choose(self, rng: random.Random) -> list[Instruction]:
-        """Choose instructions that can be followed together, in a random order."""
+        """Choose instructions that can be followed together, in a random order.
+
+        There may be fewer than `min_instructions`, if no others can be followed with them.
+        """
         count = rng.randint(self.min_instructions, self.max_instructions)
         chosen: list[Instruction] = []
         taken: set[str] = set()
@@ -122,7 +129,8 @@ class Instructions(Task):
     def _of_split(self, text: str, values: list[Any], test: bool) -> list[Any]:
         """Return the `values` that belong to the test or training split; there is at least one.
 
-        The hash of an instruction's `text` and the value decides which are held out. With fewer
+        The hash of an instruction's `text` and the value decides which are held out. If that leaves
+        a split without values, it gets the last one (test) or the first one (training). With fewer
         than `SPLIT_FROM` values, both splits have all of them.
         """
         if len(values) < SPLIT_FROM:

@@ -33,25 +33,29 @@ def open_dataset(
     `DatasetDict` has splits.
 
     Args:
-        name: a file (jsonl, json, csv, parquet), a folder that `datasets` saved, or a hub id.
-        split: the split, in the syntax of `datasets`, such as `train[:1000]`.
+        name: a file (jsonl, json, csv, parquet), a folder of such files or one that `datasets`
+            saved, or a hub id.
+        split: the split, in the syntax of `datasets`, such as `train[:1000]`; for the folder of a
+            `DatasetDict`, only the name of a split.
         config: the name of the configuration, for hub data sets that have several.
         streaming: whether to read rows only as they are needed.
 
     Raises:
-        FileNotFoundError: if there is no such file, folder or hub data set.
+        FileNotFoundError: if there is no such file, folder or hub data set, or a folder has no data
+            files.
         ConnectionError: if the hub does not answer.
-        ValueError: if the file is empty, the data lacks the split, `split` is a slice of data
-            without splits, a folder contains special files or links out of it, a file is damaged,
-            or reading a file could fill the memory.
+        ValueError: if the file is empty, the data lacks the split or the configuration, `split` is
+            a slice of data without splits, a folder contains special files or links out of it, a
+            file is damaged (found in a stream only when it is read), or reading a file could fill
+            the memory.
         OSError: if a folder cannot be read.
     """
     path = Path(name).expanduser()
     if is_unsplit(path) and SLICED.search(split):
         raise ValueError(
             f"the data set {path} has no splits, so the split {split!r} cannot be read. Write a "
-            "plain name, such as train, and limit the rows with max_train_samples or "
-            "max_eval_samples."
+            "plain name, such as train. In GRPO training, max_train_samples and max_eval_samples "
+            "limit the rows."
         )
     if path.suffix in FILE_BUILDERS and not path.is_file():
         raise FileNotFoundError(
@@ -107,7 +111,9 @@ def load_split(
     `open_dataset`.
 
     Raises:
-        ValueError: if there is no such split, or a file is damaged.
+        FileNotFoundError: if a folder has no data files.
+        ValueError: if there is no such split or configuration, or a file is damaged (found in a
+            stream only when it is read).
     """
     from datasets import load_dataset
     from datasets.exceptions import DatasetGenerationError
@@ -152,6 +158,7 @@ def no_split(name: object, split: str, splits: Iterable[str]) -> str:
     """Return the error message for a split that a data set lacks."""
     return (
         f"the data set {name} has no split {split!r}. Its splits: {', '.join(splits)}. Name one in "
-        "dataset_train_split or dataset_test_split. To evaluate without a test split, write "
-        "`held_out_share: 0.05`, which holds out rows of the training split."
+        "dataset_train_split or, for an evaluation, in dataset_test_split. In GRPO training, an "
+        "evaluation needs no test split with `held_out_share: 0.05`, which holds out rows of the "
+        "training split."
     )

@@ -35,8 +35,8 @@ class Poem(Task):
     them best, and their rhyme group in 平水韵, such as 十五删, or 无.
 
     Raises:
-        ValueError: if `test_fraction` is out of range, or `user_prompt` lacks a field or has an
-            unknown one.
+        ValueError: if `test_fraction` is out of range, or `user_prompt` lacks {lines}, has an
+            unknown field, or has braces that do not match.
     """
 
     name: ClassVar[str] = "poem"

@@ -42,10 +42,9 @@ class Prompts(Task):
     White space that an empty column leaves at the beginning or end of the prompt is removed.
 
     Raises:
-        ValueError: if the braces of `user_prompt` do not match or, when rows are read, if a column
-            or the assistant's answer is missing, or a prompt cannot be converted or formatted.
-        IndexError, KeyError, AttributeError: when rows are read, if a field such as {choices[4]}
-            reads an entry that a row lacks.
+        ValueError: if the braces of `user_prompt` do not match or, when rows are read, if a column,
+            an entry of it such as {choices[4]}, or the assistant's answer is missing, or a prompt
+            cannot be converted or formatted.
     """
 
     name: ClassVar[str] = "prompts"
@@ -150,8 +149,11 @@ class Prompts(Task):
 def value_at(row: Row, path: str) -> Any:
     """Return a column or, for `column.key`, an entry of the mapping in a column.
 
+    A column whose name is the whole path takes precedence over an entry.
+
     Raises:
-        ValueError: if the entry is missing or null.
+        ValueError: if the entry is missing or null. A missing column raises what `row` raises for
+            it: `MissingColumn` for a `CheckedRow`.
     """
     if path in row or "." not in path:
         return row[path]
@@ -160,8 +162,9 @@ def value_at(row: Row, path: str) -> Any:
     for key in keys:
         if not isinstance(value, Mapping) or value.get(key) is None:
             raise ValueError(
-                f"{path}: in a row, {key!r} is missing or null in {str(value)[:200]}. Name an "
-                "entry that every row has in prompt_column or rename_columns, or drop the row."
+                f"{path}: in a row, {key!r} is missing or null in {str(value)[:200]}. In "
+                "prompt_column or rename_columns, name an entry that every row has, or drop the "
+                "row."
             )
         value = value[key]
     return value

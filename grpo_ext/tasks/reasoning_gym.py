@@ -142,8 +142,8 @@ def read_generator(values: dict[str, Any], configs: Mapping[str, type]) -> Gener
     """
     if "name" not in values:
         raise ValueError(
-            f"generators: the entry {str(values)[:80]} has no name. Write it as {{name: chain_sum, "
-            "max_terms: 4}."
+            f"generators: the entry {str(values)[:80]} has no name. Name its generator, as in "
+            "{name: chain_sum, max_terms: 4}."
         )
     options = dict(values)
     name = str(options.pop("name"))

@@ -11,6 +11,7 @@ class PromptFormatter(string.Formatter):
 
     `letters` writes an option on each line, as in `A) red`, and `lines` an entry on each line. Both
     raise `ValueError` for a value that is not a list, and `letters` also for more than 26 options.
+    A field without a name, such as `{}` or `{0}`, raises `ValueError` too.
     """
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -29,8 +29,7 @@ def build_model(
         tokenizer: the tokenizer, which determines the vocabulary size, the pad token and the eos
             token.
         architecture: transformers' name for a model family: llama, qwen2 or qwen3.
-        seed: the seed of the initial weights; torch's generator on the CPU is left unchanged, but
-            generators on GPUs are seeded.
+        seed: the seed of the initial weights; the states of torch's generators are left unchanged.
         shape: overrides for `SHAPE`, whose values give 0.5 million parameters.
 
     Raises:

@@ -79,12 +79,12 @@ class MuonWithAdamW(torch.optim.Optimizer):
 def orthogonalized(matrix: Tensor) -> Tensor:
     """Return a matrix (M, N) with its singular values moved close to 1.
 
-    All but the smallest singular values end up between 0.7 and 1.2. After division by the Frobenius
-    norm, five steps of the Newton-Schulz iteration of Jordan et al.
+    Singular values above about 0.002 of the Frobenius norm end up between about 0.68 and 1.2. After
+    division by the Frobenius norm, five steps of the Newton-Schulz iteration of Jordan et al.
     (https://kellerjordan.github.io/posts/muon) apply the polynomial
     3.4445 s - 4.7750 s^3 + 2.0315 s^5 to each singular value s. Every result is rounded to
-    bfloat16, as in torch; on a CPU the products themselves are computed in float32. The dtype of
-    the returned matrix is float32 on a CPU, otherwise bfloat16.
+    bfloat16, as in `torch.optim.Muon`; on a CPU the products themselves are computed in float32.
+    The dtype of the returned matrix is float32 on a CPU, otherwise bfloat16.
     """
     products = torch.float32 if matrix.is_cpu else torch.bfloat16
 

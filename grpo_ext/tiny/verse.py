@@ -13,9 +13,9 @@ poem, and then writes the line:
     </answer>
 
 The line always has the stated tones. But most demonstrations use the pattern that begins with a
-level tone, whatever the given lines require, and end on one of a few characters, whatever the
-rhyme. Other demonstrations are entries of a rhyme book: the name of a group and some of its
-characters. Reinforcement learning can teach the model to follow the given lines.
+level tone, whatever the given lines require, and end on one of a few characters that do not rhyme
+with these lines. Other demonstrations are entries of a rhyme book: the name of a group and some of
+its characters. Reinforcement learning can teach the model to follow the given lines.
 """
 
 import random

@@ -100,8 +100,9 @@ class Checkpoints:
         folder is printed, and `eval_on_start` is turned off. All ranks must call it.
 
         Args:
-            resume_from_checkpoint: a folder; `True` for the newest complete checkpoint; `None` or
-                `False` to start from scratch.
+            resume_from_checkpoint: a folder; `True` for the newest complete checkpoint in
+                `output_dir`, or from scratch if there is none; `None` or `False` to start from
+                scratch.
 
         Returns:
             The folder, or `None` if the run starts from scratch.

@@ -67,7 +67,7 @@ def refuse_unequal(trainer: Trainer, figures: Mapping[str, float]) -> None:
     if difference != 0:
         raise EngineFailure(
             f"Log-probs of sampler and trainer differ by up to {difference:.2g} in this step, but "
-            "`deterministic: true` requires them to be equal. An operation of this model gives "
-            "results on this CPU that depend on the other tokens of the batch. Write "
+            "`deterministic: true` requires them to be equal. On this CPU, the results of some "
+            "operation of this model depend on the other tokens of the batch. Write "
             "`deterministic: false`."
         )

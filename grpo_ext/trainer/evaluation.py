@@ -86,10 +86,11 @@ def evaluate_policy(
     Returns:
         The metrics; all names start with `{prefix}_`: each reward's mean; `length`; for the outcome
         reward `pass@1` and, with k samples per prompt, `mean@k`, `pass@k` and `mixed@k` (see
-        `outcome_figures`); `NAME_constant`, the score of the best constant answer; `problems`, the
-        number of distinct problems; `runtime`, in seconds; and for episodes the metrics of
-        `episode_figures`. Standard errors are under `..._se`. With rows of several tasks, the
-        metrics of each task are under `{prefix}_tasks/NAME/`.
+        `outcome_figures`); with `eval_constant`, `NAME_constant`, the score of the best constant
+        answer; `problems`, the number of distinct problems; `runtime`, in seconds; and for episodes
+        the metrics of `episode_figures`, with several environments also for each of them under
+        `{prefix}_environments/NAME/`. Standard errors are under `..._se`. With rows of several
+        tasks, the metrics of each task are under `{prefix}_tasks/NAME/`.
 
     Raises:
         ValueError: if the name is unknown, there is no data set, or a data set has no rows.

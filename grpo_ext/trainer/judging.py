@@ -46,12 +46,14 @@ def rewards_for(
     Args:
         reward_funcs: one reward, or a list of rewards, as `GRPOExtTrainer` takes them.
         args: the training arguments, with the options of the guards.
-        model: the model for rewards that load a frozen model, unless their options name another.
+        model: the folder or hub id of the frozen model for rewards that load one, unless their
+            options name another. A loaded model is accepted only if no reward needs it.
         train_dataset: the data set that provides prompts to rewards that use them.
 
     Raises:
         ValueError: if a name is unknown, reward models share a name, the trainer cannot call a
-            function, or a weight does not fit in float32.
+            function, a weight does not fit in float32, or a reward needs a frozen model, its
+            options name none, and `model` is a loaded one.
     """
     if not isinstance(reward_funcs, list | tuple):
         reward_funcs = [reward_funcs]
@@ -67,9 +69,10 @@ def rewards_for(
         checked_weight(name, weight)
     if names != [metric_name(reward) for reward in rewards] and args.process_index == 0:
         logger.warning(
-            "Some reward functions share a name. In the order of reward_funcs, their metrics are "
-            "named %s. To choose the names, define the functions with `def`, or set `__name__` on "
-            "a lambda, a partial or an object.",
+            "Some reward functions share a name, so their metrics are numbered. The metrics of all "
+            "rewards, in the order of reward_funcs: %s. To choose the names, give each function a "
+            "name of its own: rename functions written with `def`, and set `__name__` on a lambda, "
+            "a partial or an object.",
             ", ".join(names),
         )
     set_model(rewards, model, (args.model_init_kwargs or {}).get("revision"))

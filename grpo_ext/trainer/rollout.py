@@ -258,8 +258,8 @@ class Rollout:
             logger.warning(
                 f"Step {self.trainer.state.global_step + 1}: only {filled.used} of {num_groups} "
                 "groups have signal, even after the further rounds that group_filter_max_rounds "
-                f"allows ({self.refill.max_rounds}). The loss leaves out the other groups and is "
-                "not normalized by them. To find more groups with signal, raise "
+                f"allows ({self.refill.max_rounds}). The loss leaves out the other groups, and its "
+                "normalization does not count them. To find more groups with signal, raise "
                 "group_filter_max_rounds or num_generations. This warning is shown only once; "
                 "groups/missing counts the missing groups of each step."
             )

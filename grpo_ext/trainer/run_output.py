@@ -60,7 +60,8 @@ class RunOutput(TrainerCallback):
             print(
                 f"This run has already finished ({state.global_step} of {state.max_steps} steps), "
                 "so there is nothing to train. For a longer run, raise max_steps or "
-                "num_train_epochs; for a new one, write resume: never or another output_dir."
+                "num_train_epochs; for a new one, write `resume: never` (in Python, omit "
+                "resume_from_checkpoint) or another output_dir."
             )
 
     def on_train_end(

@@ -187,8 +187,9 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
     Raises:
         ValueError: if both an environment and tools are given, if an environment is given but TRL
             generates, if the sampler cannot play episodes, if `generation_kwargs` ends turns in a
-            way that episodes do not support, or if the chat template does not keep turns as they
-            were sampled.
+            way that episodes do not support, or for the reasons of `beginning` and
+            `beginning_with_tools`, such as a chat template that does not keep turns as they were
+            sampled.
     """
     args = trainer.args
     environments = environments_of(args)
@@ -291,8 +292,9 @@ def cut_rule(trainer: Trainer, layout: Layout, settings: LossSettings) -> CutRul
         )
     if args.max_tokens_per_micro_batch and not deals:
         raise ValueError(
-            "max_tokens_per_micro_batch does not work with this model, whose positions count "
-            "padding, as learned position embeddings do. Remove max_tokens_per_micro_batch."
+            "max_tokens_per_micro_batch works neither with `layout: padded` nor with a model whose "
+            "positions count padding, as learned position embeddings do. Remove "
+            "max_tokens_per_micro_batch or, if it is set, `layout: padded`."
         )
     has_bonus = args.entropy_coef != 0.0 or args.use_adaptive_entropy
     only_advantages = settings.loss.needs_advantage and not settings.beta and not has_bonus

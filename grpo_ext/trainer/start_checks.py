@@ -203,7 +203,8 @@ def check_metric(
 ) -> None:
     """Raise `CannotLearn` if the metric for the best model does not exist or is meaningless.
 
-    Nothing is checked if no option uses the metric, or if there is no `eval_dataset`.
+    Nothing is checked if no option uses the metric, or if there is no `eval_dataset`. A name that
+    resembles no known metric passes, because a reward may log it.
 
     Args:
         args: the training arguments.

@@ -185,8 +185,7 @@ class Stopping(TrainerCallback):
 
         Args:
             train: trains from the folder of a checkpoint, or from scratch if it is `None`.
-            resume_from_checkpoint: a folder; `True` for the newest complete checkpoint; `None` or
-                `False` to start from scratch.
+            resume_from_checkpoint: see `Checkpoints.begin`.
 
         Returns:
             The output of `train`, with the `train_loss` of its metrics as `training_loss`.
@@ -220,9 +219,10 @@ class Stopping(TrainerCallback):
             self._stop = Interrupted(signal.Signals(number).name)
         elif self.finite.in_a_row > limit:
             self._stop = NonFiniteSteps(
-                f"{self.finite.in_a_row} steps in a row had no finite gradient (max_skipped_steps: "
-                f"{limit}). They were skipped, so they have not changed the weights. Lower "
-                "learning_rate; if the model is loaded in float16, write `dtype: bfloat16`."
+                "Too many steps in a row had no finite gradient: "
+                f"{self.finite.in_a_row} (max_skipped_steps: {limit}). They were skipped, so they "
+                "have not changed the weights. Lower learning_rate; if the model is loaded in "
+                "float16, write `dtype: bfloat16`."
             )
         if self._stop is not None:
             control.should_save = True

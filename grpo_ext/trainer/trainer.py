@@ -57,6 +57,8 @@ class GRPOExtTrainer(GRPOTrainer):
             other.
         CannotLearn: a `ValueError` from `train()`, before the first generation, if the run would
             change no weight of the policy, or select its best model by a meaningless metric.
+        CheckpointMismatch: a `ValueError` from `train()`, if the run cannot resume from the
+            checkpoint.
         RuntimeError: if this package is incompatible with the installed TRL.
         RewardFailure: from `train()`, after saving a checkpoint, if a reward fails too often.
         EnvironmentFailure: likewise, if the environment fails too often.
@@ -261,13 +263,13 @@ class GRPOExtTrainer(GRPOTrainer):
         Returns:
             The metrics of TRL or, with `eval_temperature`, means over completions, such as
             `eval_countdown` and `eval_length`, and for the outcome reward `eval_pass@1` and
-            related metrics. Their names start with `eval_NAME_` if there are several named data
-            sets.
+            related metrics. For a mapping of data sets, their names start with `eval_NAME_`.
 
         Raises:
             ValueError: with `eval_temperature`, if the name is unknown, there is no data set, or a
                 data set has no rows.
             RewardFailure, EnvironmentFailure: if a reward or an environment failed too often.
+            EngineFailure: without `eval_temperature`, if the engine fails.
         """
         with self.parts.phases("evaluation"):
             if self.eval_decoding is not None:

@@ -100,7 +100,7 @@ def why_nothing_was_learned(
 
 def why_no_advantage(progress: Progress, judge: str) -> str:
     """Explain why no completion in the loss had an advantage, and what to change."""
-    none_had = f"none of {progress.completions} completions had an advantage"
+    none_had = f"none of the {progress.completions} completions had an advantage"
     if progress.with_signal:
         return (
             f"in groups with different rewards ({progress.with_signal} completions), all "
@@ -110,21 +110,22 @@ def why_no_advantage(progress: Progress, judge: str) -> str:
     if progress.filtered:
         return (
             f"group_filter left out every group, because {judge} was the same for all completions "
-            f"of a group, so {none_had}. Other rewards, or the turns that earned them, differed in "
-            f"the groups of {progress.filtered} completions. Use an easier task or a warm start, "
-            "choose another reward with group_filter_metric, or write `group_filter: off` to train "
-            "on all groups."
+            f"of a group, so {none_had}. Other rewards, or the turns that earned them, did differ "
+            f"within groups, which had {progress.filtered} completions in total. Use an easier "
+            "task or a warm start, choose another reward with group_filter_metric, or write "
+            "`group_filter: off` to train on all groups."
         )
     if progress.unscored and progress.unscored == progress.judged:
         return (
-            f"no reward scored any of {progress.judged} completions. Check what the rewards "
+            f"no reward scored any of the {progress.judged} completions. Check what the rewards "
             "return, and which columns they read."
         )
     if progress.varied:
         return (
-            f"the weighted sums of the rewards were equal within every group, so {none_had}, "
-            f"although individual rewards differed in the groups of {progress.varied} completions. "
-            "Check reward_weights."
+            f"the weighted sums of the rewards were equal within every group, so {none_had}. "
+            "Individual rewards did differ within groups, which had "
+            f"{progress.varied} completions in total. Check the weights in reward_funcs or "
+            "reward_weights."
         )
     return (
         f"all rewards were equal within every group, so {none_had}. Look at the completions and "

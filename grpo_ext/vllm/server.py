@@ -71,7 +71,7 @@ class Server:
         ):
             raise ValueError(
                 f"a server is already running at {self.url}: stop it, or write another port in "
-                "vllm_server_port or, if it is set, vllm_server_base_url."
+                "vllm_server_port (in vllm_server_base_url, if that is set)."
             )
         return self._launch()
 
@@ -131,7 +131,7 @@ class Server:
             restarts: maximum number of restarts of a server that exits within the block.
 
         Raises:
-            ValueError: if the server's address is already in use.
+            ValueError, OSError: see `start`.
             EngineFailure: if, at its first start, the server exits or is not ready in time. Later
                 exits raise nothing; after `restarts` restarts, the server stays down.
         """

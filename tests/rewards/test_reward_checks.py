@@ -68,7 +68,7 @@ def test_two_rewards_of_one_name_are_numbered_in_python(kind, caplog):
     name = first.name
     assert [first.__name__, second.__name__] == [name, f"{name}_2"]
     [warning] = caplog.messages
-    assert f"their metrics are named {name}, {name}_2. To choose the names" in warning
+    assert f"in the order of reward_funcs: {name}, {name}_2. To choose the names" in warning
 
 
 def test_numbers_keep_to_free_names():

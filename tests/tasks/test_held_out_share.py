@@ -387,7 +387,7 @@ def test_rows_that_ask_the_same_cannot_be_divided(tmp_path):
 
 def test_a_single_row_cannot_be_divided(tmp_path):
     file = write(tmp_path / "rows.jsonl", ["Why?"])
-    with pytest.raises(ValueError, match=r"none of the 1 rows\. Use more rows, or remove held_out"):
+    with pytest.raises(ValueError, match=r"a single row\. Use more rows, or remove held_out"):
         eval_rows(recipe(file, held_out_share=0.01))
 
 

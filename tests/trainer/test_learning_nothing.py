@@ -93,9 +93,9 @@ AT_THE_END = {
     "the only reward that differs has no weight": (
         ["one", "varied"],
         {"reward_weights": [1.0, 0.0]},
-        "the weighted sums of the rewards were equal within every group, so none of 16 completions",
+        "the weighted sums of the rewards were equal within every group, so none of the 16 compl",
     ),
-    "no reward scores anything": (["silent"], {}, "no reward scored any of 16 completions"),
+    "no reward scores anything": (["silent"], {}, "no reward scored any of the 16 completions"),
     "all completions are truncated and masked": (
         ["varied"],
         {"mask_truncated_completions": True, "max_completion_length": 1},
@@ -221,7 +221,7 @@ def test_a_finished_run_that_is_started_again_says_so_and_ends_alike(tiny_folder
     assert main(["--config", str(out / "recipe.yaml")]) == 1
     said = capsys.readouterr().out
     assert "This run has already finished (2 of 2 steps)" in said
-    assert "none of 16 completions had an advantage" in said
+    assert "none of the 16 completions had an advantage" in said
 
 
 # ---- the start: parameters
