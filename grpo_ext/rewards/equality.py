@@ -108,10 +108,12 @@ def same_residue(gold: str, answer: str) -> bool:
 
 
 def with_variable_of(gold: str, answer: str) -> str:
-    """Rename the answer's function variable, or constant of integration, to the gold answer's.
+    """Rename the answer's function variable, or its constant of integration, as in the gold answer.
 
-    For example, return `f(x) = x + 2` for `f(y) = y + 2` if the gold answer begins with `f(x) =`.
-    Any other answer is returned unchanged.
+    For example, return `f(x) = x + 2` for `f(y) = y + 2` if the gold answer begins with `f(x) =`. A
+    constant is renamed only to `C`; if the gold answer ends in `+ C` and the answer in a constant,
+    nothing else is renamed. The answer is unchanged if its function has another name, or if it
+    already contains the gold answer's variable.
     """
     if gold.endswith("C") and _CONSTANT.search(gold) and _CONSTANT.search(answer):
         if "C" in answer:
@@ -305,7 +307,7 @@ def same_equations(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
 def same_relation(gold: str, answer: str) -> bool:
     """Return whether two relations agree in every side, as regions of one unknown, or as sets.
 
-    They do not agree if only one of them includes equality.
+    They do not agree if only one of them contains `=`.
     """
     expected = chain(gold)
     actual = chain(answer)
@@ -345,6 +347,6 @@ def same_expression(gold: str, answer: str) -> bool:
 def without_thousands(formula: str) -> str:
     """Remove the commas between thousands, which the engine takes for a list: `12,500x`.
 
-    The arguments of a function, as in `f(1,200)`, keep their comma.
+    A number right after `(` keeps its commas, since it may be two arguments, as in `f(1,200)`.
     """
     return _WITH_THOUSANDS.sub(lambda numeral: numeral[0].replace(",", ""), formula)
