@@ -154,7 +154,7 @@ def rebuild(
 ) -> Reward:
     """Rebuild a pickled reward from the arguments that `reduced` returns.
 
-    If the reward is not registered, unpickle its entry from `code`, or import its module, first.
+    If the reward is not registered, first unpickle its entry from `code`, or import its module.
     """
     if code is not None and registered not in _registered:
         import dill
