@@ -80,7 +80,8 @@ _AND = re.compile(r"\band (?:then|so|hence|thus|therefore|thereby)\b(?= \$?[a-z]
 def with_conclusion(text: str, request: Request) -> str:
     """Cut the last sentence that contains a value, right after the value that was asked for.
 
-    The value is written in digits. Text that may change the answer, such as a new claim, is kept.
+    A value in words is written in digits. Remarks, checks of the result and a last sentence about
+    another person are removed. Text that may change the answer, such as a new claim, is kept.
     """
     text = without_point(without_check(without_remarks(text)), request)
     text = without_rate(without_hypothesis(text, request), request)
@@ -98,10 +99,12 @@ def with_conclusion(text: str, request: Request) -> str:
 
 
 def without_counts(text: str, request: Request) -> str:
-    """If the question asks for money, remove a last sentence that repeats the question's counts.
+    """Cut the text before a last sentence that only repeats counts, if the question asks for money.
 
-    For example, `She also needs cups for her 30 guests.` after `She will spend $12.` The sentence
-    is kept if it makes a new claim, or if no price precedes it.
+    For example, cut `She also needs cups for her 30 guests.` after `She will spend $12.` This is
+    done only if all numbers of the last sentence with a number are counts from the question. The
+    text is unchanged if that sentence contains a price, a number without a noun or a new claim, or
+    if no price precedes it.
     """
     if request.amount is not PRICE:
         return text
@@ -199,8 +202,9 @@ def subject_of(clause: str) -> str:
 def in_requested_amounts(sentence: str, request: Request) -> str:
     """Cut a sentence after the amount that was asked for, and write the amount in digits.
 
-    The rest of the sentence is kept if it claims another value. An alternative in another unit
-    before the amount is removed. A sentence without such an amount is returned unchanged.
+    The rest of the sentence is kept if it makes a new claim (see `has_claim`). An alternative in
+    another unit is removed if it precedes the only amount. A sentence without such an amount is
+    returned unchanged.
     """
     if request.amount is None:
         return sentence
@@ -237,7 +241,7 @@ def is_rate(sentence: str, amount: re.Match[str]) -> bool:
 
 
 def has_nouns(sentence: str, start: int, nouns: frozenset[str]) -> bool:
-    """Return whether all `nouns` follow the number at `start`, before other digits or a comma."""
+    """Return whether all `nouns` follow the number at `start`, before digits or any of `,.;`."""
     phrase = _PHRASE.match(sentence, start)
     return phrase is not None and all(noun in phrase[0] for noun in nouns)
 

@@ -68,7 +68,7 @@ def exact(number: Any, column: str) -> int | Fraction:
         column: the column that the number comes from, for the message.
 
     Raises:
-        TypeError: if `number` is anything else, such as a string.
+        TypeError: if `number` is anything else, such as a string, or is not finite.
     """
     if type(number) is int:
         return number
@@ -120,7 +120,7 @@ def explain_countdown(
     reason = fault(completion, nums, target, tolerance)
     if reason is None:
         numbers = listing(sorted(exact(number, "nums") for number in nums))
-        lines.append(f"It uses {numbers}, each once, and its value is {target}.")
+        lines.append(f"It uses {numbers}, each once, and makes {target}.")
         lines.append("countdown 1: the answer is right.")
     else:
         lines.append(f"countdown 0: {reason}.")

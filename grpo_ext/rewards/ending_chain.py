@@ -56,7 +56,8 @@ def ending_chain(text: str) -> str | None:
 
     The answer is the last side with its unit, together with the name on the first side and any
     numeric sides that may disagree with it; sides with symbols are dropped. An equation for an
-    unknown, a list of equations, or a chain after "not", "or" or "if" yields `None`.
+    unknown, a list of equations, or a chain after "not", "or" or "if" yields `None`, and so does a
+    sentence that contains a price in `$` or is longer than `MAX_SENTENCE`.
 
     Args:
         text: the text, with its signs converted by `with_ascii_signs`.
@@ -116,7 +117,7 @@ def last_clause(sentence: str) -> list[str] | None:
 
 
 def last_break(side: str) -> int:
-    """Return the end of the last word, comma or arrow outside of brackets; 0 if there is none."""
+    """Return the end of the last word, comma, colon or arrow outside of brackets; 0 without one."""
     last = 0
     for match in _BREAK.finditer(side):
         if closes_brackets(side[: match.end()]):
@@ -165,7 +166,8 @@ def is_evidence(side: str, last: str) -> bool:
     """Return whether a side counts as part of the answer, so that the gold answer must equal it.
 
     Such a side has no symbols, and the last side is a number. If that number is a decimal, a side
-    that rounds to it or cannot be evaluated does not count.
+    that rounds to it or cannot be evaluated does not count. Neither does a side with commas between
+    thousands that equals the number.
     """
     is_readable = not _UNREAD.search(side) and not _APPROXIMATE.search(side)
     if has_symbol(side) or not is_readable or not _VALUE.search(side):

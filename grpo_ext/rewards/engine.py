@@ -65,6 +65,9 @@ def math_verify() -> Any:
 def same_formula(gold: str, answer: str) -> bool:
     """Return whether two formulas, matrices or sets are equal.
 
+    A decimal also equals a value that it approximates (see `approximates`). Return `False` if only
+    the answer is unreadable or beyond the limits.
+
     Raises:
         Unreadable: if the gold answer is beyond the limits, or the engine cannot read it.
         NeedsEngine: inside `without_engine`, if both are within the limits.

@@ -17,5 +17,8 @@ def environment(
         environment: the final state of each completion's environment.
         key: the key of the number in the state; `score` is the environment's own score of the
             episode.
+
+    Raises:
+        KeyError: if a state does not have this key.
     """
     return [None if state is None else state[key] for state in environment]

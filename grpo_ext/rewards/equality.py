@@ -305,7 +305,7 @@ def same_equations(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
 def same_relation(gold: str, answer: str) -> bool:
     """Return whether two relations agree in every side, as regions of one unknown, or as sets.
 
-    They do not agree if only one of them includes equality.
+    They do not agree if only one of them contains `=`.
     """
     expected = chain(gold)
     actual = chain(answer)
@@ -345,6 +345,6 @@ def same_expression(gold: str, answer: str) -> bool:
 def without_thousands(formula: str) -> str:
     """Remove the commas between thousands, which the engine takes for a list: `12,500x`.
 
-    The arguments of a function, as in `f(1,200)`, keep their comma.
+    A number right after `(` keeps its commas, since it may be two arguments, as in `f(1,200)`.
     """
     return _WITH_THOUSANDS.sub(lambda numeral: numeral[0].replace(",", ""), formula)

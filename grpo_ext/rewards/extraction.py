@@ -221,9 +221,9 @@ def emphasised(text: str, *, in_words: bool = False) -> str | None:
     """Return the answer in bold at the end of a completion: `So **x = 2, y = 3**.`
 
     Return `None` if there is none, or if the bold text ends with a colon. Bold words without a
-    number count only with `in_words`. A number in words is written in digits. One word may follow
-    it, but not after `one`, which is also an article: `**One moment**`. After "or", "not" and
-    similar words, a number in words does not count.
+    number or formula count only with `in_words`. A number in words is written in digits. One word
+    may follow it, but not after `one`, which is also an article: `**One moment**`. After "or",
+    "not" and similar words, a number in words does not count.
     """
     match = _BOLD_AT_END.search(text[-MAX_ANSWER:])
     if match is None:

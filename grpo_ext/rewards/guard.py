@@ -2,7 +2,8 @@
 
 A failure is an exception, a wrong number of scores, inf, NaN, a score beyond `scores.LARGEST`, or a
 value that is not a number. A batch that fails is scored again row by row, so that only the faulty
-rows lose their scores. A reward that fails on too many rows stops the run.
+rows lose their scores; if the reward is async, all rows of the batch lose them. A reward that fails
+on too many rows stops the run.
 
 Returning None for a row is not a failure: the reward declines the row. A reward with an attribute
 `tasks` gets only the rows of those tasks (by the column "task") and declines all others.

@@ -71,6 +71,7 @@ def check_problem(entry: Mapping[str, Any]) -> None:
     text = entry["answer"] if key == "answer" else entry["metadata"].get(key)
     if not isinstance(text, str) or not matches(pattern, text):
         raise ValueError(
-            f"entry: the {key} of a problem of {generator} is {str(text)[:80]!r}, which its scorer "
-            "would run as Python. Use rows that the task reasoning_gym makes."
+            f"entry: in a problem of {generator}, `{key}` is missing or unsafe: "
+            f"{str(text)[:80]!r}. The scorer would run it as Python. Use rows that the task "
+            "reasoning_gym makes."
         )

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from grpo_ext.common.run_time import counted
 from grpo_ext.rewards.completion_parts import Part, part_of
 from grpo_ext.rewards.explanation import Explanation
 from grpo_ext.rewards.instruction_checks import follows, words_of
@@ -48,10 +49,10 @@ class Acceptance:
         min_words = self.min_words if limit is None else min(self.min_words, limit - 1)
         distinct = len(set(words))
         if len(words) < min_words:
-            return f"it has {len(words)} words, fewer than {min_words}"
+            return f"it has {counted(len(words), 'word')}, fewer than {min_words}"
         if distinct < self.min_distinct * len(words):
-            share = f"{self.min_distinct:.0%}"
-            return f"only {distinct} of its {len(words)} words are distinct, less than {share}"
+            share = f"{self.min_distinct:g}"
+            return f"its share of distinct words, {distinct} of {len(words)}, is less than {share}"
         if topic and topic.lower() not in text.lower():
             return f"it does not name {topic!r}"
         if not self.allow_copies and runs_of(words) & runs_of(lowered_words(prompt)):
@@ -88,8 +89,8 @@ def followed(text: str, names: Sequence[str], parameters: Sequence[Parameters]) 
     """
     if len(names) != len(parameters):
         raise ValueError(
-            f"A row has {len(names)} instructions in `instruction_id_list`, but "
-            f"{len(parameters)} sets of parameters in `kwargs`. Write one set for each "
+            f"A row has {counted(len(names), 'instruction')} in `instruction_id_list`, but "
+            f"{counted(len(parameters), 'set')} of parameters in `kwargs`. Write one set for each "
             "instruction: {} if it takes none."
         )
     results = []
@@ -162,7 +163,7 @@ def instructions(
         kwargs: the parameters of each instruction; a list of mappings for each row.
         topic: a string that the text must contain, ignoring case.
         prompts: the prompts, which the completion must not copy if `allow_copies` is false.
-        completion_ids: the tokens of the completions.
+        completion_ids: the tokens of the completions; without them, `max_tokens` has no effect.
         credit: "share" pays for each instruction, "all" only if all of them are followed.
         part: "answer" judges the answer, "thoughts" the thoughts, "all" the whole completion.
         min_words: the minimum number of words, unless an instruction asks for fewer.

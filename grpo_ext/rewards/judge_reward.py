@@ -55,8 +55,8 @@ def judge(
 
     The judge gets the prompt, the solution if there is one, and the first 50,000 characters of the
     completion, at temperature 0. Identical requests are sent once. Two metrics are logged:
-    `judge/requests`, the number of requests sent, and `judge/tokens`, the number of tokens that the
-    server counted.
+    `judge/requests`, the number of requests sent, not counting retries, and `judge/tokens`, the
+    number of tokens that the server counted.
 
     Args:
         solution: a reference answer that the judge sees.

@@ -302,11 +302,12 @@ def last_dollar(text: str, end: int, *, closes: bool) -> int:
 
 
 def last_number(text: str, start: int) -> str | None:
-    """Return the last number, sum or list of numbers after `start` that the text does not deny.
+    """Return the last number, calculation or list of numbers after `start` that is not denied.
 
-    A date or a number such as `100-meter` counts only if there is no other number, and an
-    alternative (`12 or 13`) is returned together with the value before "or". Return `None` if there
-    is no number, or if the last one is a side of an equation such as `x^2 - 4x = 5`.
+    Only values that begin within `WINDOW` characters of the last digit are considered. A date or a
+    number such as `100-meter` counts only if there is no other value. An alternative is returned
+    together with the value before "or": `12, or 13`. Return `None` if there is no such value, or if
+    the last one is a side of an equation such as `x^2 - 4x = 5`.
     """
     last_digit = max(text.rfind(digit, start + 1) for digit in "0123456789")
     matches = list(_VALUES.finditer(text, max(start, last_digit - WINDOW, 0)))

@@ -267,11 +267,12 @@ def has_asked_form(question: Question, gold: str, answer: str) -> bool:
 
 
 def asked_value(question: Question, gold: str, answer: str) -> str:
-    """Return the value that the question asks for, if an answer's equations contain it.
+    """Return the value asked for, if the answer is a list of equations that contains it.
 
-    For example, `1/3` from `a = 1/3, b = 0, a + b = 1/3` if the question asks for a + b. If it asks
-    for a year and the answer is a date, return the year of the date. Otherwise return the answer
-    unchanged.
+    For example, return `1/3` for `a = 1/3, b = 0, a + b = 1/3` if the question asks for a + b. This
+    is done only if the gold answer is a single value without `=`, and exactly one of the equations
+    gives the value. If the question asks for a year and the answer is a date, return the year of
+    the date, whatever the gold answer is. In all other cases, return the answer unchanged.
     """
     date = date_of(answer) if question.asks_year else None
     if date is not None and date.year is not None:

@@ -44,9 +44,9 @@ def register(
         asks_server: whether the function sends each completion to a server, which takes time or
             costs money. Evaluations do not score constant answers with such a reward.
         loads_model: whether the function loads a language model, named by its option `model`. A
-            run sets `model`, `revision` and `unrelated` where they are None (`run_defaults.py`).
-            `grpo-ext check` does not call such a reward, and evaluations do not score constant
-            answers with it.
+            run sets `model` and `revision` if `model` is None, and `unrelated` if that is None
+            (`run_defaults.py`). `grpo-ext check` does not call such a reward, and evaluations do
+            not score constant answers with it.
         examples: completions with their expected scores, run by `grpo-ext rewards check`.
         explain: a function `explain(completion, *, ...)` that says why one completion got its
             score, for the report. It takes the columns of one row and the options, each by name.
@@ -120,7 +120,7 @@ def names() -> list[str]:
 
 
 def lookup(name: str) -> RewardInfo:
-    """Return the entry of `name`; raise `ValueError`, with the closest name, if there is none."""
+    """Return the entry of `name`; raise `ValueError`, with all known names, if there is none."""
     if name not in _registered:
         raise ValueError(
             f"No reward is named {name!r}.{did_you_mean(name, names())} Known: "
@@ -154,7 +154,7 @@ def rebuild(
 ) -> Reward:
     """Rebuild a pickled reward from the arguments that `reduced` returns.
 
-    If the reward is not registered, unpickle its entry from `code`, or import its module, first.
+    If the reward is not registered, first unpickle its entry from `code`, or import its module.
     """
     if code is not None and registered not in _registered:
         import dill

@@ -83,8 +83,8 @@ def rename_advice(label: str, spec: Any, reward: Any) -> str:
             f"{{name: {name}, label: {label_for(label)}}}."
         )
     return (
-        "Give each a different name: write functions with def, or set `__name__` on a lambda, a "
-        "partial or an object."
+        "Give each a different name: rename functions that are written with `def`, and set "
+        "`__name__` on a lambda, a partial or an object."
     )
 
 
@@ -129,7 +129,10 @@ def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
 
 
 def needed_columns(reward: Any) -> tuple[str, ...]:
-    """Return the data set columns that a reward needs; empty if its signature is unknown."""
+    """Return the data set columns that a reward needs.
+
+    Return `()` for a reward model, and for a function whose parameters Python cannot determine.
+    """
     function = reward.reward if isinstance(reward, Guard) else reward
     if isinstance(function, str) or hasattr(function, "parameters"):
         return ()

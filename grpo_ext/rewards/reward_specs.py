@@ -105,7 +105,7 @@ def resolve(spec: Any) -> tuple[Any, Any]:
     tasks = options.pop("tasks", None)
     if not isinstance(name, str):
         hint = "".join(did_you_mean(key, ["name"]) for key in options)
-        raise ValueError(f"This reward has no `name` that is text: {dict(spec)!r}.{hint}")
+        raise ValueError(f"A reward needs a `name`, which must be text; got {dict(spec)!r}.{hint}")
     reward = find(name, options)
     if label is not None:
         if not isinstance(label, str):
@@ -177,7 +177,7 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
         raise
     if not callable(loaded):
         raise ValueError(
-            f"Reward {name!r} is neither a function nor an object with __call__, but a "
+            f"Reward {name!r} is neither a function nor an object with __call__; its type is "
             f"{type(loaded).__name__}. Name the function that scores completions."
         )
     for info in list_rewards():
@@ -258,7 +258,8 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
         if getattr(reward, "tasks", None) and TASK not in there:
             raise ValueError(
                 f"Reward {name!r} is for the tasks {', '.join(reward.tasks)}, but the data set has "
-                f"no column {TASK!r} with the task of each row. Add the column, or remove `tasks`."
+                f"no column {TASK!r} with the task of each row. Add the column, or remove `tasks` "
+                "from this reward."
             )
         for column in needed_columns(reward):
             if column == "prompt":

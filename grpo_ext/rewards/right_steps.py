@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt
 
+from grpo_ext.common import run_time
 from grpo_ext.rewards.arithmetic_steps import Step, steps_in
 from grpo_ext.rewards.completion_parts import Part, part_of
 from grpo_ext.rewards.countdown_reward import exact, readable
@@ -86,8 +87,8 @@ def explain_right_steps(
     """
     steps = steps_that_count(completion, part, numbers, nums)
     lines = [
-        f"{len(steps)} distinct steps, {count_right(steps)} of them right; min_steps is "
-        f"{min_steps}."
+        f"{run_time.counted(len(steps), 'distinct step')}, {count_right(steps)} right; min_steps "
+        f"is {min_steps}."
     ]
     if numbers == "nums" and nums is None:
         lines.append("The given numbers were not logged, so this counts steps with any numbers.")

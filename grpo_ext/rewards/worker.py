@@ -79,12 +79,16 @@ def reap(child: int) -> int | None:
 
 def score(reward: Reward, row: dict[str, list[Any]]) -> tuple[float | None, str | None]:
     """Return the score of one row and its error; both are None if the reward declines the row."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    size = "" if limit == resource.RLIM_INFINITY else f" ({limit / 2**30:.3g} GiB)"
     try:
         with exit_if_forked():
             scores, errors = scores_of(reward(**row), 1)
             return scores[0], errors.get(0)
     except MemoryError:
-        return None, "MemoryError: it needed more memory than a reward worker has"
+        return None, (
+            f"MemoryError: scoring this row needed more memory than a reward worker may use{size}"
+        )
     except BaseException as error:
         return None, in_full(error)
 

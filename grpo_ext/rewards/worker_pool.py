@@ -93,9 +93,12 @@ class WorkerPool:
         must hold the lock.
         """
         if self.stopped:
-            self.give_up("the pool has ended")
+            self.give_up("the reward workers have been stopped")
         elif self.failed_starts >= MAX_FAILED_STARTS:
-            self.give_up("no reward worker can be started; see the errors that workers printed")
+            self.give_up(
+                "reward workers repeatedly did not start, did not load a reward, or died before "
+                "they scored a row; see any errors that they printed"
+            )
         else:
             missing = self.size - sum(not worker.overdue for worker in self.workers)
             for _ in range(min(missing, self.size + MAX_EXTRA - len(self.workers))):
@@ -244,13 +247,13 @@ class Worker(threading.Thread):
     def cause_of_death(self) -> str:
         """Return the error of a row for which the worker sent no score."""
         if self.pool.stopped:
-            return "RuntimeError: the pool has ended"
+            return "RuntimeError: the reward workers have been stopped"
         assert self.process is not None
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=END_LIMIT)
         return (
-            f"ChildProcessError: the worker died with exit code {self.process.returncode}: "
-            "it ran out of memory or crashed"
+            f"ChildProcessError: the worker ended with exit code {self.process.returncode}: "
+            "the reward exited, crashed or ran out of memory"
         )
 
     def step_back(self) -> None:

@@ -20,10 +20,10 @@ def with_environments(recipe: Recipe, rows: Rows) -> Rows:
 
     Without environments, or with one for all rows, the rows are returned unchanged.
 
-    If entries in `tasks` set environments, a row has the environment of its entry, if any;
-    otherwise its column `environment` names it. Rows without a column `task` get the name of their
-    environment as task, or `single_turn`, so that rewards can be chosen and figures are logged by
-    environment.
+    If entries in `tasks` set environments, a row has the environment of its entry, or `None`. If
+    the key `environments` sets them, the column `environment` of a row names one. Rows without a
+    column `task` then get the name of their environment as task, or `single_turn` for any other
+    entry, so that rewards can be chosen and figures are logged by environment.
 
     Raises:
         ValueError: if `tasks` set no environments, and the rows have no column `environment` or a

@@ -86,7 +86,8 @@ def find_source(name: str, config: str | None = None) -> Source:
 def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) -> list[RowsFile]:
     """Write the rows of a data set to one jsonl file for each split, named by `file_name`.
 
-    An existing file with other content is never overwritten.
+    An existing file with other content is never overwritten. Return the files in the order of the
+    splits.
 
     Args:
         source: the data set.

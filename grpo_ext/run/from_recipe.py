@@ -31,9 +31,9 @@ Rows: TypeAlias = Dataset | IterableDataset
 
 
 def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool = True) -> Rows:
-    """Return the training examples of a recipe; several tasks are mixed by their shares.
+    """Return the training examples of a recipe; several tasks are mixed, by their shares if set.
 
-    Print on the first rank how many rows each filter kept.
+    Print on the first rank how many rows each filter kept, unless they are streamed.
 
     Args:
         recipe: a recipe with one task or several.
@@ -60,9 +60,10 @@ def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool =
 
 
 def eval_rows(recipe: Recipe, *, streaming: bool = False, prompts: bool = True) -> Rows:
-    """Return the held-out examples of a recipe; several tasks are mixed, with each example once.
+    """Return the held-out examples of a recipe; several tasks are mixed.
 
-    Print on the first rank how many rows each filter kept.
+    Each example occurs once, except with `streaming`: streams of several tasks repeat the shorter
+    ones. Print on the first rank how many rows each filter kept, unless they are streamed.
 
     Args:
         recipe: a recipe with one task or several.

@@ -269,7 +269,7 @@ def test_a_copy_of_the_prompt_earns_nothing():
 
 
 def test_parameters_for_each_instruction():
-    with pytest.raises(ValueError, match="2 instructions in `instruction_id_list`, but 1 sets"):
+    with pytest.raises(ValueError, match="2 instructions in `instruction_id_list`, but 1 set of"):
         build("instructions")(
             completions=["a"], instruction_id_list=[ROW["instruction_id_list"]], kwargs=[[{}]]
         )
@@ -280,5 +280,5 @@ def test_the_report_says_which_were_followed():
     assert told.splitlines() == [
         "not followed: change_case:english_lowercase",
         "followed: length_constraints:number_words num_words 6, relation less than",
-        "The text earns 0: it has 1 words, fewer than 3.",
+        "The text earns 0: it has 1 word, fewer than 3.",
     ]

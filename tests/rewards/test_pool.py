@@ -254,7 +254,7 @@ def test_closing_gives_up_what_waits(odd):
     )
     pool.close()
     thread.join(LIMIT)
-    assert found[0][0] == [None, None] and "the pool has ended" in found[0][1][1]
+    assert found[0][0] == [None, None] and "the reward workers have been stopped" in found[0][1][1]
 
 
 def test_what_a_reward_has_started_ends_with_its_worker(odd):
@@ -361,7 +361,7 @@ def test_workers_that_cannot_start_fail_the_rows_and_not_the_run(odd, monkeypatc
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with RewardPool(2) as pool:
         scores, errors = ask(pool, odd(), "1", "2")
-        assert scores == [None, None] and "no reward worker can be started" in errors[0]
+        assert scores == [None, None] and "reward workers repeatedly did not start" in errors[0]
         monkeypatch.undo()
         assert ask(pool, odd(), "1") == ([1.0], {})
 
@@ -369,7 +369,7 @@ def test_workers_that_cannot_start_fail_the_rows_and_not_the_run(odd, monkeypatc
 def test_a_reward_whose_first_example_kills_its_worker_is_given_up(odd):
     with RewardPool(1) as pool:
         scores, errors = ask(pool, build("odd_first"), "1", "2")
-        assert scores == [None, None] and "no reward worker can be started" in errors[1]
+        assert scores == [None, None] and "reward workers repeatedly did not start" in errors[1]
 
 
 def test_an_error_in_a_worker_names_the_line_of_the_reward(odd):

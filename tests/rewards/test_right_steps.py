@@ -304,7 +304,7 @@ def test_the_explanation_marks_wrong_steps():
     explanation = lookup("right_steps").explain(completion)
     assert [completion[begin:end] for begin, end, *_ in explanation.marks] == ["7 * 2 = 15"]
     assert explanation.marks[0][2:] == ("fault", "It is 14.")
-    assert "2 distinct steps, 1 of them right" in explanation.text
+    assert "2 distinct steps, 1 right" in explanation.text
 
 
 def test_the_report_explains_with_the_given_numbers():
@@ -312,7 +312,7 @@ def test_the_report_explains_with_the_given_numbers():
     text = "<think>3 + 4 = 7, 1 + 1 = 2</think>"
     rewards = [{"name": "right_steps", "options": build("right_steps", numbers="nums").options}]
     words, _ = Explainer(rewards).explain({"text": text, "columns": {"nums": [3, 4]}})
-    assert "1 distinct steps, 1 of them right" in words["right_steps"]
+    assert "1 distinct step, 1 right" in words["right_steps"]
     words, _ = Explainer(rewards).explain({"text": text, "columns": {}})
     assert "were not logged" in words["right_steps"]
 

@@ -25,6 +25,9 @@ class Conversation:
         deadline: the latest time (`time.monotonic`) for the sandbox to become ready. Once it is
             ready, the latest time for it to end.
         seconds: how long the program may run once the sandbox is ready.
+        answers: what the sandbox has written to its standard output.
+        complaints: the last `MAX_COMPLAINT_BYTES` bytes of its standard error.
+        ready: whether the sandbox has reported that it is ready.
     """
 
     process: subprocess.Popen

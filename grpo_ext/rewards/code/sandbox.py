@@ -269,7 +269,8 @@ def fault(conversation: Conversation, limits: Limits) -> MachineFault:
         return MachineFault(f"code: the sandbox did not start: {reason}.")
     return MachineFault(
         "code: the sandbox did not start in time, probably because the machine is overloaded. "
-        "Lower reward_workers, or raise the option `seconds`."
+        "Lower reward_workers, or raise the option `seconds`: the time limit for the start is "
+        f"{START_SHARE:.0%} of it, but at least {MIN_START_SECONDS:g} s."
     )
 
 

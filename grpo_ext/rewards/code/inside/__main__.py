@@ -1,4 +1,4 @@
-"""Run a program on each input, each time in a forked process with limits and a seccomp filter.
+"""Run a program on each input, each time in a forked process with limits and, if given, a filter.
 
     python -s -S -B -P inside READY_FD
 
@@ -6,12 +6,13 @@ It reads a job as JSON from its standard input, `{"program", "imports", "express
 "inputs", "seconds", "megabytes", "filter"}`, and answers each input with a frame on its standard
 output: a line of JSON, `{"status", "length"}`, followed by `length` bytes. These bytes are what the
 program printed or, if there are `expressions`, one line for each with its canonical text (`!` if it
-has none). `status` is the program's exit code, or null if it was killed at a limit; the remaining
-inputs are then skipped.
+has none). `status` is the program's exit code, or null if it was killed at the limit of time or
+output; the remaining inputs are then skipped.
 
-This process is protected from the program, which cannot signal it, trace it, or write to its
-descriptors. The forked process writes a byte to READY_FD when its limits and its filter are in
-place. Any fault after that is the program's.
+`filter` is a compiled seccomp filter in base64, or empty if the program is not isolated. With a
+filter, the program cannot signal this process, trace it, or write to its descriptors. The forked
+process writes a byte to READY_FD when its limits and any filter are in place. Any fault after that
+is the program's.
 """
 
 import base64

@@ -21,14 +21,14 @@ def canonical(value: Any, expected: bool = False) -> str:
     count as the built-in type that they extend: a `Counter` is a dict, a namedtuple is a tuple.
 
     Args:
-        value: None, a number, string, bytes or range, or a list, tuple, set, dict, `dict.keys()`
-            or deque of such values.
+        value: None, a number, string, bytes, bytearray or range, or a list, tuple, set, frozenset,
+            dict, `dict.keys()` or deque of such values.
         expected: whether this is the right side of a comparison. An `OrderedDict` has no text
             there, because its equality depends on the other operand.
 
     Raises:
         NotPlain: if the value is anything else, or is or contains NaN.
-        RecursionError: if the value contains itself.
+        RecursionError: if the value contains itself or is nested too deeply.
     """
     if value is None:
         return "None"
@@ -85,8 +85,8 @@ def canonical_complex(value: complex) -> str:
 def canonical_number(value: Any) -> str:
     """Return a number's exact fraction in base 16; "inf" or "-inf" if it is infinite.
 
-    The number is an int, float, `Fraction` or `Decimal`. Anything else raises `NotPlain`, and so
-    does NaN.
+    A number is an int, float, `Fraction`, `Decimal` or another object with `as_integer_ratio`.
+    Anything else raises `NotPlain`, and so does NaN.
     """
     try:
         numerator, denominator = value.as_integer_ratio()
