@@ -108,7 +108,8 @@ def last_expression(text: str) -> str | None:
     """Return the last formula or number that a text does not deny, or `None` if there is none.
 
     If it is an alternative (`12 or 13`), it is returned together with the value before "or". Return
-    `None` also if the last formula in delimiters is denied and no other value follows it.
+    `None` also if that value is denied (`not 5 or 6`), or if the last formula in delimiters is denied
+    and no other value follows it.
     """
     text = _TIMES_TEN.sub(r" \\times ", with_short_units(with_ascii_signs(text)))
     text = _POWER_OF_UNIT.sub(r"\1\2", text)
@@ -136,7 +137,8 @@ def last_expression(text: str) -> str | None:
     alternative = _ALTERNATIVE.search(text[: span[0]])
     if alternative is None:
         return formula
-    return f"{last_expression(text[: alternative.start(1)])}, or {formula}"
+    earlier = last_expression(text[: alternative.start(1)])
+    return None if earlier is None else f"{earlier}, or {formula}"
 
 
 def undelimited(text: str, start: int) -> str | None:

@@ -185,9 +185,9 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
             return build(info.name, **options)
     try:
         function = with_trl_arguments(object_of(loaded))
-    except TypeError as error:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
         raise ValueError(f"Reward {name!r}: {error}") from None
-    parameters = inspect.signature(function).parameters.values()
     known = [p.name for p in parameters]
     for option in options:
         if option not in known and not any(p.kind is p.VAR_KEYWORD for p in parameters):

@@ -42,7 +42,8 @@ def set_model(rewards: Sequence[Any], model: object, revision: str | None = None
                 "loaded one, which training changes. Name the folder or hub id of a model, as in "
                 f"build({reward.registration.name!r}, model=...)."
             )
-        reward.options |= {"model": model, "revision": revision}
+        reward.options["model"] = model
+        reward.options["revision"] = reward.options.get("revision") or revision
 
 
 def set_prompts(rewards: Sequence[Any], rows: Iterable[Mapping[str, Any]] | None) -> None:

@@ -259,6 +259,8 @@ def test_pieces_of_text():
         ("by 72_8", "72_8"),
         ("at 7'2", "7'2"),
         ("on May 5", "May 5"),
+        ("it is 5 or $x^2$", "5, or x^2"),
+        ("it is not 5 or $x^2$", None),
         ("v2 and a1b", None),
         ("", None),
     ],

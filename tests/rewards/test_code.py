@@ -879,6 +879,8 @@ def test_equal_values_have_one_text(one, other):
         ("", []),
         ({"a": 1}, {"a": 2}),
         ("b61", b"a"),
+        (11, b""),
+        (2816, b"\x00"),
     ],
 )
 def test_other_values_have_other_texts(one, other):

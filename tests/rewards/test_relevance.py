@@ -293,6 +293,9 @@ def test_a_run_gives_model_and_prompts():
     assert of_task.options["unrelated"] == ["p1", "p3", "p5"]
     assert (own.options["model"], own.options["unrelated"]) == ("mine", ["u"])
     assert own.options["revision"] is None
+    of_revision = build("relevance", revision="v2")
+    set_model([of_revision], "start", "v1")
+    assert (of_revision.options["model"], of_revision.options["revision"]) == ("start", "v2")
     with pytest.raises(ValueError, match="Name the folder or hub id"):
         set_model([build("relevance")], object())
 

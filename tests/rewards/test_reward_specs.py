@@ -111,7 +111,7 @@ def test_labels_make_one_reward_two():
         (["cuntdown"], None, "No reward is named 'cuntdown'. Did you mean 'countdown'"),
         ([{"name": "format", "mod": "strict"}], None, "unknown option 'mod'. Did you mean 'mode'"),
         ([{"name": "format", "wieght": 1}], None, "unknown option 'wieght'. Did you mean 'weight'"),
-        ([{"nmae": "format"}], None, "has no `name`.*Did you mean 'name'"),
+        ([{"nmae": "format"}], None, "needs a `name`.*Did you mean 'name'"),
         (["format", "format"], None, "2 rewards are called 'format'.*label"),
         (["a/rm", "b/rm"], None, "2 rewards are called 'rm'"),
         (
@@ -132,6 +132,7 @@ def test_labels_make_one_reward_two():
             None,
             "has no 'cuntdown'. Did you mean 'countdown'",
         ),
+        (["math:hypot"], None, "Reward 'math:hypot': no signature found"),
         ([{"name": "org/model", "mode": "x"}], None, "takes no options"),
         ([{"name": "org/model", "label": "x"}], None, "cannot have a label"),
         ([{"name": "format", "label": 3}], None, "label of reward 'format' must be text; got 3"),

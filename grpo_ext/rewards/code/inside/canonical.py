@@ -1,5 +1,7 @@
 """Canonical texts of values: values are equal in Python if and only if their texts are equal.
 
+The exception is a `Counter` with counts of 0, which differs here from one without these keys.
+
 A program's values and the expected values are compared by these texts, so that no program's output
 is parsed, hashed or unpickled outside the sandbox. Only plain data has a text.
 """
@@ -35,7 +37,7 @@ def canonical(value: Any, expected: bool = False) -> str:
     if isinstance(value, str):
         return json.dumps(str.__str__(value))
     if isinstance(value, bytes | bytearray):
-        return f"b{bytes(value).hex()}"
+        return f"bytes({bytes(value).hex()})"
     if isinstance(value, list):
         return f"[{joined(list.__iter__(value), expected)}]"
     if isinstance(value, tuple):
