@@ -107,9 +107,9 @@ _GLUED_UNIT = re.compile(rf"(?<=[0-9])(?=(?:{UNIT_NAMES})$)")
 def last_expression(text: str) -> str | None:
     """Return the last formula or number that a text does not deny, or `None` if there is none.
 
-    If it is an alternative (`12 or 13`), it is returned together with the value before "or". Return
-    `None` also if that value is denied (`not 5 or 6`), or if the last formula in delimiters is denied
-    and no other value follows it.
+    If it is an alternative (`12 or 13`), it is returned together with the value before "or"; if
+    that value is denied (`not 5 or 6`), return `None`. Return `None` also if the last formula in
+    delimiters is denied and no other value follows it.
     """
     text = _TIMES_TEN.sub(r" \\times ", with_short_units(with_ascii_signs(text)))
     text = _POWER_OF_UNIT.sub(r"\1\2", text)

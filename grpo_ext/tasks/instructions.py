@@ -64,11 +64,17 @@ class Instructions(Task):
         """Yield the rows of a split; `task_seed` determines them and their order.
 
         Raises:
-            ValueError: if `split` is neither "train" nor "test".
+            ValueError: if `split` is neither "train" nor "test", or `held_out_topics` leaves it no
+                topic.
         """
         test = held_out(split)
         rng = random.Random(f"{self.task_seed} {split}")
         topics = [topic for topic in TOPICS if self._is_held_out(topic[0]) == test]
+        if not topics:
+            raise ValueError(
+                f"held_out_topics={self.held_out_topics} leaves the split {split} without a topic. "
+                "Write a number such as 0.2."
+            )
         for _ in range(self.num_test_problems if test else self.num_problems):
             text, word = rng.choice(topics)
             sentences = [rng.choice(REQUESTS).format(topic=text)]

@@ -136,8 +136,8 @@ class Prompts(Task):
         """Return the messages before the assistant's last message, and the text of that message."""
         with columns_named_in("prompt_column"):
             messages = chat_messages(value_at(row, self.prompt_column))
-        last = messages[-1] if isinstance(messages, list) and messages else {}
-        if last.get("role") != "assistant":
+        last = messages[-1] if isinstance(messages, list) and messages else None
+        if not isinstance(last, dict) or last.get("role") != "assistant":
             raise ValueError(
                 f"answer_column needs chat messages in {self.prompt_column!r} that end with an "
                 "assistant message. Remove answer_column, or correct this row: "

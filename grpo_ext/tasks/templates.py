@@ -61,7 +61,7 @@ def fill(template: str, row: Mapping[str, Any]) -> str:
     """
     try:
         return PromptFormatter().vformat(template, (), row)
-    except (IndexError, KeyError, AttributeError) as error:
+    except (IndexError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(
             "user_prompt names a part of a column, in square brackets or after a dot, that a row "
             f"lacks ({error}). Remove it from user_prompt, or the row from the data."

@@ -66,7 +66,7 @@ class TextModel:
             num_hidden_layers=text.num_hidden_layers,
             kv_heads=getattr(text, "num_key_value_heads", None) or num_heads,
             head_size=getattr(text, "head_dim", None) or text.hidden_size // num_heads,
-            longest=getattr(text, "max_position_embeddings", 4096),
+            longest=getattr(text, "max_position_embeddings", None) or 4096,
             dtype=str(config.dtype or "float32").removeprefix("torch."),
         )
 

@@ -126,5 +126,11 @@ def test_fields_out_of_range_are_refused(fields):
         Instructions(**fields)
 
 
+@pytest.mark.parametrize(("share", "split"), [(0.001, "test"), (0.999, "train")])
+def test_a_share_that_leaves_a_split_no_topic_is_told(share, split):
+    with pytest.raises(ValueError, match=f"leaves the split {split} without a topic"):
+        list(Instructions(held_out_topics=share).generate(split))
+
+
 def test_lists_are_written_in_quotation_marks():
     assert wording("Use {words}.", {"words": ["a", "b"]}) == 'Use "a", "b".'

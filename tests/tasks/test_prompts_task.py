@@ -72,7 +72,9 @@ def test_what_cannot_be_used_is_told():
         Prompts(user_prompt="{a} {}").prompt({"a": "red"})
 
 
-@pytest.mark.parametrize("template", ["{choices[4]}", "{about[level]}", "{about.level}"])
+@pytest.mark.parametrize(
+    "template", ["{choices[4]}", "{choices[x]}", "{about[level]}", "{about.level}"]
+)
 def test_an_entry_that_a_row_lacks_is_told(template):
     row = {"choices": ["a", "b"], "about": {"kind": "x"}}
     with pytest.raises(ValueError, match="user_prompt names a part of a column"):
@@ -140,6 +142,6 @@ def test_the_assistants_last_message_becomes_a_column():
     example = task.example({"messages": talk})
     assert example["prompt"] == [{"role": "system", "content": "S"}, *MESSAGES]
     assert example["solution"] == "Hello." and example["messages"] == talk
-    for wrong in (MESSAGES, "hi", []):
+    for wrong in (MESSAGES, "hi", [], ["hi"]):
         with pytest.raises(ValueError, match="end with an assistant message"):
             task.example({"messages": wrong})
