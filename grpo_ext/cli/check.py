@@ -15,7 +15,7 @@ transformers: in groups of num_generations, but at most 4, for the first rows. N
 whole groups. It says in how many groups the rewards differ, which is what GRPO learns from.
 
 exit codes: 0 the recipe is sound, also if the rewards differ in no group; 1 it has problems;
-2 there is no such recipe
+2 there is no such recipe, or its file cannot be opened
 """
 
 import argparse
@@ -91,7 +91,7 @@ def print_findings(findings: Findings, name: str) -> None:
         print_rewards(rewards, f" of the task {printable(task)}")
     if figures.get("samples"):
         print_samples(figures["samples"])
-    elif has_equal_scores(figures):
+    elif "samples" not in figures and has_equal_scores(figures):
         print("         equal scores of made-up texts say little about a reward: try --sample 8")
     if "server" in figures:
         print(f"server   {figures['server']}")

@@ -42,7 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--report",
         action="store_true",
-        help="also show the run's report at 127.0.0.1 until it ends",
+        help="also serve the run's report at 127.0.0.1 until the run ends",
     )
 
 
