@@ -25,6 +25,7 @@ from typing import Any
 
 from grpo_ext.cli.command import add_processes, add_recipe_command, at_least
 from grpo_ext.common.files import in_bytes
+from grpo_ext.common.run_time import counted
 from grpo_ext.common.untrusted import printable
 from grpo_ext.recipe.problems import Findings
 
@@ -69,8 +70,8 @@ def print_findings(findings: Findings, name: str) -> None:
     if figures.get("batch"):
         batch = figures["batch"]
         print(
-            f"batch    a generation: {batch['prompts']} prompts, {batch['completions']} completions"
-            f"; an optimizer step: {batch['step']} completions"
+            f"batch    a generation: {counted(batch['prompts'], 'prompt')}, "
+            f"{batch['completions']} completions; an optimizer step: {batch['step']} completions"
         )
     for title, part in (("rows", "rows"), ("eval", "evaluation")):
         for sentence in figures.get(part, []):

@@ -11,8 +11,8 @@ complete the same prompts and are compared with the first: paired differences wi
 and the problems that became right or wrong. --output FILE.json also writes every completion to
 FILE_completions.jsonl.
 --train_rows N uses N random training rows instead: mixed@K is then the share of groups that will
-have signal in training with num_generations K, a line recommends a num_generations from 2 to K for
-these rows, and the completions can serve as the recipe's pass_rates_file.
+have signal in training with num_generations K, a line recommends a num_generations from 2 to K if
+any has signal, and the completions can serve as the recipe's pass_rates_file.
 --suite runs tasks of the lm-evaluation-harness instead (pip install 'grpo_ext[suite]').
 Any key of the recipe can be set as --key value, such as --max_eval_samples 64.
 """

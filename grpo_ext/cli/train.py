@@ -10,7 +10,7 @@ examples:
 It runs `accelerate launch`. Any key of a recipe can be set on the command line as --key value,
 which overrides the recipe. Keys are the fields of TRL's GRPOConfig and ModelConfig, of
 GRPOExtConfig and RunConfig (grpo_ext/recipe/schema.py and the *_options.py next to it), and of the
-recipe's task. An unknown key is an error that names the closest one.
+recipe's task. An unknown key is an error that names a similar one, if there is one.
 """
 
 from __future__ import annotations
