@@ -171,7 +171,7 @@ def figure_lines(bench: Bench) -> Iterator[str]:
     if share:
         yield f"{rates}; training at {share:.0%} of the matrix rate"
     else:
-        yield f"{rates}; no matrix rate, since no group had signal or TRL computes the loss"
+        yield f"{rates}; no share of the matrix rate: no group had signal, or TRL computes the loss"
 
 
 def completions(bench: Bench, count: int) -> str:

@@ -156,10 +156,8 @@ def remedy_lines(remedies: tuple[Remedy, ...]) -> Iterator[tuple[str, str]]:
     if not remedies:
         yield (
             "",
-            (
-                "would not fit with smaller micro-batches, an adapter, gradient checkpointing and "
-                "bfloat16, even together"
-            ),
+            "would not fit even with smaller micro-batches, an adapter, gradient checkpointing and "
+            "bfloat16 together",
         )
 
 

@@ -115,8 +115,7 @@ def test_a_model_of_unknown_shape_is_refused(tmp_path, capsys):
     assert main(["bench", "--config", "countdown/tiny", *words(tmp_path / "nowhere")]) == 2
     assert (
         "nowhere has no readable config.json on this machine, and its shape is not known. Write "
-        "`--model_"
-        in capsys.readouterr().err
+        "`--model_" in capsys.readouterr().err
     )
 
 
