@@ -211,7 +211,8 @@ def questions_of(proposal: Proposal, folder: Path, candidates: list[str]) -> lis
     if proposal.reward == UNWRITTEN:
         questions.append(
             f"Write the reward {UNWRITTEN} in {folder}/rewards.py, since {proposal.reason}; or "
-            "name rewards of docs/rewards.md in reward_funcs, or let a model grade with --judge."
+            "name rewards of docs/rewards.md in reward_funcs. To let a model grade, run init again "
+            f"with --judge URL, after removing {folder}/recipe.yaml."
         )
         if candidates and not proposal.columns:
             questions.append(
