@@ -19,7 +19,7 @@ class Display(Protocol):
 
 
 class Lines:
-    """Prints results to stdout, and the remaining seconds to stderr before each measurement.
+    """Prints results to stdout, and each measurement's name and the seconds left to stderr.
 
     Args:
         budget: the time for all measurements.

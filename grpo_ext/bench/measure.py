@@ -151,8 +151,7 @@ class Bench:
             as far as the run logged them.
 
         Raises:
-            ValueError: if the budget ends before the first generation has been trained on, or if
-                the recipe cannot be run.
+            ValueError: if the budget ends during the first run, or if the recipe cannot be run.
             KeyboardInterrupt: after Ctrl-C, as for all methods that train.
         """
         groups = self.batch.prompts
@@ -166,7 +165,7 @@ class Bench:
                 raise ValueError(
                     f"The time limit of {self.budget.seconds / 60:g} min was reached during a step "
                     "with one group, so nothing was measured. Run `grpo-ext bench` with more "
-                    "--minutes, or lower max_completion_length."
+                    "--minutes, or lower num_generations."
                 ) from None
             affordable = min(groups, self._affordable_groups(self.budget.left - reserve))
             if affordable > 1:
@@ -205,7 +204,7 @@ class Bench:
 
         Raises:
             BudgetSpent: if no more than `pass_reserve` seconds are left before a forward pass.
-            ValueError: if the recipe cannot be used.
+            ValueError: if the recipe cannot be used, or GPU memory runs out during training.
         """
         sizes = self.batch
         settings: Settings = {}
@@ -465,7 +464,7 @@ def train_silently(trainer: GRPOExtTrainer, limit: TimeLimit) -> None:
     """Train without printing to stdout, until the last step or the limit.
 
     Raises:
-        BudgetSpent: if the time is over in the middle of a step.
+        BudgetSpent: if the time is over before a forward pass.
         KeyboardInterrupt: after Ctrl-C.
         torch.OutOfMemoryError: if GPU memory runs out.
     """

@@ -42,15 +42,17 @@ def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokeni
     there is no GPU.
 
     Raises:
-        ValueError: if the shape is not known and there is no config of the model on this machine.
+        ValueError: if the shape is not known and no config of the model can be read on this
+            machine.
     """
     name = recipe.flat["model_name_or_path"]
     try:
         config = known_config(name) or AutoConfig.from_pretrained(name, local_files_only=True)
     except OSError:
         raise ValueError(
-            f"{name} has no config.json on this machine, and its shape is not known. Write "
-            "`--model_name_or_path FOLDER`, where FOLDER has at least the model's config.json."
+            f"{name} has no readable config.json on this machine, and its shape is not known. "
+            "Write `--model_name_or_path FOLDER`, where FOLDER has at least the model's "
+            "config.json."
         ) from None
     tokenizer = build_tokenizer([])
     config.pad_token_id = tokenizer.pad_token_id

@@ -75,8 +75,8 @@ class Search:
                 )
             if not self._seconds() and not self.not_tried:
                 raise ValueError(
-                    "No layout fits into memory: write a smaller num_generations or "
-                    "max_completion_length."
+                    "No layout that this recipe can use fits into memory: write a smaller "
+                    "num_generations or max_completion_length."
                 )
             self._measure_close_ones_again()
         except BudgetSpent:

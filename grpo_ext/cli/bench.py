@@ -5,10 +5,11 @@ examples:
   grpo-ext bench --config recipes/gsm8k/qwen2.5-1.5b.yaml --minutes 10 --json
 
 It runs the recipe for up to four generations, then only the training phase on the same completions
-with each layout, with token limits per micro-batch, with and without gradient checkpointing. It
-prints lines to paste into the recipe, which change neither the completions per step nor the
-objective. If a step takes long, it measures fewer groups and fewer steps, and says so. When the
-time is over, or after Ctrl-C, it prints the best settings so far and what was not tried.
+with each layout, with token limits per micro-batch, with and without gradient checkpointing. If
+other settings are faster than the recipe's own, it prints them as lines to paste into the recipe,
+which change neither the completions per step nor the objective. If a step takes long, it measures
+fewer steps, and fewer completions, whose number it prints. When the time is over, or after Ctrl-C,
+it prints the best settings so far and what was not tried.
 
 A model that is not on this machine gets random weights, if its shape is known. The share of the
 rate relates the operations of training to the measured rate of matrix products. It counts 6
@@ -100,8 +101,8 @@ def measure(args: argparse.Namespace, budget: Budget, display: Display) -> int:
         search = Search(bench, lambda settings: display.begin(settings_label(settings)))
         if bench.random_weights:
             display.result(
-                "The model is not on this machine: random weights of its shape and random lengths "
-                "are measured."
+                "The model's weights are not on this machine, so random weights of its shape and "
+                "completions of random lengths are measured."
             )
         display.begin("the recipe as it is written")
         bench.as_it_stands()
@@ -170,7 +171,7 @@ def figure_lines(bench: Bench) -> Iterator[str]:
     if share:
         yield f"{rates}; training at {share:.0%} of the matrix rate"
     else:
-        yield f"{rates}; no group has signal yet"
+        yield f"{rates}; no share of the matrix rate: no group had signal, or TRL computes the loss"
 
 
 def completions(bench: Bench, count: int) -> str:
@@ -203,7 +204,9 @@ def settings_label(settings: Settings) -> str:
     if "per_device_train_batch_size" in settings:
         label = f"recipe: {label}, {settings['per_device_train_batch_size']} rows"
     budget = settings["max_tokens_per_micro_batch"]
-    label += f", at most {budget:,} tokens" if budget else ", one micro-batch"
+    count = settings.get("gradient_accumulation_steps", 1)
+    whole = "one micro-batch" if count == 1 else f"{count} micro-batches"
+    label += f", at most {budget:,} tokens" if budget else f", {whole}"
     if settings["gradient_checkpointing"]:
         label += ", checkpointing"
     return label
@@ -261,7 +264,7 @@ def advice_lines(search: Search, longest: int | None) -> Iterator[str]:
         labels = "; ".join(map(settings_label, search.not_tried))
         yield f"not tried {reason}: {labels}"
     if search.best and not search.repeated:
-        yield "each setting was measured once, so small differences may be chance"
+        yield "the fastest settings were measured only once, so small differences may be chance"
     lines = search.lines()
     measured = " of those measured" if search.not_tried else ""
     if lines:
@@ -269,11 +272,11 @@ def advice_lines(search: Search, longest: int | None) -> Iterator[str]:
         own = search.measurements[tuple(search.own.items())]
         best = search.measurements[tuple(search.best.items())]
         if own and best:
-            gain = f", {own.seconds / best.seconds:.2f} times as fast as its own"
-        yield f"\nthe fastest settings{measured}, as lines of the recipe{gain}:"
+            gain = f", {own.seconds / best.seconds:.2f} times as fast as the recipe's own"
+        yield f"\nthe fastest settings{measured}{gain}; paste these lines into the recipe:"
         yield yaml.safe_dump(lines, sort_keys=False).strip()
     elif search.best:
-        yield f"\nthe recipe's own settings are the fastest{measured}"
+        yield f"\nkeep the recipe's own settings: no others{measured} are clearly faster"
     else:
         yield "\nno settings of the training phase were measured"
     if longest:

@@ -15,7 +15,7 @@ transformers: in groups of num_generations, but at most 4, for the first rows. N
 whole groups. It says in how many groups the rewards differ, which is what GRPO learns from.
 
 exit codes: 0 the recipe is sound, also if the rewards differ in no group; 1 it has problems;
-2 there is no such recipe
+2 there is no such recipe, or its file cannot be opened
 """
 
 import argparse
@@ -25,6 +25,7 @@ from typing import Any
 
 from grpo_ext.cli.command import add_processes, add_recipe_command, at_least
 from grpo_ext.common.files import in_bytes
+from grpo_ext.common.run_time import counted
 from grpo_ext.common.untrusted import printable
 from grpo_ext.recipe.problems import Findings
 
@@ -69,8 +70,8 @@ def print_findings(findings: Findings, name: str) -> None:
     if figures.get("batch"):
         batch = figures["batch"]
         print(
-            f"batch    a generation: {batch['prompts']} prompts, {batch['completions']} completions"
-            f"; an optimizer step: {batch['step']} completions"
+            f"batch    a generation: {counted(batch['prompts'], 'prompt')}, "
+            f"{batch['completions']} completions; an optimizer step: {batch['step']} completions"
         )
     for title, part in (("rows", "rows"), ("eval", "evaluation")):
         for sentence in figures.get(part, []):
@@ -91,7 +92,7 @@ def print_findings(findings: Findings, name: str) -> None:
         print_rewards(rewards, f" of the task {printable(task)}")
     if figures.get("samples"):
         print_samples(figures["samples"])
-    elif has_equal_scores(figures):
+    elif "samples" not in figures and has_equal_scores(figures):
         print("         equal scores of made-up texts say little about a reward: try --sample 8")
     if "server" in figures:
         print(f"server   {figures['server']}")

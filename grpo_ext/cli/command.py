@@ -58,7 +58,7 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
         "--num_processes",
         type=int,
         metavar="N",
-        help="number of processes (default: that of the accelerate config)",
+        help="number of processes (default: that of the accelerate config, else 1)",
     )
 
 

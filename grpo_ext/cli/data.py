@@ -14,6 +14,7 @@ import argparse
 from pathlib import Path
 
 from grpo_ext.cli.command import add_command
+from grpo_ext.common.run_time import counted
 from grpo_ext.common.yaml_text import yaml_scalar
 
 
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     files = fetch_rows(source, args.out, args.split)
     print(f"{source}: license {license_of(source)}")
     for file in files:
-        print(f"  {file.count:,} rows of {file.split} in {file.path}")
+        print(f"  {counted(file.count, 'row')} of {file.split} in {file.path}")
     print("In a recipe, these keys take the rows, without a network:")
     for file in files:
         # only splits such as `train` or `train_sft` are meant for training

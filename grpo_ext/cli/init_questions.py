@@ -140,7 +140,7 @@ def ask(question: str, default: str, check: Callable[[str], object]) -> str:
         check: raises `ValueError` for an invalid answer, with a message that is printed.
 
     Raises:
-        ClosedInput: if standard input is closed.
+        ClosedInput: if standard input is at its end.
     """
     while True:
         try:
@@ -158,7 +158,10 @@ def ask(question: str, default: str, check: Callable[[str], object]) -> str:
 
 
 def check_prompt(prompt: str, rows: list[Row]) -> None:
-    """Raise `ValueError` unless a prompt is a column or a template with columns in braces."""
+    """Raise `ValueError` unless a prompt is a column or a template with columns in braces.
+
+    Columns whose names a template cannot contain are refused as well.
+    """
     from grpo_ext.preflight.proposal import columns_of
     from grpo_ext.tasks.templates import is_field_name
 
@@ -169,8 +172,9 @@ def check_prompt(prompt: str, rows: list[Row]) -> None:
         used = []
     if not used or not set(used).issubset(columns):
         raise ValueError(
-            f"The prompt {prompt!r} is neither a column nor a template with columns in braces."
-            f"{did_you_mean(prompt, columns)} The columns are {', '.join(columns)}."
+            f"The prompt {prompt!r} is neither a usable column nor a template with such columns in "
+            f"braces.{did_you_mean(prompt, columns)} The usable columns, whose names contain no "
+            f". : ! [ or braces, are {', '.join(columns) or 'none'}."
         )
 
 
@@ -191,8 +195,8 @@ def columns_of_reward(reward: str, proposal: Proposal, rows: list[Row]) -> dict[
         rows: the first rows of the data.
 
     Raises:
-        ValueError: if init does not offer a reward of this name, there is no such function, or the
-            rows lack a column that the reward reads.
+        ValueError: if init does not offer a reward of this name, the rows lack a column that it
+            reads, or there is no such function.
     """
     from grpo_ext.preflight.first_recipe import REWARD_PROMPTS
     from grpo_ext.preflight.proposal import columns_for, columns_for_function
@@ -205,7 +209,10 @@ def columns_of_reward(reward: str, proposal: Proposal, rows: list[Row]) -> dict[
     if reward not in named:
         hint = did_you_mean(reward, named)
         if reward == "judge":
-            hint = f" For a judge, pass --reward {UNWRITTEN} --judge URL."
+            hint = (
+                " For a judge, run init with --judge URL and without --yes, and enter "
+                f"{UNWRITTEN} as the reward."
+            )
         raise ValueError(
             f"The reward {reward!r} is not one that init can write by name.{hint} Name one of "
             f"{', '.join(named)}, or a function of your own as my_rewards.py:function."

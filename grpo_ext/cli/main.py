@@ -10,8 +10,8 @@ examples:
   grpo-ext report runs/countdown-tiny                  curves and completions as one HTML file
 
 exit codes: 0 done; 1 a check or a run failed; 2 the command, the recipe or its data cannot be used;
-75 a signal ended a run, and the same command continues it; 130 interrupted; 141 the reader of the
-output ended; 143 ended by SIGTERM
+75 a signal ended a run, which can be continued from its checkpoint; 130 interrupted; 141 the reader
+of the output ended; 143 ended by SIGTERM
 """
 
 import argparse

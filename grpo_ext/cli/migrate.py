@@ -12,7 +12,7 @@ is named on the terminal and in a comment of the recipe, with what to write by h
 translated to the same completions per optimizer step and per generation, also for another
 --num_processes.
 
-exit codes: 0 written; 2 the file cannot be read, or has no such settings
+exit codes: 0 written; 2 the file cannot be read or has no such settings, or --output already exists
 """
 
 from __future__ import annotations

@@ -154,7 +154,11 @@ def remedy_lines(remedies: tuple[Remedy, ...]) -> Iterator[tuple[str, str]]:
         keys = " and ".join(f"`{line}`" for line in as_yaml(remedy.change).splitlines())
         yield "", f"would fit with {keys}: {in_bytes(remedy.needed)}"
     if not remedies:
-        yield "", "no smaller micro-batch, adapter or gradient checkpointing makes it fit"
+        yield (
+            "",
+            "would not fit even with smaller micro-batches, an adapter, gradient checkpointing and "
+            "bfloat16 together",
+        )
 
 
 def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
@@ -234,7 +238,8 @@ def time_lines(time: RunTime | None, folder: str) -> Iterator[tuple[str, str]]:
     """Yield (title, text) for the lines about the time that the run takes.
 
     Args:
-        time: the time according to the log in `folder`; `None` if it has no log of this recipe.
+        time: the time according to the log in `folder`; `None` if it has no log of this recipe, or
+            only one line of training.
         folder: the `output_dir` of the recipe.
     """
     if time is None:

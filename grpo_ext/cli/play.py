@@ -152,7 +152,7 @@ def show_end(episode: "Episode", room: int, scores: dict[str, Any]) -> None:
     """
     by_model = sum(episode.mask)
     end = "single turn" if episode.single_turn and not episode.truncated else episode.end
-    print(f"end      {ENDS[end]}, after {episode.turns} turns")
+    print(f"end      {ENDS[end]}, after {episode.turns} turn{'' if episode.turns == 1 else 's'}")
     print(
         f"tokens   {len(episode.ids)} of {room} used: {by_model} by the model, "
         f"{len(episode.ids) - by_model} by the environment; {len(episode.prompt_ids)} in the prompt"

@@ -27,8 +27,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--output",
         type=Path,
         metavar="FILE",
-        help="the HTML file (default: report.html in the folder of the run, or here for several "
-        "runs)",
+        help="the HTML file (default: report.html in RUN, or in the current folder for several "
+        "RUNs)",
     )
     add("--png", type=Path, metavar="FILE", help="also write the curves as an image")
     add(
@@ -36,7 +36,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         type=at_least(0),
         default=50_000,
         metavar="N",
-        help="show about N completions, those of randomly chosen prompts (default 50000)",
+        help="show about N completions: those of randomly chosen prompts, or with --serve the "
+        "newest (default 50000)",
     )
     add(
         "--serve",

@@ -72,7 +72,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         type=Path,
         default=Path("runs/reproduce"),
         metavar="DIR",
-        help="working folder",
+        help="working folder (default: runs/reproduce)",
     )
     add(
         "--scale",
@@ -97,7 +97,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         type=at_least(1),
         default=num_cores(),
         metavar="N",
-        help="number of tiny runs at a time",
+        help="number of tiny runs at a time (default: the number of cores)",
     )
     add("--list", action="store_true", help="only list the claims")
     add("--plan", action="store_true", help="only show what would run, and for how long")

@@ -9,6 +9,7 @@ examples:
 import argparse
 
 from grpo_ext.cli.command import add_command
+from grpo_ext.common.run_time import counted
 from grpo_ext.rewards import RewardInfo, list_rewards
 from grpo_ext.rewards.example_checks import check_reward
 from grpo_ext.rewards.explanation import clip
@@ -103,7 +104,7 @@ def run_check(args: argparse.Namespace) -> int:
         if faults:
             verdict = "FAILED"
             exit_code = 1
-        print(f"{verdict:6}  {name} ({count} examples)")
+        print(f"{verdict:6}  {name} ({counted(count, 'example')})")
         for fault in faults:
             print(f"        {fault}")
     return exit_code

@@ -10,7 +10,7 @@ examples:
 It runs `accelerate launch`. Any key of a recipe can be set on the command line as --key value,
 which overrides the recipe. Keys are the fields of TRL's GRPOConfig and ModelConfig, of
 GRPOExtConfig and RunConfig (grpo_ext/recipe/schema.py and the *_options.py next to it), and of the
-recipe's task. An unknown key is an error that names the closest one.
+recipe's task. An unknown key is an error that names a similar one, if there is one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--report",
         action="store_true",
-        help="also show the run's report at 127.0.0.1 until it ends",
+        help="also serve the run's report at 127.0.0.1 until the run ends",
     )
 
 

@@ -29,7 +29,7 @@ def answer_column(row: dict[str, object]) -> str | None:
 
     This is the first of `ANSWERS`, then of `NESTED_ANSWERS`, with a value in the row. A name in
     `NESTED_ANSWERS` is `column.key`, for an answer in a mapping. `None`, empty strings and empty
-    lists do not count as values.
+    lists do not count as values, nor do mappings in the columns of `ANSWERS`.
     """
     for name in ANSWERS:
         if row.get(name) not in (None, "", []) and not isinstance(row[name], dict):

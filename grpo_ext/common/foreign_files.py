@@ -24,9 +24,9 @@ CACHED_REPOS = ("models--", "datasets--")  # prefixes of the folders in the hub'
 
 
 class ForeignFile(OSError):
-    """Raised for a file that is not regular, is too large, or leads out of its folder.
+    """Raised for a file that is special, too large or mostly a hole, or leads out of its folder.
 
-    Also raised for a folder with too many entries.
+    Also raised for a line that is too long, and for a folder with too many entries.
     """
 
 

@@ -51,7 +51,7 @@ def model_files_fault(folder: Path) -> str | None:
             if isinstance(count, int) and count > MOST_LAYERS:
                 return (
                     f"{folder / CONFIG} has {name}: {count}, but a model may have at most "
-                    f"{MOST_LAYERS:,} layers."
+                    f"{MOST_LAYERS:,} layers. Correct the number, or use another model."
                 )
     if growth_of_text(read_json(folder / TOKENIZER)) > MOST_GROWTH:
         return (

@@ -52,7 +52,7 @@ def start_beside(
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:
     """On Linux, have the kernel send this process a signal when the thread that started it ends.
 
-    On any system, exits at once with code 1 if the parent has already ended.
+    On any system, exit at once with code 1 if the parent has already ended.
 
     Args:
         parent: the id of the parent process.

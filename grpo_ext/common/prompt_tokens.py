@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from grpo_ext.common.run_time import counted
 from grpo_ext.common.user_code import TooLate, deadline
 
 if TYPE_CHECKING:
@@ -43,6 +44,6 @@ def encode_prompts(
     except TooLate:
         raise ValueError(
             f"the chat template of {tokenizer.name_or_path} took more than {seconds:.0f} seconds "
-            f"for {len(prompts)} prompts. Check the template for an endless loop."
+            f"for {counted(len(prompts), 'prompt')}. Check the template for an endless loop."
         ) from None
     return encoded["input_ids"]

@@ -92,7 +92,11 @@ def compose_yaml(content: bytes | str) -> yaml.Node | None:
 
 
 def construct_yaml(node: yaml.Node) -> Any:
-    """Return the value of a node; raise `YamlFault` if a value does not fit its tag."""
+    """Return the value of a node.
+
+    Raises:
+        YamlFault: if a value does not fit its tag, or a key of a mapping is a date or bytes.
+    """
     return _Constructor().construct_document(node)
 
 

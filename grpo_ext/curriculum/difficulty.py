@@ -37,7 +37,7 @@ def difficulty_fault(
             f"difficulty_column: the data has no column {column!r}.{hint} Its columns: "
             f"{', '.join(column_names)}."
         )
-    for row, difficulty in enumerate(values()):
+    for row, difficulty in enumerate(values(), 1):
         if not isinstance(difficulty, numbers.Real) or math.isnan(difficulty):
             return (
                 f"difficulty_column: {column!r} must have a number in each row, the lowest for the "

@@ -276,7 +276,7 @@ def decode(
 
 
 def prefill(model: PreTrainedModel, input_ids: Tensor, inputs: dict[str, Any]) -> Tensor:
-    """Run the model once for each distinct prompt, and copy its logits and cache to its rows.
+    """Run the model once for each distinct prompt, and copy logits and cache to the prompt's rows.
 
     If dropout or router jitter makes equal rows differ, the model runs on every row.
 

@@ -258,6 +258,6 @@ def check_exit(module: str, code: int) -> None:
     """Raise `SystemExit` if the exit code of a training command is not 0."""
     if code:
         raise SystemExit(
-            f"grpo-ext demo: {module} failed with exit code {code}; see its error above, if it "
-            "printed one."
+            f"grpo-ext demo: {module} ended with exit code {code}; see its error above, if it "
+            "printed one. The same command runs only the stages that are not done."
         )

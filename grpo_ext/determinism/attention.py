@@ -63,7 +63,7 @@ def attention(
     if key.size(2) > MOST_KEYS:
         raise ValueError(
             f"`deterministic: true` works with at most {MOST_KEYS} tokens of prompt and "
-            "completion. Lower max_completion_length or max_prompt_tokens."
+            "completion. Lower max_completion_length, or drop long prompts with max_prompt_tokens."
         )
     if is_causal:
         shape = (query.size(2), key.size(2))

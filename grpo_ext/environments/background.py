@@ -106,7 +106,7 @@ async def settle(result: Future[Any], returned: Future[Any], end: float) -> None
     """
     try:
         if returned.cancel() or not returned.done():
-            raise TooLate("its time is up")
+            raise TooLate("the time limit was reached")
         value = returned.result()
         if inspect.iscoroutine(value):
             value = await in_time(value, max(end - time.monotonic(), 0.0))

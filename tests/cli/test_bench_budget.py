@@ -344,7 +344,7 @@ def test_where_nothing_fits_checkpointing_and_small_micro_batches_are_tried():
     names, search = tried(Table(seconds_of, device="cuda"))
     assert names[-1] == "chunks 1024 checkpointing"
     assert short(search.best) == "chunks 1024 checkpointing"
-    with pytest.raises(ValueError, match="No layout fits into memory"):
+    with pytest.raises(ValueError, match="No layout that this recipe can use fits into memory"):
         tried(Table(lambda settings: None, device="cuda"))
 
 

@@ -235,10 +235,10 @@ def test_equal_rows_are_ordered_by_the_seed():
         (
             "level",
             [1, None],
-            "must have a number in each row, the lowest for the easiest; row 1 has None.",
+            "must have a number in each row, the lowest for the easiest; row 2 has None.",
         ),
-        ("level", ["Level 3"], "row 0 has 'Level 3'."),
-        ("level", [1.0, float("nan")], "row 1 has nan."),
+        ("level", ["Level 3"], "row 1 has 'Level 3'."),
+        ("level", [1.0, float("nan")], "row 2 has nan."),
     ],
 )
 def test_a_column_that_says_no_difficulty_is_told(column, values, words):
