@@ -27,6 +27,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from grpo_ext.bench.budget import MINUTES, Budget, interruptible
@@ -54,11 +55,12 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def minutes(text: str) -> float:
-    """Parse a positive, finite number of minutes for argparse; raise `ValueError` otherwise."""
-    number = float(text)
-    if not 0 < number < math.inf:
-        raise ValueError(text)
-    return number
+    """Parse a positive, finite number of minutes for argparse."""
+    with suppress(ValueError):
+        number = float(text)
+        if 0 < number < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"it must be a number of minutes above 0; got {text!r}")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -56,7 +56,7 @@ def add_recipe_command(
 def add_processes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--num_processes",
-        type=int,
+        type=at_least(1),
         metavar="N",
         help="number of processes (default: that of the accelerate config, else 1)",
     )

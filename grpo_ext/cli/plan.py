@@ -22,7 +22,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from grpo_ext.cli.command import add_processes, add_recipe_command
+from grpo_ext.cli.command import add_processes, add_recipe_command, at_least
 from grpo_ext.common.files import in_bytes
 from grpo_ext.common.modules import without_collector
 from grpo_ext.common.run_time import RunTime, duration
@@ -52,7 +52,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_recipe_command(subparsers, __doc__, run)
     add_processes(parser)
     parser.add_argument(
-        "--rows", type=int, metavar="N", help="training rows, if they cannot be counted here"
+        "--rows",
+        type=at_least(1),
+        metavar="N",
+        help="training rows, if they cannot be counted here",
     )
     parser.add_argument(
         "--gpu",

@@ -12,14 +12,14 @@ import argparse
 import shlex
 import signal
 
-from grpo_ext.cli.command import add_recipe_command
+from grpo_ext.cli.command import add_recipe_command, at_least
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_recipe_command(subparsers, __doc__, run)
     parser.add_argument(
         "--num_processes",
-        type=int,
+        type=at_least(1),
         default=1,
         metavar="N",
         help="number of processes that will train (default 1)",
