@@ -146,14 +146,14 @@ def tie_break_fault(name: str, weights: Mapping[str, float], outcome: str) -> st
     if name not in weights:
         hint = did_you_mean(name, weights)
         return (
-            f"tie_break_reward: this recipe has no reward {name!r}. Its rewards are "
+            f"tie_break_reward: there is no reward {name!r}. The rewards are "
             f"{', '.join(weights)}.{hint}"
         )
     if weights[name] != 0:
         return (
             f"`tie_break_reward: {name}` has weight {weights[name]:g} in the sum of the rewards, "
-            "so it cannot break ties. Give it the weight 0 in reward_funcs, or in reward_weights "
-            "if that is set."
+            "so it cannot break ties. Give it the weight 0: in reward_weights in Python or if the "
+            "recipe sets it, else in reward_funcs."
         )
     if name == outcome:
         return (
