@@ -108,7 +108,7 @@ def nearest_fits(batch: Batch) -> list[dict[str, int]]:
 
 
 def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Problem]:
-    """A generation must consist of whole groups and whole micro-batches, and its size be set once.
+    """A generation must consist of whole groups and micro-batches; only one key may set its size.
 
     Only one of `generation_batch_size` and `steps_per_generation` may be set.
     """

@@ -69,8 +69,8 @@ class Plan:
         if completions <= self.completions:
             return None
         return (
-            f"the evaluations of the run ({self.evaluations:,}) generate {completions:,} completions "
-            f"in total, more than its training ({self.completions:,}). For fewer, write a lower "
+            f"the evaluations of the run ({self.evaluations:,}) generate {completions:,} in total, "
+            f"more completions than its training ({self.completions:,}). For fewer, write a lower "
             "max_eval_samples, or a higher eval_steps with `eval_strategy: steps`."
         )
 
