@@ -20,10 +20,11 @@ class GroupOptions:
     """Recipe keys for groups; a base of `GRPOExtConfig`.
 
     Args:
-        group_filter (`str`, defaults to `"off"`): what happens to a group without signal. `"off"`:
-            it is trained on, with advantages of 0. `"drop"`: it is left out, and the loss is
-            divided by what remains. `"refill"`: completions of further prompts are generated until
-            the step has its full number of groups with signal.
+        group_filter (`str`, defaults to `"off"`): what happens to a group without signal, in
+            which the reward that judges groups does not vary. `"off"`: it is trained on; its
+            advantages are 0 if the other rewards do not vary, either. `"drop"`: it is left out, and
+            the loss is divided by what remains. `"refill"`: completions of further prompts are
+            generated until the step has its full number of groups with signal.
         group_filter_metric (`str`, *optional*): the reward that judges groups, and that judges
             completions for pass rates and pass@k. `None`: the first of the rewards with the largest
             weight. The weighted sum is never used, because in it a format reward hides that all
@@ -152,8 +153,8 @@ def tie_break_fault(name: str, weights: Mapping[str, float], outcome: str) -> st
     if weights[name] != 0:
         return (
             f"`tie_break_reward: {name}` has weight {weights[name]:g} in the sum of the rewards, "
-            "so it cannot break ties. Give it the weight 0: in reward_weights in Python or if the "
-            "recipe sets it, else in reward_funcs."
+            "so it cannot break ties. Give it the weight 0 in reward_weights, or, in a recipe "
+            "without reward_weights, in reward_funcs."
         )
     if name == outcome:
         return (
