@@ -45,10 +45,12 @@ class GroupOptions:
         pass_threshold (`float`, defaults to 1.0): the lowest reward of a correct completion; pass@k
             always uses 1.
         curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: a new
-            permutation in each epoch. `"adaptive"`: without replacement, weighted by the
-            probability that a group has both correct and wrong completions, 1 - p^G - (1-p)^G for a
-            pass rate p. This changes the objective: such prompts have more weight in it.
-            `"easy_to_hard"`: in ascending order of `difficulty_column`, once over the whole run.
+            permutation in each epoch, or the order of the rows with `shuffle_dataset: false`.
+            `"adaptive"`: without replacement, weighted by the probability that a group has both
+            correct and wrong completions, 1 - p^G - (1-p)^G for a pass rate p; a tenth of the
+            weight is uniform, so that any prompt can be drawn. This changes the objective: prompts
+            with such groups have more weight in it. `"easy_to_hard"`: in ascending order of
+            `difficulty_column`, once over the whole run.
         difficulty_column (`str`, *optional*): the column of the training rows that `"easy_to_hard"`
             sorts by.
         pass_rates_file (`str`, *optional*): a file of completions that the initial pass rates of
