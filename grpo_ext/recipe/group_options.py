@@ -20,11 +20,11 @@ class GroupOptions:
     """Recipe keys for groups; a base of `GRPOExtConfig`.
 
     Args:
-        group_filter (`str`, defaults to `"off"`): what happens to a group without signal, in
-            which the reward that judges groups does not vary. `"off"`: it is trained on; its
-            advantages are 0 if the other rewards do not vary, either. `"drop"`: it is left out, and
-            the loss is divided by what remains. `"refill"`: completions of further prompts are
-            generated until the step has its full number of groups with signal.
+        group_filter (`str`, defaults to `"off"`): what happens to a group without signal. A
+            group has signal if the reward that judges groups varies in it. `"off"`: it is trained
+            on; its advantages are 0 if the other rewards do not vary, either. `"drop"`: it is left
+            out, and the loss is divided by what remains. `"refill"`: completions of further prompts
+            are generated until the step has its full number of groups with signal.
         group_filter_metric (`str`, *optional*): the reward that judges groups, and that judges
             completions for pass rates and pass@k. `None`: the first of the rewards with the largest
             weight. The weighted sum is never used, because in it a format reward hides that all
