@@ -108,7 +108,10 @@ def nearest_fits(batch: Batch) -> list[dict[str, int]]:
 
 
 def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Problem]:
-    """A generation must have one size, and consist of whole groups and of whole micro-batches."""
+    """A generation must consist of whole groups and micro-batches; only one key may set its size.
+
+    Only one of `generation_batch_size` and `steps_per_generation` may be set.
+    """
     batch = batch_of(v, num_processes)
     if batch.generation_batch_size and batch.steps_per_generation:
         yield Problem(

@@ -50,7 +50,7 @@ class EvaluationMetrics:
 
     @property
     def known(self) -> list[str]:
-        """The metrics that evaluations log, except losses and metrics logged by rewards."""
+        """The metrics of scores and lengths that evaluations log, without their standard errors."""
         return self._of_sets(self._known_of_a_set())
 
     def of_a_set(self, metric: str) -> str:
@@ -110,7 +110,7 @@ class EvaluationMetrics:
 
 
 def chooses_by_metric(v: Values | GRPOConfig) -> str | None:
-    """Return the first option that uses an evaluation metric to decide; `None` if none does.
+    """Return the first option that is set and uses an evaluation metric; `None` if none is.
 
     The options are `load_best_model_at_end`, `save_strategy: best` and `reduce_lr_on_plateau`.
     """

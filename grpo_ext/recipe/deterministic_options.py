@@ -11,40 +11,43 @@ from grpo_ext.recipe.typed_values import Values
 # keys that do not work with `deterministic: true`, each with the error message
 NOT_DETERMINISTIC = {
     "use_vllm": (
-        "use_vllm: vLLM's log-probs differ from the trainer's in the last bits, because it has "
-        "kernels of its own; its VLLM_BATCH_INVARIANT does not change that. Remove use_vllm, or "
-        "write `deterministic: false`."
+        "use_vllm does not work with `deterministic: true`, because vLLM's kernels round log-probs "
+        "differently from the trainer's, even with VLLM_BATCH_INVARIANT. Remove use_vllm, or write "
+        "`deterministic: false`."
     ),
     "use_transformers_continuous_batching": (
-        "use_transformers_continuous_batching: its paged attention sums in a different order from "
-        "the trainer's. Remove use_transformers_continuous_batching, or write `deterministic: "
-        "false`."
+        "use_transformers_continuous_batching does not work with `deterministic: true`, because "
+        "its paged attention sums in a different order from the trainer's attention. Remove "
+        "use_transformers_continuous_batching, or write `deterministic: false`."
     ),
     "sampler": (
-        "sampler: a sampler in another process has a copy of the weights, and `deterministic: "
-        "true` is for samples of the trained model itself. Remove sampler, or write "
+        "sampler does not work with `deterministic: true`, which needs the trained model itself to "
+        "sample, not a copy of it in another process. Remove sampler, or write "
         "`deterministic: false`."
     ),
     "gradient_checkpointing": (
-        "gradient_checkpointing: the backward pass would recompute activations with operations "
-        "different from those of the forward pass under `deterministic: true`. Write "
-        "`gradient_checkpointing: false`, or `deterministic: false`."
+        "gradient_checkpointing does not work with `deterministic: true`, because the backward "
+        "pass would recompute activations with operations other than those of the forward pass. "
+        "Write `gradient_checkpointing: false`, or `deterministic: false`."
     ),
     "torch_compile": (
-        "torch_compile: compiled code has its own order of sums, which depends on shapes. Remove "
-        "torch_compile, or write `deterministic: false`."
+        "torch_compile does not work with `deterministic: true`, because the order in which "
+        "compiled code sums depends on the shapes of tensors. Remove torch_compile, or write "
+        "`deterministic: false`."
     ),
     "use_liger_kernel": (
-        "use_liger_kernel: Liger's kernels replace operations that `deterministic: true` must "
-        "replace itself. Remove use_liger_kernel, or write `deterministic: false`."
+        "use_liger_kernel does not work with `deterministic: true`, because both would replace the "
+        "same operations of the model. Remove use_liger_kernel, or write `deterministic: false`."
     ),
     "load_in_4bit": (
-        "load_in_4bit: products with quantized weights have their own kernels, which depend on the "
-        "number of rows. Remove load_in_4bit, or write `deterministic: false`."
+        "load_in_4bit does not work with `deterministic: true`, because products with quantized "
+        "weights are rounded differently for different numbers of rows. Remove load_in_4bit, or "
+        "write `deterministic: false`."
     ),
     "load_in_8bit": (
-        "load_in_8bit: products with quantized weights have their own kernels, which depend on the "
-        "number of rows. Remove load_in_8bit, or write `deterministic: false`."
+        "load_in_8bit does not work with `deterministic: true`, because products with quantized "
+        "weights are rounded differently for different numbers of rows. Remove load_in_8bit, or "
+        "write `deterministic: false`."
     ),
 }
 

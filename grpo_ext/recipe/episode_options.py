@@ -40,10 +40,11 @@ class EpisodeOptions:
             `step_timeout` (10 seconds) and `answer_characters` (10,000) per reply, and the options
             `credit` (`"episode"` or `"turn"`) and `threads` (the number of threads that run code
             that is not async; by default it runs in the main thread). An episode whose environment
-            fails is left out, trained on, or played again (`on_failure`: `"mask"`, `"train"` or
-            `"retry"`). The run stops if more than `max_failure_rate` (0.5) of the last 256 turns
-            failed. `max_completion_length` limits the whole episode, including the replies. `None`:
-            a completion is a single turn.
+            fails is left out, trained on, or played again (`on_failure`: `"mask"`, the default,
+            `"train"` or `"retry"`). The run stops if more than `max_failure_rate` (0.5) of the last
+            256 calls of a method failed, or all of its calls in a step; 1: never.
+            `max_completion_length` limits the whole episode, including the replies. `None`: a
+            completion is a single turn.
         environments (`dict`, *optional*): several environments by name, in place of `environment`.
             Each row names its environment in the column `environment`; a row with `None` there is
             completed in a single turn. If the mapping of an environment has no `name`, its key in
@@ -108,7 +109,7 @@ def all_rules(v: Values) -> Iterator[EpisodeRules | Problem]:
 
 
 def environments_named_twice(v: Values, _: int) -> Iterator[Problem]:
-    """Only one key may set the environment of a row, and `environments` needs valid names."""
+    """Only one key may set the environment of a row, and `environments` needs valid entries."""
     given = [key for key in ("environment", "environments") if v[key] is not None]
     if environments_of_tasks(entries_of(v)):
         given.append("tasks")
@@ -202,10 +203,12 @@ def ends_that_turns_cannot_have(v: Any) -> Iterator[Problem]:
             "stop_strings can end a turn, too.",
             "generation_kwargs",
         )
-    if options.get("stop_strings") and (v.use_vllm or v.sampler is not None):
+    engines = [key for key in ("use_vllm", "sampler") if getattr(v, key)]
+    if options.get("stop_strings") and engines:
         yield Problem(
-            "environment: stop_strings end turns only where transformers samples in this process. "
-            "Remove use_vllm and sampler, or remove stop_strings from generation_kwargs.",
+            "environment: stop_strings can end turns only if transformers samples in the training "
+            f"process. Remove {' and '.join(engines)}, or remove stop_strings from "
+            "generation_kwargs.",
             "generation_kwargs",
         )
 

@@ -70,7 +70,8 @@ def accelerate_settings(name: str) -> dict[str, Any]:
     Raises:
         FileNotFoundError: if it does not exist.
         OSError: if it cannot be read or is too large.
-        ValueError: if it is not YAML, or a value that is read here has a wrong type.
+        ValueError: if it is not a YAML mapping, or `num_processes`, `deepspeed_config` or its
+            `zero_stage` is invalid.
     """
     path = accelerate_config(name)
     try:
@@ -114,7 +115,7 @@ def sharding(v: Values) -> int:
     """Return how the recipe's accelerate config shards the model, as a number from 0 to 4.
 
     0 means that there is no sharding, or no usable config; 1 to 3 are DeepSpeed's ZeRO stages; 4 is
-    FSDP.
+    FSDP. The ZeRO stage is read from `deepspeed_config`, not from a file that it names.
     """
     config = settings_of(v)
     if config.get("distributed_type") == "FSDP":

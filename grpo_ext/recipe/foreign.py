@@ -51,10 +51,10 @@ def unknown_key(
             tasks.append(name)
     if tasks:
         advice = f"Write `task: {tasks[0]}`, or remove {key}."
-        if several:
-            advice = "Write it in the entry of such a task in `tasks`."
-        elif not grpo:
+        if not grpo:
             advice = "Remove it: supervised training has no task."
+        elif several:
+            advice = "Write it in the entry of such a task in `tasks`."
         return f"{key} belongs to the task {' or '.join(map(repr, tasks))}. {advice}"
     return unknown("key", key, fields)
 

@@ -41,7 +41,8 @@ def stop_strings_that_are_no_texts(v: Values, _: int) -> Iterator[Problem]:
 def options_that_the_engine_lacks(v: Values, _: int) -> Iterator[Problem]:
     """Options must exist in the engine: transformers ignores others, vLLM refuses them once loaded.
 
-    With transformers, `eos_token_id` is also refused. Nothing is checked if the trainer was given a
+    With vLLM, only the options in `VLLM_NAMES` are refused here, which transformers alone has. With
+    transformers, `eos_token_id` is also refused. Nothing is checked if the trainer was given a
     sampler or a `rollout_func`.
     """
     options = dict(v.generation_kwargs or {})
@@ -77,7 +78,7 @@ def options_that_the_engine_lacks(v: Values, _: int) -> Iterator[Problem]:
 
 
 def options_that_the_trainer_cannot_follow(v: Values, _: int) -> Iterator[Problem]:
-    """Options must not change what the engine returns, end completions unseen, or do nothing.
+    """Options must not change what the engine returns, end completions unnoticed, or do nothing.
 
     Nothing is checked if the trainer was given a sampler or a `rollout_func`.
     """

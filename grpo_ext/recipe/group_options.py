@@ -20,10 +20,11 @@ class GroupOptions:
     """Recipe keys for groups; a base of `GRPOExtConfig`.
 
     Args:
-        group_filter (`str`, defaults to `"off"`): what happens to a group without signal. `"off"`:
-            it is trained on, with advantages of 0. `"drop"`: it is left out, and the loss is
-            divided by what remains. `"refill"`: completions of further prompts are generated until
-            the step has its full number of groups with signal.
+        group_filter (`str`, defaults to `"off"`): what happens to a group without signal. A
+            group has signal if the reward that judges groups varies in it. `"off"`: it is trained
+            on; its advantages are 0 if the other rewards do not vary, either. `"drop"`: it is left
+            out, and the loss is divided by what remains. `"refill"`: completions of further prompts
+            are generated until the step has its full number of groups with signal.
         group_filter_metric (`str`, *optional*): the reward that judges groups, and that judges
             completions for pass rates and pass@k. `None`: the first of the rewards with the largest
             weight. The weighted sum is never used, because in it a format reward hides that all
@@ -44,10 +45,12 @@ class GroupOptions:
         pass_threshold (`float`, defaults to 1.0): the lowest reward of a correct completion; pass@k
             always uses 1.
         curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: a new
-            permutation in each epoch. `"adaptive"`: without replacement, weighted by the
-            probability that a group has both correct and wrong completions, 1 - p^G - (1-p)^G for a
-            pass rate p. This changes the objective: such prompts have more weight in it.
-            `"easy_to_hard"`: in ascending order of `difficulty_column`, once over the whole run.
+            permutation in each epoch, or the order of the rows with `shuffle_dataset: false`.
+            `"adaptive"`: without replacement, weighted by the probability that a group has both
+            correct and wrong completions, 1 - p^G - (1-p)^G for a pass rate p; a tenth of the
+            weight is uniform, so that any prompt can be drawn. This changes the objective: prompts
+            with such groups have more weight in it. `"easy_to_hard"`: in ascending order of
+            `difficulty_column`, once over the whole run.
         difficulty_column (`str`, *optional*): the column of the training rows that `"easy_to_hard"`
             sorts by.
         pass_rates_file (`str`, *optional*): a file of completions that the initial pass rates of
@@ -146,14 +149,14 @@ def tie_break_fault(name: str, weights: Mapping[str, float], outcome: str) -> st
     if name not in weights:
         hint = did_you_mean(name, weights)
         return (
-            f"tie_break_reward: this recipe has no reward {name!r}. Its rewards are "
+            f"tie_break_reward: there is no reward {name!r}. The rewards are "
             f"{', '.join(weights)}.{hint}"
         )
     if weights[name] != 0:
         return (
             f"`tie_break_reward: {name}` has weight {weights[name]:g} in the sum of the rewards, "
-            "so it cannot break ties. Give it the weight 0 in reward_funcs, or in reward_weights "
-            "if that is set."
+            "so it cannot break ties. Give it the weight 0 in reward_weights, or, in a recipe "
+            "without reward_weights, in reward_funcs."
         )
     if name == outcome:
         return (

@@ -153,7 +153,8 @@ def load_recipe(
 
     Args:
         path: a YAML file of `key: value` lines, each key a field of `GRPOExtConfig`, `RunConfig`,
-            TRL's `ModelConfig` or the task. `None`: start from the defaults.
+            TRL's `ModelConfig` or the task; or the name of a packaged recipe, such as
+            `countdown/tiny`. `None`: start from the defaults.
         overrides: values that replace the file's: a mapping, or words such as `["--learning_rate",
             "1e-5", "--use_vllm"]`.
         num_processes: the number of training processes, for the batch arithmetic. `None`: the
@@ -162,7 +163,7 @@ def load_recipe(
     Raises:
         RecipeError: if anything is wrong. It lists every unknown key, wrong type, value out of
             range and impossible batch size, each with its place and what to write instead.
-        FileNotFoundError: if the file does not exist or is a folder.
+        FileNotFoundError: if there is no such file or recipe, or it is a folder.
         OSError: if the file cannot be opened.
     """
     settings = read_settings(path, overrides)

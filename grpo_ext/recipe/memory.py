@@ -82,7 +82,7 @@ def layer_bytes(size: ModelSize) -> int:
 
 
 def cache_bytes(size: ModelSize) -> int:
-    """Return the size of the cache of all layers for one token, in bytes."""
+    """Return the size of the 16-bit key-value cache of all layers for one token, in bytes."""
     return 2 * size.num_hidden_layers * size.kv_width * 2
 
 
@@ -99,9 +99,9 @@ def activation_bytes(size: ModelSize, v: Values, batch: Batch, length: int) -> i
 
 
 def sampling_bytes(size: ModelSize, v: Values, batch: Batch, length: int) -> int:
-    """Return the size of a process's cache for sampling rows of `length` tokens, in bytes.
+    """Return the size of a process's key-value cache for a generation, in bytes.
 
-    The result is 0 if vLLM samples.
+    Its rows have `length` tokens each. The result is 0 if vLLM samples.
     """
     if v.use_vllm:
         return 0

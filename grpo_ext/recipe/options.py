@@ -44,9 +44,10 @@ class TrainerOptions(
     Args:
         gradient_checkpointing (`bool`, *optional*): whether the backward pass recomputes
             activations instead of keeping them. `None`: if the run would otherwise need more than
-            half of the device's memory, by the estimate that `grpo-ext plan` prints; always with
-            DeepSpeed, FSDP or `loss_normalization: micro_batch`, and if the lengths of prompts or
-            completions are unknown; never with `deterministic: true`. TRL's default is `True`.
+            half of the device's memory (without the part of a vLLM engine on it), by the estimate
+            that `grpo-ext plan` prints; always with DeepSpeed, FSDP or `loss_normalization:
+            micro_batch`, and if the lengths of prompts or completions are unknown; never with
+            `deterministic: true`. TRL's default is `True`.
     """
 
     if not TYPE_CHECKING:  # TRL and transformers type it differently; see `fields.TYPES`
@@ -61,8 +62,8 @@ class LaunchOptions:
         accelerate_config (`str`, *optional*): the accelerate config to launch with: a file, or a
             name in `recipes/accelerate/`. `None`: `cpu` without a GPU, else `single_gpu`.
         muon (`bool`, defaults to `False`): train hidden weight matrices with Muon and the rest with
-            AdamW, regardless of `optim`, in one process without sharding. Small models with random
-            weights then learn in half as many steps.
+            AdamW, regardless of `optim`; not with an adapter, ZeRO or FSDP. Small models with
+            random weights then learn in half as many steps.
     """
 
     accelerate_config: str | None = None

@@ -18,9 +18,10 @@ class RewardOptions:
     Args:
         reward_max_failure_rate (`float`, defaults to 0.5): stop the run, with the last error, if a
             reward fails on more than this share of the last 256 rows that it did not decline (by
-            returning `None`). A reward fails if it raises, or returns the wrong number of values or
-            a value that is not finite; those rows are then not scored, and `rewards/NAME/failed`
-            counts them. 0: stop at the first failure.
+            returning `None`), once there are 64 such rows. A reward fails if it raises an error,
+            exceeds its time limit, or returns the wrong number of values, a value that is not a
+            number, or one that is not finite or beyond ±1e12; those rows are then not scored, and
+            `rewards/NAME/failed` counts them. 0: stop at the first failure.
         reward_workers (`int`, defaults to 1): the number of worker processes per rank for rewards
             that need much CPU time; `accuracy` starts them at the first formula. 0: the training
             process computes everything, and nothing limits memory.

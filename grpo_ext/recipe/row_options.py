@@ -36,8 +36,8 @@ class RowOptions:
         max_answer_tokens (`int`, *optional*): use only rows whose reference answer, such as the
             worked solution in GSM8K, has at most this many tokens. Tasks without a reference answer
             refuse this key. `None`: all rows.
-        max_train_samples, max_eval_samples (`int`, *optional*): use only this many of the
-            remaining rows, from the beginning.
+        max_train_samples, max_eval_samples (`int`, *optional*): use at most this many of the
+            remaining rows, from the beginning. `None`: all rows.
         random_train_samples (`bool`, defaults to `False`): choose the `max_train_samples` rows at
             random, by `seed`.
     """

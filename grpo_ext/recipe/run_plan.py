@@ -8,6 +8,7 @@ compares it with training runs.
 import math
 from dataclasses import dataclass
 
+from grpo_ext.common.run_time import counted
 from grpo_ext.recipe.batch import Batch, batch_of
 from grpo_ext.recipe.typed_values import Values
 
@@ -68,9 +69,9 @@ class Plan:
         if completions <= self.completions:
             return None
         return (
-            f"the {self.evaluations:,} evaluations of the run generate {completions:,} completions "
-            f"in total, more than its training ({self.completions:,}). For fewer, lower "
-            "max_eval_samples, or raise eval_steps with `eval_strategy: steps`."
+            f"the evaluations of the run ({self.evaluations:,}) generate {completions:,} in total, "
+            f"more completions than its training ({self.completions:,}). For fewer, write a lower "
+            "max_eval_samples, or a higher eval_steps with `eval_strategy: steps`."
         )
 
     @property
@@ -164,7 +165,7 @@ def make_plan(
 def too_few_rows(rows: int, batch: Batch) -> str:
     """Return the message for rows that do not fill a generation; TRL would train no step."""
     return (
-        f"{rows} training rows do not fill a generation of {batch.prompts} prompts "
+        f"{counted(rows, 'training row')} cannot fill a generation of {batch.prompts} prompts "
         f"({batch.completions} completions, {batch.num_generations} per prompt). Use at least "
         f"{batch.prompts} rows, or a smaller generation: lower generation_batch_size if it is set, "
         "else per_device_train_batch_size or steps_per_generation (by default "

@@ -43,8 +43,8 @@ class TaskOptions(RowOptions):
         task (`str`, *optional*): the name of the task; see `grpo_ext.tasks`. `None`: the name of
             the entry.
         share (`float`, *optional*): the task's share of the training prompts, relative to the
-            shares of the other tasks. If a task has too few rows, they are repeated. If it is
-            `None` for every task, each row is used once per epoch; streams get equal shares.
+            shares of the other tasks. If a task has too few rows, they are repeated. `None` for
+            every task: each row is used once per epoch, and streams get equal shares.
         reward_funcs (`list`, *optional*): the rewards of this task, with their weights. `None`: the
             default rewards of the task.
         environment (`dict` or `str`, *optional*): the environment that replies to the model in rows

@@ -34,10 +34,11 @@ class SamplingOptions:
             which needs an `eval_temperature` above 0, `mean@k`, `pass@k` and `mixed@k` are logged
             in addition to `pass@1`, with standard errors.
         eval_constant (`bool`, defaults to `True`): whether an evaluation also logs the score of the
-            best constant answer: a few of the completions are each scored as the answer to every
-            prompt, and the best score is logged. This costs about one additional call of the
-            rewards per held-out row. It is not computed with environments, reward models, async
-            rewards or `judge`.
+            best constant answer: up to 8 of the completions are each tried as the answer to up to
+            32 prompts, and the best of them is scored as the answer to every prompt. This costs
+            about one additional call of the rewards per held-out row. There is no such score with
+            environments, tools or a `rollout_func`, nor for reward models, async rewards and
+            rewards such as `judge`, which load a model or query a server.
     """
 
     sampler_check_share: PositiveShare = 0.125

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rich import print
 
+from grpo_ext.common.run_time import counted
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.reproduce.claims import Experiment, Scale, load_experiment
 from grpo_ext.reproduce.execute import execute, predicted_minutes
@@ -133,10 +134,12 @@ def print_plan(jobs: list[Job], processes: int) -> None:
     """
     unfinished = [job for job in jobs if not job.is_done]
     starts = sum(job.module == "start" for job in unfinished)
-    plan = f"{len(unfinished)} jobs: {starts} warm starts, {len(unfinished) - starts} runs"
+    runs = counted(len(unfinished) - starts, "run")
+    plan = f"{counted(len(unfinished), 'job')}: {counted(starts, 'warm start')}, {runs}"
     minutes = predicted_minutes(jobs, processes)
     if minutes is not None:
-        plan += f", about {max(1, round(minutes))} minutes on {processes} idle cores"
+        time = counted(max(1, round(minutes)), "minute")
+        plan += f", about {time} on {counted(processes, 'idle core')}"
     if len(unfinished) < len(jobs):
-        plan += f"; {len(jobs) - len(unfinished)} are done"
+        plan += f"; already done: {len(jobs) - len(unfinished)}"
     print(plan)

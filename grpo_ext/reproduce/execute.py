@@ -15,6 +15,7 @@ from typing import Any
 from rich import print
 from rich.markup import escape
 
+from grpo_ext.common.run_time import counted
 from grpo_ext.observe.read_run import learned_nothing
 from grpo_ext.reproduce.runs import Job
 from grpo_ext.run.ranks import EXIT_INTERRUPTED, LAUNCHER
@@ -260,4 +261,5 @@ class Progress:
             remaining *= self.seconds / self.predicted
         else:
             remaining = len(self.unfinished) * self.seconds / self.finished
-        return f"; about {remaining / self.processes / 60:.0f} minutes left"
+        minutes = max(1, round(remaining / self.processes / 60))
+        return f"; about {counted(minutes, 'minute')} left"

@@ -4,7 +4,8 @@ Importing this package does not import torch; only rewards that load a model or 
 when they are called.
 
 `@register("name")` registers a reward, `build("name", **options)` returns it as a callable, and
-`list_rewards()` returns the catalogue.
+`list_rewards()` returns a `RewardInfo` for each
+registered reward.
 """
 
 # ruff: noqa: F401 - importing these modules registers their rewards

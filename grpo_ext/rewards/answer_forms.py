@@ -48,8 +48,9 @@ def is_sum(side: str) -> bool:
 def is_reduced(formula: str) -> bool:
     """Return True if a formula contains no reducible fraction or square root.
 
-    15/40, 4x/6 and the roots of 18 and 9 * 8 are reducible. So is a formula with the same root
-    twice, or with the same letter in the numerator and denominator of a fraction.
+    15/40, 4x/6, the root of 18 and the root of a product such as 2 * 3 are reducible. So is a
+    formula with the same root twice, or with the same letter in the numerator and denominator of a
+    fraction.
     """
     formula = _SHORT_ROOT.sub(r"\\sqrt{\1}", formula)
     fractions = [[int(digits) for digits in pair if digits] for pair in _FRACTION.findall(formula)]
@@ -112,7 +113,7 @@ def is_prime(text: str) -> bool:
 def is_cartesian(formula: str) -> bool:
     """Return whether a formula is one complex number of the form `a + bi`, with an i.
 
-    It has at most two terms, and no i in a denominator, in a power or in a product of brackets.
+    It has at most two terms, no sine or cosine, and no i in a denominator, power or product.
     """
     if _IMAGINARY.search(formula) is None or _SEVERAL.search(formula):
         return False

@@ -70,9 +70,9 @@ def choice(
 
     None if the solution is neither a letter nor, with `first_index`, the number of an option.
 
-    The choice is the letter in the `<answer>` block or box if that contains nothing else; it may be
-    lower-case. Otherwise it is the last single capital letter that follows "answer", "option" or
-    "choice", is in parentheses or before `)`, `.` or `:`, or ends the answer.
+    If the last box in the answer, or the answer if it has no box, contains only a letter, that is
+    the choice; it may be lower-case. Otherwise it is the last single capital letter that follows
+    "answer", "option" or "choice", is in parentheses or before `)`, `.` or `:`, or ends the answer.
 
     Args:
         solution: a letter: `B`, `(B)` or `B.`
@@ -135,8 +135,8 @@ def number(
 def value_of(text: str) -> float | None:
     """Parse a text as one number, or else return the last decimal number in it.
 
-    A fraction or mixed number is read only if it is the whole text. Return `None` if there is no
-    number.
+    A fraction or mixed number is read only if it is the whole text and has at most `MAX_NUMBER`
+    characters. Return `None` if the last `MAX_TAIL` characters contain no number.
     """
     if len(text) <= MAX_NUMBER and (whole := read_number(text)):
         with suppress(OverflowError):
@@ -160,7 +160,7 @@ def close(value: float | None, gold: float | None, tolerance: float) -> float | 
 
 @register("regex")
 def regex_(completions: list[str], *, pattern: str, whole: bool = False) -> list[float | None]:
-    """1 if the completion contains a match of the pattern, else 0; None if it takes too long.
+    """1 if the completion contains a match of the pattern, else 0; None if the search is too slow.
 
     The completion is searched with its thoughts, but only its first 100,000 characters.
 

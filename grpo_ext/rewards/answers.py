@@ -118,8 +118,8 @@ def last_boxed(text: str, limit: int = 10_000) -> str | None:
 def last_boxes(text: str) -> str | None:
     r"""Return the content of the last `\boxed{...}`, with the boxes before it in the same list.
 
-    For example, return `1, 2` for `x = \boxed{1} and x = \boxed{2}`. Return `None` if there is no
-    box, or the last one does not close.
+    For example, return `1, 2` for `x = \boxed{1} and x = \boxed{2}`. At most `MAX_BOXES` boxes are
+    read. Return `None` if there is no box, or the last one does not close within 10,000 characters.
     """
     span = boxed_span(text, len(text))
     if span is None:

@@ -74,7 +74,8 @@ def with_plain_bold(text: str) -> str:
 def words_at_end(text: str, request: Request, choices: Sequence[str]) -> str | None:
     """Return the words in the last sentence that answer the question; `None` if there are none.
 
-    For a question that expects yes or no, the whole last line is searched as well.
+    Up to `MOST_REMARKS` sentences at the end that only add something are skipped (`is_remark`). For
+    a question that expects yes or no, the whole last line is searched as well.
 
     Args:
         text: the text of the completion.
@@ -94,7 +95,7 @@ def words_at_end(text: str, request: Request, choices: Sequence[str]) -> str | N
 
 
 def words_in(sentence: str, request: Request, choices: Sequence[str]) -> str | None:
-    """Return the words in a sentence that answer the question; the arguments are as above."""
+    """Return the words in a sentence that answer the question; `None` if there are none."""
     question_words = words_of(request.text)
     words = bold_words(sentence, question_words)
     claim = main_claim(sentence.replace("**", ""))

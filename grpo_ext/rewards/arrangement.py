@@ -135,7 +135,8 @@ def without_own_indices(indexed: frozenset[str], gold: str, answer: str) -> str:
 
     For example, return `3, 1` for `\lambda_1 = 3, \lambda_2 = 1`. The answer is returned unchanged
     if its names are not one symbol with several numbers, if the question uses that symbol with
-    subscripts (`indexed` contains it), or if the gold answer is ordered or uses other names.
+    subscripts (`indexed` contains it), or if the gold answer is ordered or has any name but that
+    symbol without a subscript.
     """
     actual = collection(answer)
     symbols = set()

@@ -166,7 +166,10 @@ def without_rate(text: str, request: Request) -> str:
 
 
 def without_other_unit(sentence: str, request: Request) -> str:
-    """Remove the conversion of a value whose unit the question names to a unit that it lacks."""
+    """Remove the conversion of a value to a unit that is not in the question.
+
+    It is removed only if the question contains the unit before the conversion.
+    """
     match = _OTHER_UNIT.search(sentence)
     if match is None or not request.states(match[1]) or request.states(match[3]):
         return sentence
@@ -189,7 +192,7 @@ def without_point(text: str, request: Request) -> str:
 
 
 def without_asides(sentence: str, request: Request) -> str:
-    """Remove approximations, reasons, conditions and comparisons from the end of a sentence.
+    """Remove asides such as approximations, reasons and comparisons from the end of a sentence.
 
     A condition such as `when x = 3` is kept if the question asks for x, a rate if it asks for a
     rate, and a comparison if it asks for a difference. A statement about the future (`and he will

@@ -10,7 +10,7 @@ from grpo_ext.recipe.schema import GRPO_CLASSES
 
 SOUND = {"deterministic": True, "use_cpu": True}
 REFUSED = {
-    "vllm": ({"use_vllm": True}, "use_vllm", "VLLM_BATCH_INVARIANT does not change that"),
+    "vllm": ({"use_vllm": True}, "use_vllm", "even with VLLM_BATCH_INVARIANT"),
     "paged": (
         {"use_transformers_continuous_batching": True},
         "use_transformers_continuous_batching",

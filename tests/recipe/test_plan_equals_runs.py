@@ -175,7 +175,7 @@ def test_too_few_rows_are_refused():
     flat = flat_values(
         {"training": {"gradient_accumulation_steps": 4}}, {"training": GRPOExtConfig}
     )
-    with pytest.raises(ValueError, match="3 training rows do not fill a generation of 4 prompts"):
+    with pytest.raises(ValueError, match="3 training rows cannot fill a generation of 4 prompts"):
         make_plan(flat, 1, 3)
 
 

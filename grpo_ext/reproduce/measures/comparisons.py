@@ -97,7 +97,7 @@ def at_equal_time(runs: Runs, metric: str) -> Figure | None:
     """Return a metric of the first run minus that of the second, after equal training time.
 
     Each value is a mean over the last fifth of the shorter run's training time. Returns `None` if a
-    run logged no value in that time.
+    run logged no times, or no value in that fifth.
     """
     totals = [float(seconds_of(run).sum()) for run in runs[:2]]
     total = min(totals)

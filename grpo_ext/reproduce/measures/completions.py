@@ -185,7 +185,11 @@ def shares_of_phrases(samples: Samples) -> dict[str, float]:
 
 
 def phrases_of(text: str) -> set[str]:
-    """Return the phrases in a completion's thoughts, in lower case, with each number as `#`."""
+    """Return the phrases in the first `MAX_WORDS` words of a completion's thoughts.
+
+    They are in lower case, with each number as `#`. Without a `<think>` tag, the thoughts are the
+    text before the answer.
+    """
     _, _, after_tag = text.partition(THINK)
     thoughts = after_tag or text
     for end in (THINK_END, ANSWER):  # the tag that ends them may be missing

@@ -156,7 +156,7 @@ def values_right(
 
 
 def check_not_cheatable(conditions: list[str]) -> None:
-    """Raise `ValueError` if there are any `conditions` on which a program could cheat."""
+    """Raise `ValueError` if there are `conditions`: asserts on which a program could cheat."""
     if conditions:
         raise ValueError(
             f"code: a program could cheat on assert {conditions[0]:.80}, which "
