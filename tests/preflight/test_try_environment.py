@@ -121,7 +121,11 @@ def test_a_failure_on_some_completions_is_a_note(tiny_folder, tmp_path):
     file = write(tmp_path, STEP + "return text[0], True")
     findings = check_recipe(None, recipe_values(tmp_path, tiny_folder, f"{file}:World"))
     [note] = [note for note in findings.notes if note.key == "environment"]
-    assert findings.sound and "step fails on 1 of 3 calls that were tried" in note.message
+    assert (
+        findings.sound
+        and "some calls of step fail in trial episodes with made-up turns (1 of 3 that were tried)"
+        in note.message
+    )
     assert f"({file}:9, in step)" in note.message and "IndexError" in note.message
     assert findings.figures["rewards"]["scores"]["environment"] == [None, 0.0, 0.0]
 
