@@ -213,8 +213,8 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
             )
         elif calls.failed:
             findings.note(
-                f"environment{name}: some calls of {method} fail in trial episodes with made-up turns "
-                f"({calls.failed} of {calls.calls} that were tried): {reason}. "
+                f"environment{name}: some calls of {method} fail in trial episodes with made-up "
+                f"turns ({calls.failed} of {calls.calls} that were tried): {reason}. "
                 f"{episode.rules.failures.advice[method]}",
                 KEY,
             )
