@@ -1,7 +1,8 @@
 """Compute the logits of many positions, in blocks and tiles.
 
 A block is the result of one matrix product. A tile is a part of a block that fits into a CPU's
-cache, so that reading it repeatedly costs little; on a GPU, a block is a single tile.
+cache, so that reading it repeatedly costs little. On a GPU, and with truncation, a block is a
+single tile.
 """
 
 from collections.abc import Iterator

@@ -142,8 +142,9 @@ def clip_stats(x: LossInputs) -> dict[str, Stat]:
 
     A token is clipped if its ratio is below the clip range and its advantage is negative, or if its
     ratio is above the range and its advantage is positive. At the sequence level each sequence
-    counts once, as in TRL. `low_min` and `high_max` are the smallest and the largest share within a
-    sequence. Sequences without tokens do not count.
+    counts once, as in TRL. `low_min` is the smallest share of a sequence's tokens that are clipped
+    below the range, and `high_max` the largest share clipped above it. Sequences without tokens do
+    not count.
     """
     is_below = x.ratio < 1 - x.options.epsilon_low
     is_above = x.ratio > 1 + x.options.epsilon_high

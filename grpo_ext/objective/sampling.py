@@ -30,7 +30,8 @@ UNTOLD_KEPT_SETS = (
     "With truncated sampling, the reference needs the tokens that the policy kept, but this "
     "sampler does not return them. Remove top_k, top_p and min_p, or write `beta: 0` to train "
     "without the reference. With vLLM, you may instead write "
-    "`vllm_importance_sampling_correction: true` or, on a GPU with vLLM 0.28 or later, set top_k."
+    "`vllm_importance_sampling_correction: true` or, on a GPU with vLLM 0.28 or later, set top_k "
+    "and start a vLLM server, if you use one, with `grpo-ext serve`."
 )
 
 
@@ -148,7 +149,7 @@ def resolve_sampling(
         raise SamplingError(
             "min_p",
             f"min_p is {min_p:g}, but must lie in [0, 1]",
-            "Write `min_p: null` to keep all tokens.",
+            "Write `min_p: 0.0` to keep all tokens.",
         )
     return SamplingParams(
         temperature=temperature,

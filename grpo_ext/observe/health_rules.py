@@ -216,8 +216,8 @@ RULES = {
 class Watch:
     """Applies the rules to each log.
 
-    A rule raises an alarm when its value exceeds the threshold. It raises no other alarm before
-    `WINDOW` consecutive logs in which the value does not exceed the threshold.
+    A rule raises an alarm when its value exceeds the threshold. It can raise the next one only
+    after `WINDOW` consecutive logs without exceeding the threshold.
     """
 
     rules: list[Rule]

@@ -69,7 +69,8 @@ BY_ENVIRONMENT = (
     (
         "Turns per episode in which the environment failed, by environment",
         "episodes/failures",
-        "It raised an error, took too long, or returned something other than a text and an end.",
+        "The environment raised an error, took too long, or returned something other than a text "
+        "and an end.",
     ),
 )
 SECONDS = ("seconds/", "time/")
@@ -218,7 +219,8 @@ def problems_key(names: Iterable[str], key: str) -> str | None:
 def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
     """Return two panels: the weighted sum of the rewards, and the individual rewards.
 
-    The second panel is empty if there is only one reward and it equals the sum.
+    The second panel is empty if there is only one reward and it equals the sum. Both are empty if
+    no rewards were logged.
     """
     curves = list(run.curves.values()) or logged_rewards(columns)
     total = Panel("Reward", "Weighted sum, mean over each step.")

@@ -65,7 +65,7 @@ def figures_line(logs: dict[str, Any]) -> str:
 
 
 def evaluation_line(logs: dict[str, Any]) -> str:
-    """Format the metrics of an evaluation log with standard errors; `""` for any other log."""
+    """Format the means of an evaluation log, with logged standard errors; `""` for other logs."""
     means = []
     for key, mean in logs.items():
         if not key.startswith("eval_") or key.endswith(NOT_MEANS):

@@ -29,8 +29,9 @@ def check_recipe(
         num_samples: number of completions that the model samples to try the rewards on.
 
     Raises:
-        FileNotFoundError: if there is no such file.
-        PermissionError: if the file may not be read.
+        FileNotFoundError: if the file does not exist or is a folder.
+        OSError: if the file cannot be opened, or if the model's folder cannot be listed or has too
+            many entries.
     """
     findings = Findings(elsewhere=elsewhere)
     try:

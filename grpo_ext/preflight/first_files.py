@@ -74,8 +74,8 @@ def reward_file(folder: Path, proposal: Proposal, rows: list[Row]) -> str:
 def describe_columns(proposal: Proposal, rows: list[Row]) -> str:
     """Return the paragraph of a docstring on the columns that a reward may read."""
     sentences = [
-        "A parameter gets the column of its name, a list with one value for each completion; "
-        "kwargs gets the other columns."
+        "Each parameter after `completions` receives the column of the same name, as a list with "
+        "one value per completion; `kwargs` receives all other columns."
     ]
     names = list(filter(can_be_read, dict.fromkeys([*rows[0], *proposal.columns])))
     if names:

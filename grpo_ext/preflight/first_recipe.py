@@ -84,7 +84,7 @@ class FirstRecipe:
         values: the keys and values.
         seconds: the estimated time of all steps, in seconds; `None` on a GPU, or if the size of the
             model is unknown.
-        trial: a short run, if the run takes more than `LONG` seconds.
+        trial: a short run, if the run takes more than `LONG` seconds; otherwise `None`.
     """
 
     values: dict[str, Any]

@@ -146,7 +146,8 @@ def count(recipe: Recipe, rows_of: Callable[..., Sized]) -> int:
         raise
     except OSError as error:
         raise ValueError(
-            f"the rows cannot be counted here ({error}). Pass their number with --rows."
+            f"the rows cannot be counted here ({error}). For `grpo-ext plan`, pass their number "
+            "with --rows."
         ) from error
 
 

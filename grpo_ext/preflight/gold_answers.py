@@ -155,11 +155,14 @@ def advice(reward: Reward) -> str:
     """Return advice on what to write if a reward does not suit the gold answers."""
     if reward.registration.name == "choice" and reward.options["first_index"] is None:
         return (
-            " It needs letters. If the answers are the numbers of options, write {name: choice, "
-            "first_index: 0}, or 1 if option A has the number 1."
+            " This reward needs letters. If the answers are the numbers of options, write {name: "
+            "choice, first_index: 0}, or first_index: 1 if option A has the number 1."
         )
     if reward.registration.name == "exact":
-        return " Use accuracy for solutions that end with their answer, or name another column."
+        return (
+            " Use accuracy for solutions that end with their answer, or name another column of "
+            "answers in rename_columns."
+        )
     return " Use exact for texts and choice for letters, or drop these rows."
 
 

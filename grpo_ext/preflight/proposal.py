@@ -162,13 +162,14 @@ def with_judge(proposal: Proposal, url: str, folder: str) -> Proposal:
 
     Raises:
         ConnectionError: if the server does not respond.
-        ValueError: if the URL is invalid, or the server does not report the name of its model.
+        ValueError: if the URL is invalid, or the server requires an API key or does not report the
+            name of its model.
     """
     model = model_at(url)
     gold = next(iter(proposal.columns.values()), None)
     columns = {} if gold is None else {"solution": gold}
     return replace(
         with_reward(proposal, "judge", columns),
-        reason=f"{proposal.reason}, but {model} can",
+        reason=f"{proposal.reason}; {model} grades the completions instead",
         options={"url": url, "model": model, "rubric": f"{folder}/rubric.md"},
     )

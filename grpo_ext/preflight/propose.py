@@ -143,21 +143,22 @@ def propose_translation(source: str, target: str) -> Proposal:
 
 
 def propose_unknown(rows: list[Row], gold: str | None = None) -> Proposal:
-    """Propose a prompt that a person has to complete, for columns without a usual name.
+    """Propose a prompt that a person has to complete, for rows without a usual question column.
 
     Args:
         rows: the first rows, converted by `with_messages`.
         gold: the column of the gold answers, if the user has named it.
 
     Raises:
-        ValueError: if no column of strings has a name that a template can contain.
+        ValueError: if no column has only strings (not all empty, and mostly not identifiers) and a
+            name that a template can contain.
     """
     names = list(rows[0])
     texts = [name for name in names if is_field_name(name) and is_text_column(rows, name)]
     if not texts:
         raise ValueError(
             "No column can be the prompt. Such a column must contain texts other than identifiers, "
-            "and its name must not contain . : ! [ or braces. The columns are "
+            "and its name must not be a number or contain . : ! [ or braces. The columns are "
             f"{', '.join(names)}. Rename the column of the question to `prompt` or `question`."
         )
     golds = find_golds(rows, names, gold)

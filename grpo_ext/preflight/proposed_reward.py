@@ -82,11 +82,14 @@ def choose_reward(
 ) -> RewardChoice:
     """Choose a reward by the names and values of the columns that it may read.
 
+    It is `UNWRITTEN` if no reward fits.
+
     Args:
         rows: the first rows; at least one.
         names: the columns that a reward may read.
         options: the options of multiple-choice questions, if there are any.
-        gold: the column of the gold answers, if the user has named it.
+        gold: the column of the gold answers, if the user has named it; other columns, such as
+            `tests`, are then not considered.
     """
     if gold is None:
         choice = reward_by_names(rows, names)

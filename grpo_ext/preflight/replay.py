@@ -134,7 +134,8 @@ def ids_of_turn(episode: Episode, message: Row) -> list[int]:
     ids = message.get("raw_ids")
     if not isinstance(raw, str) or len(raw) > MOST_CHARACTERS:
         raise ValueError(
-            f"The `raw` of a turn must be a text of at most {MOST_CHARACTERS:,} characters."
+            "This line cannot be played again: the `raw` of one of its turns is not a string of at "
+            f"most {MOST_CHARACTERS:,} characters. With --line, choose another line."
         )
     if ids is None:
         return episode.tokens.tokens_of(raw)

@@ -53,8 +53,8 @@ def try_rewards_on_samples(
 ) -> None:
     """Sample groups of completions of the first rows, and score them with the rewards.
 
-    A group has as many completions as in training, but at most `LARGEST_GROUP`, so that there are
-    several groups. The figure "samples" has the form `{"temperature": 1.0, "completions": [{"row",
+    A group has as many completions as in training, but at most `LARGEST_GROUP` and at most `count`.
+    The figure "samples" has the form `{"temperature": 1.0, "completions": [{"row",
     "text", "length", "finish_reason", "rewards"}], "rewards": {"format": {"mean": 0.25, "std":
     0.43}}, "groups": {"count": 2, "size": 4, "differ": 1}}`, where `row` is counted from 0, a
     reward without any score has no entry, `std` is the mean standard deviation within a group, and

@@ -257,10 +257,10 @@ def room_for_prompts(lengths: list[int], v: Values, findings: Findings) -> tuple
         )
     elif over:
         findings.note(
-            f"{round(over * len(lengths))} of the first {len(lengths)} prompts leave no room for "
-            f"max_completion_length {completion} in the context of {context} tokens (the longest "
-            f"has {longest}). Lower max_completion_length, or drop long prompts with "
-            "max_prompt_tokens.",
+            f"In the context of {context} tokens, there is no room for max_completion_length "
+            f"{completion} after {round(over * len(lengths))} of the first {len(lengths)} prompts "
+            f"(the longest has {longest} tokens). Lower max_completion_length, or drop long "
+            "prompts with max_prompt_tokens.",
             key,
         )
     return context - completion, over

@@ -124,9 +124,9 @@ def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings
         if refuses_cheatable:
             consequence = "Such rows stay unscored, because of `cheatable_asserts: refuse`."
         findings.note(
-            f"code: {len(cheatable)} of the asserts in the first {len(rows)} rows compare objects "
-            f"that the program itself defines, so a program could cheat. {consequence} The first: "
-            f"assert {cheatable[0]:.80}",
+            f"code: objects that the program itself defines are compared in {len(cheatable)} of "
+            f"the asserts in the first {len(rows)} rows, so a program could cheat. {consequence} "
+            f"The first: assert {cheatable[0]:.80}",
             KEY,
         )
 

@@ -35,7 +35,7 @@ from grpo_ext.rewards.scores import in_full
 MOST_ENVIRONMENTS = 32  # maximum number of environments of rows that are tried
 MAX_EPISODES = 32  # maximum number of environments that are reset to see their prompts
 MAX_TURNS = 3  # maximum number of turns tried per episode
-SLOW = 0.2  # seconds of a turn from which on it matters that episodes take turns one at a time
+SLOW = 0.2  # seconds of a reply from which on it matters that episodes wait one at a time
 BUDGET = 4.0  # seconds after which no other episode or turn is started
 LOGGER = "grpo_ext.environments.failures"  # its warnings become findings
 KEY = "environment"
@@ -169,7 +169,7 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
     """Play one episode per text, with the text as each of the model's turns.
 
     It is a problem if a method failed on all its calls, including its calls in `first_episodes`. It
-    is a note if a method failed on some calls, or if turns are slow and run one episode at a time.
+    is a note if a method failed on some calls, or if replies are slow and come one at a time.
     The lengths of the answers are passed to `check_episode_lengths`.
 
     Args:
@@ -195,9 +195,10 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
     name = named(episode.rules.label)
     if seconds and min(seconds) >= SLOW and not episode.world.in_background:
         findings.note(
-            f"environment{name}: a turn takes {duration(min(seconds))}, and the episodes of a "
-            "generation take their turns one at a time. Make `step` and tools async, or write "
-            "`threads: 16` in `environment` if its instances share no state.",
+            f"environment{name}: its reply to a turn takes {duration(min(seconds))}, and the "
+            "episodes of a generation wait for their replies one at a time. Make `step` and tools "
+            "async, or, if its instances share no state, add `threads: 16` to the environment's "
+            f"mapping, as in {{name: {episode.rules.name}, threads: 16}}.",
             KEY,
         )
     is_sound = True
@@ -212,8 +213,9 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
             )
         elif calls.failed:
             findings.note(
-                f"environment{name}: some calls of {method} fail ({calls.failed} of {calls.calls} "
-                f"that were tried): {reason}",
+                f"environment{name}: some calls of {method} fail in trial episodes with made-up "
+                f"turns ({calls.failed} of {calls.calls} that were tried): {reason}. "
+                f"{episode.rules.failures.advice[method]}",
                 KEY,
             )
     return is_sound
@@ -223,7 +225,7 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
 class Answers:
     """The answers of an environment to made-up turns."""
 
-    seconds: list[float] = field(default_factory=list)  #: seconds of each turn that did not fail
+    seconds: list[float] = field(default_factory=list)  #: seconds of each reply that did not fail
     tokens: list[int] = field(default_factory=list)  #: of each answer, with the template
 
 

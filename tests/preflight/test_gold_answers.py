@@ -45,7 +45,12 @@ def test_empty_answers(empty):
 @pytest.mark.parametrize(
     ("reward", "gold", "options", "part"),
     [
-        ("choice", "2", {}, "It needs letters. If the answers are the numbers of options, write"),
+        (
+            "choice",
+            "2",
+            {},
+            "This reward needs letters. If the answers are the numbers of options, write",
+        ),
         ("choice", "Paris", {"first_index": 0}, "Use exact for texts and choice for letters"),
         ("number", "no number", {}, "cannot read the answer of 24 of the first 24 rows"),
         ("accuracy", "It depends on the case at hand, see above.", {}, "cannot read the answer"),

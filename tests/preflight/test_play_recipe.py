@@ -188,7 +188,10 @@ def test_the_model_plays(run, capsys):
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"messages": [{"role": "assistant", "raw": 7}]}, "`raw` of a turn must be a text"),
+        (
+            {"messages": [{"role": "assistant", "raw": 7}]},
+            "the `raw` of one of its turns is not a string of at most",
+        ),
         ({"messages": [{"role": "assistant", "raw": "a", "raw_ids": [10**9]}]}, "not token ids"),
         ({"messages": [{"role": "assistant", "raw": "a", "raw_ids": "x"}]}, "not token ids"),
         ({"messages": 3}, "cannot be played again"),

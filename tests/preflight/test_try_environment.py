@@ -121,7 +121,11 @@ def test_a_failure_on_some_completions_is_a_note(tiny_folder, tmp_path):
     file = write(tmp_path, STEP + "return text[0], True")
     findings = check_recipe(None, recipe_values(tmp_path, tiny_folder, f"{file}:World"))
     [note] = [note for note in findings.notes if note.key == "environment"]
-    assert findings.sound and "some calls of step fail (1 of 3 that were tried)" in note.message
+    assert (
+        findings.sound
+        and "some calls of step fail in trial episodes with made-up turns (1 of 3 that were tried)"
+        in note.message
+    )
     assert f"({file}:9, in step)" in note.message and "IndexError" in note.message
     assert findings.figures["rewards"]["scores"]["environment"] == [None, 0.0, 0.0]
 
@@ -165,9 +169,11 @@ def test_slow_code_for_which_episodes_wait_is_noted(
         del world["threads"]
     findings = check_recipe(None, recipe_values(tmp_path, tiny_folder, world))
     assert findings.sound, findings.problems
-    told = [n.message for n in findings.notes if "take their turns one at a time" in n.message]
+    told = [
+        n.message for n in findings.notes if "wait for their replies one at a time" in n.message
+    ]
     assert len(told) == noted
-    assert not told or "a turn takes 2 s" in told[0]
+    assert not told or "reply to a turn takes 2 s" in told[0]
 
 
 def test_a_class_of_another_kind_is_told_that_its_step_is_a_tool(tool_model, tmp_path):

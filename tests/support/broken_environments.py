@@ -45,7 +45,7 @@ BROKEN = {  # the methods of the class, and words of the problem
             "self.used = getattr(self, 'used', 0) + 1\n"
             "        return 'go on' * (2 - self.used) or 1 / 0, False"
         ),
-        "some calls of step fail (3 of 6 that were tried)",
+        "some calls of step fail in trial episodes with made-up turns (3 of 6 that were tried)",
     ),
     "reset": (
         f"{FINE}    def reset(self, row):\n        raise KeyError('level')",

@@ -169,8 +169,9 @@ class Explainer:
             except TooLate:
                 del self.rewards[name]
                 self.faults.append(
-                    f"{name} no longer explains completions, because an explanation took more than "
-                    f"{EXPLAIN_SECONDS:g} s."
+                    f"the reward {name} took more than {EXPLAIN_SECONDS:g} s to explain a "
+                    "completion, so its explanations of this and all later completions are left "
+                    "out."
                 )
                 continue
             explanations[name] = explanation

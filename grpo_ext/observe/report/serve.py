@@ -88,6 +88,7 @@ class ReportServer(ThreadingHTTPServer):
 
         Raises:
             LookupError: if the path or the run does not exist, or if the query lacks a key.
+            OSError: if the folder of the run cannot be read or has too many entries.
         """
         if path == "/runs":
             return self.states()
@@ -204,9 +205,10 @@ def since(
 
 
 def texts(run: RunData, start: int, stop: int) -> list[Any]:
-    """Return [position, prompt, *texts] of the completions between two positions in the log.
+    """Return `[position, prompt, *entry]` for each completion between two positions in the log.
 
-    At most `MOST_TEXTS` completions are returned; `texts` is an entry of `sample_texts`.
+    `entry` is the completion's entry from `sample_texts`. At most `MOST_TEXTS` completions are
+    returned.
 
     Args:
         run: the run.
