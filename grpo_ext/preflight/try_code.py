@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from grpo_ext.common.columns import TASK
 from grpo_ext.preflight.first_rows import Row
 from grpo_ext.preflight.rendered_rows import MAX_SHARE, text_of_prompt, unguarded
 from grpo_ext.recipe.problems import Findings
@@ -49,7 +50,8 @@ def check_code(
                 KEY,
             )
         check_isolation(limits, findings)
-        check_tests(rows, options["cheatable_asserts"] == "refuse", findings)
+        own = [row for row in rows if reward.tasks is None or row.get(TASK) in reward.tasks]
+        check_tests(own, options["cheatable_asserts"] == "refuse", findings)
 
 
 def check_isolation(limits: Limits, findings: Findings) -> None:

@@ -1,10 +1,11 @@
 """Find the recipes and accelerate configs that come with the package; load accelerate configs."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import grpo_ext
-from grpo_ext.common.foreign_files import read_bytes
+from grpo_ext.common.foreign_files import read_bytes, read_text
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.common.yaml_text import YamlFault, load_yaml
 from grpo_ext.recipe.typed_values import Values
@@ -115,9 +116,24 @@ def sharding(v: Values) -> int:
     """Return how the recipe's accelerate config shards the model, as a number from 0 to 4.
 
     0 means that there is no sharding, or no usable config; 1 to 3 are DeepSpeed's ZeRO stages; 4 is
-    FSDP. The ZeRO stage is read from `deepspeed_config`, not from a file that it names.
+    FSDP. The ZeRO stage is that of `deepspeed_config`, or of the file that it names.
     """
     config = settings_of(v)
     if config.get("distributed_type") == "FSDP":
         return 4
-    return int((config.get("deepspeed_config") or {}).get("zero_stage") or 0)
+    deepspeed = config.get("deepspeed_config") or {}
+    file = deepspeed.get("deepspeed_config_file")
+    if file is not None:
+        return zero_stage_in(Path(str(file)))
+    return int(deepspeed.get("zero_stage") or 0)
+
+
+def zero_stage_in(path: Path) -> int:
+    """Return the ZeRO stage in a DeepSpeed config; 0 if the file cannot be read or names none."""
+    try:
+        config = json.loads(read_text(path.expanduser(), MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return 0
+    section = config.get("zero_optimization") if isinstance(config, dict) else None
+    stage = section.get("stage") if isinstance(section, dict) else None
+    return stage if type(stage) is int and 1 <= stage <= 3 else 0

@@ -582,6 +582,27 @@ def test_values_that_accelerate_accepts_are_accepted(tmp_path):
     assert sharding(recipe.flat) == 3
 
 
+@pytest.mark.parametrize(
+    ("content", "stage"),
+    [
+        ('{"zero_optimization": {"stage": 3}}', 3),
+        ('{"zero_optimization": {"stage": 7}}', 0),
+        ("[]", 0),
+        ("{", 0),
+        (None, 0),
+    ],
+)
+def test_the_stage_of_a_deepspeed_file_counts(tmp_path, content, stage):
+    if content is not None:
+        (tmp_path / "ds.json").write_text(content)
+    (tmp_path / "zero.yaml").write_text(
+        "distributed_type: DEEPSPEED\n"
+        f"deepspeed_config: {{deepspeed_config_file: {tmp_path / 'ds.json'}}}\n"
+    )
+    recipe = load_recipe(None, {**MODEL, "accelerate_config": str(tmp_path / "zero.yaml")})
+    assert sharding(recipe.flat) == stage
+
+
 def test_a_missing_file_is_said_so(tmp_path):
     with pytest.raises(FileNotFoundError, match="no recipe at"):
         load_recipe(tmp_path / "none.yaml")

@@ -698,6 +698,12 @@ def test_cheats_on_other_asserts_are_named_and_can_be_refused():
     assert "the tests of 1 of the first 4 rows cannot be used" in notes
     assert "cgroup" in notes
     assert not findings.problems
+    of_task = build("code")
+    of_task.tasks = ("code",)
+    rows = [{"prompt": "1 + 1?", "task": "math", "tests": None}, {**rows[0], "task": "code"}]
+    findings = Findings()
+    check_code([of_task], rows, LIMIT * 4, findings)
+    assert "cannot be used" not in "\n".join(note.message for note in findings.notes)
 
 
 @needs_isolation
