@@ -211,13 +211,13 @@ def questions_of(proposal: Proposal, folder: Path, candidates: list[str]) -> lis
     if proposal.reward == UNWRITTEN:
         questions.append(
             f"Write the reward {UNWRITTEN} in {folder}/rewards.py, since {proposal.reason}; or "
-            "name rewards of docs/rewards.md in reward_funcs. To let a model grade, run init again "
-            f"with --judge URL, after removing {folder}/recipe.yaml."
+            "list rewards from docs/rewards.md in reward_funcs. To let a model grade completions, "
+            f"remove {folder}/recipe.yaml and run init again with --judge URL."
         )
         if candidates and not proposal.columns:
             questions.append(
-                f"If {' or '.join(candidates)} has the right answers, run init again with --answer "
-                f"and that name, after removing {folder}/recipe.yaml."
+                f"If {' or '.join(candidates)} has the right answers, remove "
+                f"{folder}/recipe.yaml and run init again with --answer and that name."
             )
     return questions
 

@@ -223,7 +223,8 @@ def columns_of_reward(reward: str, proposal: Proposal, rows: list[Row]) -> dict[
     if columns is None:
         raise ValueError(
             f"The rows lack a column that the reward {reward!r} reads "
-            f"({', '.join(lookup(reward).columns)}). If another column has the right answers, "
-            "name it with --answer."
+            f"({', '.join(lookup(reward).columns)}). Name the column of the right answers with "
+            "--answer if the reward reads `solution`; otherwise, add the column or choose another "
+            "reward."
         )
     return columns

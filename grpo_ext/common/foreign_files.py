@@ -51,8 +51,8 @@ def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
         os.close(number)
         raise ForeignFile(
             errno.EFBIG,
-            f"it is mostly a hole (over half of its bytes, and more than {MOST_HOLES:,}, were "
-            "never written), so it is probably an incomplete copy. Copy it again",
+            f"it is mostly a hole: more than half of it, and more than {MOST_HOLES:,} bytes, were "
+            "never written, so it is probably an incomplete copy. Copy it again",
             str(path),
         )
     return open(number, "rb")

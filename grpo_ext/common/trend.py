@@ -39,9 +39,10 @@ def slope_of(values: Array) -> float:
 
 
 def least_factor(count: int) -> float:
-    """Return the Bayes factor above which a curve has a trend: 3.5 up to 20 values, 2.0 for 200.
+    """Return the Bayes factor above which a curve has a trend, if its standard error is unknown.
 
-    The formula was fitted to simulated noise.
+    It is 3.5 for up to 20 values, and then falls as `count ** -0.25`, to 2.0 for 200. The formula
+    was fitted to simulated noise.
     """
     return 3.5 * (20 / max(count, 20)) ** 0.25
 

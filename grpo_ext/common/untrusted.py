@@ -17,7 +17,7 @@ _USER_INFO = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)[^/\s?#]*@(?=\S*$)")
 
 
 def printable(text: object) -> str:
-    """Return `str(text)` for a terminal: unprintable characters except line breaks are escaped."""
+    """Return `str(text)` for a terminal: unprintable characters except `\\n` are escaped."""
     return "\n".join(map(one_line, str(text).split("\n")))
 
 

@@ -70,7 +70,7 @@ class GroupSize:
             text = f"Best num_generations for these rows: {self.best}{interval}."
         if present is not None and present != self.best and present in self.efficiency:
             text += (
-                f" With the recipe's {present}, the signal-to-noise ratio is "
+                f" With the recipe's num_generations of {present}, the signal-to-noise ratio is "
                 f"{self.efficiency[present]:.0%} of the best for the same number of completions."
             )
         return text

@@ -190,9 +190,9 @@ def with_errors(estimates: dict[str, Estimate | None]) -> Figures:
 
 
 def length_key(names: Sequence[str]) -> str:
-    """Return the name of the length metric, `length`.
+    """Return the name of the length metric.
 
-    If a reward is called `length`, it is `completion_length`.
+    It is `length`, or `completion_length` if a reward is called `length`.
     """
     return "completion_length" if "length" in names else "length"
 

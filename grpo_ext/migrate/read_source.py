@@ -175,8 +175,9 @@ def from_script(path: Path, project: str | None) -> Source:
         raise ValueError(f"{path} cannot be read: {fault}") from None
     if launch is None:
         raise ValueError(
-            f"{path} has no command that trains with GRPO. The known ones are `trl grpo`, "
-            "`accelerate launch ...grpo.py`, `swift rlhf` and `python -m verl.trainer.main_ppo`."
+            f"{path} has no command that trains with GRPO and is known. Pass a script with such a "
+            "command, for example `trl grpo`, `swift rlhf`, `python -m verl.trainer.main_ppo` or "
+            "`accelerate launch grpo.py --config FILE`, or pass the YAML file of its settings."
         )
     source = Source(launch.project, str(path), {}, launch.processes)
     for line, remark in launch.remarks:

@@ -46,7 +46,7 @@ def write_rewards(
         for theirs, *_ in info.get("options", {}).values():
             unused = draft.take(theirs)
             if unused is not None and not any(reads(table[name], theirs) for name in used):
-                draft.remark(unused, "not taken over: no reward of the list reads it.")
+                draft.remark(unused, "not taken over: no reward of this run reads it.")
     specs = [entry.spec for entry in entries if entry.spec is not None]
     for entry in entries:
         note = table.get(entry.name, {}).get("note", "")

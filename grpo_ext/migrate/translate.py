@@ -44,7 +44,7 @@ def translate(source: Source, processes: int | None = None) -> tuple[Draft, Batc
     for key in ("model_name_or_path", "dataset_name"):
         if key not in draft.values and key not in draft.missing:
             draft.missing[key] = f"{source.name} does not name it"
-            draft.remark(None, f"{source.name} does not name a value for {key}. Write it by hand.")
+            draft.remark(None, f"{source.name} does not set {key}. Write it by hand.")
     return draft, batch
 
 

@@ -41,7 +41,7 @@ BY_TASK = (
     (
         "Reward by task",
         "reward",
-        "Weighted sum of the rewards of each task, mean over each step.",
+        "Weighted sum of the rewards, averaged over each task's completions at each step.",
     ),
     (
         "Right completions by task",

@@ -35,8 +35,8 @@ def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) 
     if share_of(leaks) > MAX_SHARE:
         findings.problem(
             f"the prompt contains the answer in {sum(leaks)} of the first {len(rows)} rows, such "
-            f"as row {leaks.index(True) + 1}: it states the final answer of the column {column!r} "
-            "as a solution does, such as `#### 72`. Remove the solution from the prompt.",
+            f"as row {leaks.index(True) + 1}: the final answer in the column {column!r} follows a "
+            "mark such as `####` or `Answer:`. Remove the answer from the prompt.",
             key,
         )
         return

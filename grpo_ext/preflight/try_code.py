@@ -21,8 +21,10 @@ def check_code(
     """Check the time limits, the isolation and the tests of the rewards named `code`.
 
     Problems: the limits are invalid, a row's time limit exceeds `reward_timeout`, or programs
-    cannot be isolated here. Notes: how memory is limited, tests that cannot be used, prompts that
-    do not name the function to write, and asserts that a program could cheat.
+    cannot be isolated here. Notes: programs are not isolated (`isolation: none`), the trial program
+    failed for another reason, how memory is limited, tests that cannot be used, prompts that do not
+    name the function to write, and asserts on which a program could cheat. If the run will be on
+    another machine, isolation and memory are not checked.
 
     Args:
         rewards: the rewards of the run.

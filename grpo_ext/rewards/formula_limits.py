@@ -1,9 +1,9 @@
 """Check the text of a formula before sympy evaluates it.
 
-sympy computes `9^{9^{9}}`, `(10^{9})!` and `\\int` as soon as it parses them, in C code that cannot
-be interrupted. A formula may therefore use only the commands of usual answers, and its numbers,
-powers and exponentials must be small. These limits do not guarantee that sympy is fast, so a worker
-with a deadline is needed as well.
+Evaluating a formula such as `9^{9^{9}}` or `(10^{9})!` can take unlimited time and memory, partly
+in C code that cannot be interrupted. A formula may therefore use only the LaTeX commands that are
+common in answers (`commands.txt`), and its numbers, powers and exponentials must be small. These
+limits do not guarantee that sympy is fast, so a worker with a deadline is needed as well.
 """
 
 import re

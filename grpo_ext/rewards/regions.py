@@ -1,4 +1,4 @@
-r"""Regions of numbers in answers: intervals, unions, inequalities of one unknown."""
+r"""Regions of numbers in answers: intervals, their unions, and inequalities in one unknown."""
 
 import re
 from collections.abc import Callable

@@ -122,8 +122,8 @@ def relevance(
             outside a run, the prompts of the same call.
         num_unrelated: the maximum number of other prompts that each prompt is compared with.
         part: the part of a completion that is judged: "answer", "thoughts" or "all".
-        min_tokens: the sum over a shorter text is divided by this number instead of the number of
-            tokens, so that a single keyword does not get the highest mean.
+        min_tokens: the score is the sum over the tokens divided by their number, or by this number
+            if there are fewer tokens, so that a single keyword does not get the highest score.
         max_tokens: the maximum number of tokens of a text that are judged.
         copied: tokens in a run of at least this many that also occurs in the prompt count as 0.
         dtype: the dtype of the model's weights.

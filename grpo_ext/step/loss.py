@@ -4,10 +4,10 @@
            + load-balancing loss of experts
 
 Each part is summed over the micro-batch and divided by counts of the whole step, over all
-micro-batches and ranks. The shares add up to the loss of the step, however the step is cut. Two
-parts are means over a micro-batch instead: the load-balancing loss, and an entropy bonus with an
-entropy mask. Ranks average their gradients, so each rank multiplies its share by the number of
-ranks.
+micro-batches and ranks. Ranks average their gradients, so each rank multiplies these shares by the
+number of ranks. The shares add up to the loss of the step, however the step is cut. Two parts are
+means over a micro-batch, divided by the number of micro-batches, instead: the load-balancing loss,
+and an entropy bonus with an entropy mask.
 
 The coefficient of the entropy bonus is constant, or keeps the entropy near a target
 (`EntropyControl`; Skywork-OR1, arXiv 2505.22312): the coefficient rises while the entropy is at or

@@ -118,7 +118,10 @@ def _check(path: Path, size: int, changed: int, inode: int) -> None:
 
 
 def _check_documents(path: Path, documents: Iterator[bytes]) -> None:
-    """Check a JSON file, or about the first `MAX_SEARCHED` bytes of the lines of a jsonl file."""
+    """Raise `ValueError` if JSON is nested too deeply, has too many names or mostly empty cells.
+
+    Of a jsonl file, only about the first `MAX_SEARCHED` bytes are checked.
+    """
     names: set[str] = set()
     filled = 0  # cells with a value
     rows = 0

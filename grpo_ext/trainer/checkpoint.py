@@ -256,8 +256,8 @@ def why_no_state(checkpoint: Path, missing: str, ranks: int) -> str:
         )
     return (
         f"{checkpoint} has no {missing}: it was saved with `save_only_model: true`, or by another "
-        "trainer, so no run can resume from it. To start a new run from its model, set "
-        "model_name_or_path to the checkpoint, `resume: never`, and another output_dir."
+        "trainer, so this trainer cannot resume from it. To start a new run from its model, write "
+        f"`model_name_or_path: {checkpoint}`, `resume: never` and another output_dir."
     )
 
 

@@ -201,10 +201,12 @@ def check_metric(
     eval_dataset: Dataset | IterableDataset | dict[str, Dataset] | None,
     callbacks: Iterable[TrainerCallback | type[TrainerCallback]],
 ) -> None:
-    """Raise `CannotLearn` if the metric for the best model does not exist or is meaningless.
+    """Raise `CannotLearn` if the metric for the best model does not fit the run.
 
-    Nothing is checked if no option uses the metric, or if there is no `eval_dataset`. A name that
-    resembles no known metric passes, because a reward may log it.
+    It does not fit if no evaluation logs it, if it is `eval_loss`, which says nothing about a
+    policy (except with a loss that needs no advantages), or if `greater_is_better: false` would
+    choose the lowest reward. Nothing is checked if no option uses the metric, or if there is no
+    `eval_dataset`. A name that resembles no known metric passes, because a reward may log it.
 
     Args:
         args: the training arguments.

@@ -56,7 +56,7 @@ class TurnCredit:
         return weights
 
     def gains(self, episode: Episode) -> list[float]:
-        """Return the gain of each turn; 0 for turns that share one advantage."""
+        """Return the gain of each turn; all are 0 with `credit: episode`, where turns share one."""
         weights = self.weights(episode)
         if weights is None:
             return [0.0] * episode.turns

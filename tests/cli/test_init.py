@@ -379,7 +379,7 @@ def test_without_questions_it_says_which_columns_may_have_the_answers(
     assert main(["init", "rows.jsonl", str(tiny_folder), "--yes"]) == 1
     printed = capsys.readouterr().out
     assert "since no column with a usual name, such as answer or solution, has answers" in printed
-    assert "TO DO    If wanted or level has the right answers, run init again" in printed
+    assert "TO DO    If wanted or level has the right answers, remove mine/recipe.yaml" in printed
     assert printed.index("TO DO    Write the reward") < printed.index("Next:")
     Path("mine/recipe.yaml").unlink()
     words = ["init", "rows.jsonl", str(tiny_folder), "--yes", "--answer", "wanted"]

@@ -69,7 +69,7 @@ def test_a_recipe_of_open_r1(tmp_path, capsys):
     assert "A generation: 32 prompts x 14 completions = 448 completions." in text
     assert "demo.yaml:7: reward_funcs: cf_code: not taken over" in told
     assert (
-        "demo.yaml:10: repetition_n_grams: not taken over: no reward of the list reads it." in told
+        "demo.yaml:10: repetition_n_grams: not taken over: no reward of this run reads it." in told
     )
     assert "demo.yaml:17: wandb_project: left out, and set the environment variable" in told
     assert "cosine_max_len: not" not in told

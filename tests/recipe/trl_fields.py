@@ -25,9 +25,9 @@ VERSIONS = {"trl": ["1.16.0"], "transformers": ["5.23.0", "5.24.0"]}
 CLASSES = (ScriptArguments, ModelConfig, GRPOConfig, SFTConfig)
 HEAD = '''"""The fields of TRL's dataclasses that are recipe keys: types, choices and defaults.
 
-`make fields` writes this file. With it, a recipe is read and checked without importing TRL,
-transformers and torch, which takes seconds, if the installed versions are in `VERSIONS`. The
-classes list fields and cannot be built.
+`make fields` writes this file. If the installed versions are in `VERSIONS`, a recipe is read and
+checked with it, without the seconds that importing TRL, transformers and torch takes (except a
+recipe with `parallelism_config`). The classes only list fields: do not instantiate them.
 """
 
 from dataclasses import dataclass, field
