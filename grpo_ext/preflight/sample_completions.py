@@ -1,7 +1,9 @@
 """Try a recipe's rewards on groups of completions that its model samples as in training."""
 
+import random
 from collections import Counter
 from collections.abc import Iterable
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -51,7 +53,7 @@ def try_rewards_on_samples(
     findings: Findings,
     begin: Begin | None = None,
 ) -> None:
-    """Sample groups of completions of the first rows, and score them with the rewards.
+    """Sample groups of completions of some rows, and score them with the rewards.
 
     A group has as many completions as in training, but at most `LARGEST_GROUP` and at most `count`.
     The figure "samples" has the form `{"temperature": 1.0, "completions": [{"row",
@@ -125,10 +127,10 @@ def try_rewards_on_samples(
 
 
 def rows_of_groups(rows: list[Row], count: int) -> list[int]:
-    """Return, for each group, the index of its row in `rows`.
+    """Return, for each group, the index of its row in `rows`, always the same random choice.
 
-    With several tasks, the first row of each task comes before the second row of any. Rows are
-    repeated if there are more groups than rows.
+    With several tasks, a row of each task comes before the second row of any. Rows are repeated if
+    there are more groups than rows.
 
     Args:
         rows: the first rows.
@@ -136,11 +138,11 @@ def rows_of_groups(rows: list[Row], count: int) -> list[int]:
     """
     seen: Counter[str] = Counter()
     order = []
-    for number, row in enumerate(rows):
-        task = str(row.get(TASK))
+    for number in random.Random(0).sample(range(len(rows)), len(rows)):
+        task = str(rows[number].get(TASK))
         order.append((seen[task], number))
         seen[task] += 1
-    order.sort()
+    order.sort(key=itemgetter(0))
     return [order[i % len(order)][1] for i in range(count)]
 
 

@@ -134,13 +134,21 @@ def save_model(recipe: Recipe, trainer: TransformersTrainer) -> int:
             "newest checkpoint, if there is one, and saves the model."
         )
         return 1
-    trainer.accelerator.print(f"Saved to {recipe.output_dir}.")
+    trainer.accelerator.print(f"Saved to {recipe.output_dir}.{where_to_look(recipe)}")
     if recipe.grpo:
         commands = next_commands(recipe, str(recipe.output_dir))
         trainer.accelerator.print("next:", *commands, sep="\n  ")
     # No rank may destroy the process group while another one saves.
     trainer.accelerator.wait_for_everyone()
     return int(bool(getattr(trainer, "learned_nothing", None)))
+
+
+def where_to_look(recipe: Recipe) -> str:
+    """Return a sentence that names the files of a run with its completions and curves."""
+    folder = Path(recipe.output_dir)
+    contents = {"samples.jsonl": "completions with their rewards", "curves.png": "curves"}
+    files = [f"{name} ({what})" for name, what in contents.items() if (folder / name).is_file()]
+    return f" See also {' and '.join(files)} there." if files else ""
 
 
 def how_to_continue(recipe: Recipe) -> str:

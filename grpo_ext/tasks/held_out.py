@@ -57,15 +57,15 @@ class HeldOutFilter:
 
         `part`, such as "the first ", is put before the total.
         """
-        side = "held out" if self.held_out else "not held out"
+        use = "held out" if self.held_out else "for training"
         counts = f"{self.kept:,} of {part}{self.read:,}"
-        text = f"held_out_share {self.share:g}: {counts} rows are {side}"
+        text = f"held_out_share {self.share:g}: {counts} rows are {use}"
         held_out = self.kept if self.held_out else self.read - self.kept
         expected = self.share * self.read
         if abs(held_out - expected) > NOTABLE_DIFFERENCE * expected:
             text += (
-                " (a hash of each row's question decides, so the held-out share may differ if few "
-                f"questions are different: here {held_out / self.read:.0%})"
+                f"; {held_out / self.read:.0%} are held out, because a hash of each question "
+                "decides, which is inexact for few different questions"
             )
         return text
 

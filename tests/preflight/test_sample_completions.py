@@ -94,7 +94,7 @@ def test_completions_of_the_model_are_scored(path, capsys):
 
     assert main(["check", "--config", path, "--sample", "6", "--json"]) == 0
     samples = json.loads(capsys.readouterr().out)["samples"]
-    assert [c["row"] for c in samples["completions"]] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert_groups([c["row"] for c in samples["completions"]], 2, 4)
     assert len({c["text"] for c in samples["completions"]}) == 8
     scores = [c["rewards"]["words"] for c in samples["completions"]]
     assert samples["rewards"]["words"]["mean"] == pytest.approx(statistics.fmean(scores))
@@ -112,8 +112,14 @@ def test_whole_groups_are_sampled(path, num_generations, count, groups, size):
     values = {"num_generations": num_generations}
     figures = check_recipe(path, values, num_samples=count).figures["samples"]
     assert (figures["groups"]["count"], figures["groups"]["size"]) == (groups, size)
-    rows = [completion["row"] for completion in figures["completions"]]
-    assert rows == [row for row in range(groups) for _ in range(size)]
+    assert_groups([completion["row"] for completion in figures["completions"]], groups, size)
+
+
+def assert_groups(rows, groups, size):
+    """Whole groups, each of another row."""
+    firsts = rows[::size]
+    assert rows == [row for row in firsts for _ in range(size)]
+    assert len({*firsts}) == groups
 
 
 NOTHING_TO_LEARN = "sound, but nothing to learn from yet: no reward with a nonzero weight gave"
@@ -173,12 +179,21 @@ def test_without_sample_the_verdict_says_less(path, capsys):
 def test_rows_are_repeated_if_there_are_too_few(path):
     recipe = {"num_problems": 8, "per_device_train_batch_size": 8}
     samples = check_recipe(path, recipe, num_samples=40).figures["samples"]
-    assert [c["row"] for c in samples["completions"]][::4] == [*range(8), 0, 1]
+    rows = [c["row"] for c in samples["completions"]][::4]
+    assert sorted(rows[:8]) == [*range(8)] and rows[8:] == rows[:2]
 
 
 def test_each_task_is_sampled_before_any_is_sampled_twice():
     rows = [{"task": task} for task in ("a", "a", "a", "b", "c", "b")]
-    assert rows_of_groups(rows, 8) == [0, 3, 4, 1, 5, 2, 0, 3]
+    numbers = rows_of_groups(rows, 8)
+    assert sorted(rows[number]["task"] for number in numbers[:3]) == ["a", "b", "c"]
+    assert sorted(numbers[:6]) == [*range(6)] and numbers[6:] == numbers[:2]
+    assert rows_of_groups(rows, 8) == numbers
+
+
+def test_sampled_rows_are_not_the_first_ones():
+    numbers = rows_of_groups([{}] * 100, 8)
+    assert len({*numbers}) == 8 and max(numbers) > 50
 
 
 def test_a_reward_that_fails_on_the_models_completions_is_a_problem(path, capsys):

@@ -332,7 +332,7 @@ def test_check_says_which_rows_an_evaluation_uses(tiny_folder, tmp_path, capsys)
     share = ["--held_out_share", str(SHARE)]
     code, text = shown(*share)
     assert code == 0, text
-    assert f"rows     held_out_share 0.2: {len(train)} of 300 rows are not held out\n" in text
+    assert f"rows     held_out_share 0.2: {len(train)} of 300 rows are for training\n" in text
     assert f"eval     held-out rows of {file}: {len(held_out)}\n" in text
     assert f"held-out rows of {file}: the first 5\n" in shown(*share, "--max_eval_samples", "5")[1]
     code, text = shown()
@@ -416,5 +416,5 @@ def test_a_share_of_few_rows_that_differs_is_explained():
             held_out_share = (sum(stays) if held_out else count - sum(stays)) / count
             summary = row_filter.summary()
             assert (abs(held_out_share - SHARE) > SHARE / 4) == is_explained
-            assert ("a hash of each row's question decides" in summary) == is_explained
-            assert (f"here {held_out_share:.0%}" in summary) == is_explained
+            assert ("a hash of each question decides" in summary) == is_explained
+            assert (f"{held_out_share:.0%} are held out" in summary) == is_explained
