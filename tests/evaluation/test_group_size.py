@@ -94,9 +94,9 @@ def test_rows_with_unscored_completions_are_left_out():
     assert "rows: 4 or more (95 % range from 4). With 4 completions" in size.sentence(present=4)
     assert "To compare larger groups, write --num_samples 8." in size.sentence(present=4)
     line = size.sentence(present=2)
+    share = f"{size.efficiency[2]:.0%}"
     assert (
-        f"With the recipe's num_generations of 2, the signal-to-noise ratio is {size.efficiency[2]:.0%} of"
-        in line
+        f"With the recipe's num_generations of 2, the signal-to-noise ratio is {share} of" in line
     )
 
 
