@@ -415,7 +415,7 @@ def test_flags_answer_the_questions(tiny_folder, tmp_path, monkeypatch, capsys):
     words = ["init", "rows.jsonl", str(tiny_folder), "--prompt", "Sort: {text}"]
     for flags, message in (
         (["--reward", "my_rewards.py:is_srted"], "Did you mean 'is_sorted'?"),
-        (["--reward", "exact"], "name it with --answer"),
+        (["--reward", "exact"], "Name the column of the right answers with --answer"),
         (["--reward", "exact", "--answer", "wnated"], "Did you mean 'wanted'?"),
         (["--reward", "exact", "--answer", "text"], "The prompt contains the column"),
     ):

@@ -132,7 +132,7 @@ def test_words_of_few_answers_are_a_problem_where_they_are_the_rows_own():
     for n in range(N):
         answer = "no" if n % 3 == 0 else "yes"
         rows.append({"prompt": f"Is {n} fair? Answer: {answer}.", "solution": answer})
-    assert "rows, such as row 1: it states" in str(judged(rows, build("exact")).problems)
+    assert "rows, such as row 1: the final answer" in str(judged(rows, build("exact")).problems)
 
 
 @pytest.mark.parametrize(

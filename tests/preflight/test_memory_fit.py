@@ -105,7 +105,10 @@ def test_plan_says_first_whether_the_run_fits(tmp_path, capsys):
     assert " fits: " in capsys.readouterr().out.splitlines()[0]
     assert plan_on(path, "1") == 0
     small = capsys.readouterr().out
-    assert "no smaller micro-batch" in small and "longest completion" not in small
+    assert (
+        "would not fit even with smaller micro-batches" in small
+        and "longest completion" not in small
+    )
 
 
 @pytest.mark.parametrize("gpu", ["titan", "0", "-24", "nan", "inf", "1e9", "24\x1b[31m"])

@@ -395,7 +395,7 @@ def test_init_takes_a_template_and_says_that_input_is_closed(
     monkeypatch.chdir(tmp_path)
     write_json_rows(tmp_path / "rows.jsonl", QUESTIONS)
     assert main(["init", "rows.jsonl", str(tiny_folder)]) == 0
-    assert "or a template with columns in braces" in capsys.readouterr().out
+    assert "nor a template with such columns in braces" in capsys.readouterr().out
     recipe = yaml.safe_load((tmp_path / "mine" / "recipe.yaml").read_text())
     assert recipe["user_prompt"] == "{question} Be brief."
     assert recipe["reward_funcs"] == ["accuracy"]

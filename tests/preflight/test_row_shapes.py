@@ -275,7 +275,7 @@ def test_a_column_that_a_template_cannot_contain_is_not_in_the_prompt(name):
     rows = [{name: f"One word {n}", "title": f"Title of {n} words"} for n in range(12)]
     proposal = propose(rows)
     assert fill(proposal.prompt, rows[2]).endswith("\n\nTitle of 2 words")
-    with pytest.raises(ValueError, match="its name must not contain"):
+    with pytest.raises(ValueError, match="its name must not be a number or contain"):
         propose([{name: row[name]} for row in rows])
 
 

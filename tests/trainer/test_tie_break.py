@@ -158,10 +158,10 @@ def test_a_recipe_names_a_reward_of_weight_0():
     weights = {"reward_funcs": ["countdown", "format"], "tie_break_reward": "format"}
     assert load_recipe(None, {**RECIPE, **weights, "reward_weights": [1.0, 0.0]})
     [message] = messages(**weights, reward_weights=[1.0, 0.5])
-    assert "format` has weight 0.5" in message and "the weight 0 in reward_funcs" in message
+    assert "format` has weight 0.5" in message and "the weight 0 in reward_weights" in message
     [message] = messages(tie_break_reward="lenght")
     assert (
-        "no reward 'lenght'. Its rewards are countdown, length. Did you mean 'length'?" in message
+        "no reward 'lenght'. The rewards are countdown, length. Did you mean 'length'?" in message
     )
     [message] = messages(group_filter_metric="length")
     assert "length` also decides which completions are correct" in message
@@ -199,7 +199,7 @@ def test_a_coefficient_without_the_reward_is_noted():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"tie_break_reward": "shapely"}, "no reward 'shapely'. Its rewards are solved, shaped."),
+        ({"tie_break_reward": "shapely"}, "no reward 'shapely'. The rewards are solved, shaped."),
         ({"tie_break_reward": "shaped"}, "shaped` has weight 0.25"),
         (
             {"tie_break_reward": "solved", "reward_weights": [0.0, -1.0]},
