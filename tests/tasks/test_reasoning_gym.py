@@ -52,7 +52,10 @@ FIVE = [
         (["gcd", {"name": "chain_sum", "weight": 0}], "chain_sum: weight is 0"),
         (["gcd", {"name": "chain_sum", "weight": "2"}], "chain_sum: weight is '2'"),
         (["gcd", {"name": "gcd", "weight": 2}], "gcd is named more than once"),
-        ({"chain_sum": {"max_terms": 4}}, "Name its generator, as in {name: chain_sum, max_terms: 4}."),
+        (
+            {"chain_sum": {"max_terms": 4}},
+            "Name its generator, as in {name: chain_sum, max_terms: 4}.",
+        ),
     ],
 )
 def test_what_is_wrong_with_generators_is_told_before_a_model_is_loaded(generators, words):
