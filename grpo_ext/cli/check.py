@@ -112,8 +112,7 @@ def verdict(findings: Findings) -> str:
     verdict says that its first steps would probably teach nothing.
     """
     if not findings.sound:
-        count = len(findings.problems)
-        return f"{count} problem{'' if count == 1 else 's'}"
+        return counted(len(findings.problems), "problem")
     samples = findings.figures.get("samples")
     if samples and samples["groups"]["differ"] == 0:
         return (

@@ -58,12 +58,14 @@ def decide(rows: list[Row], args: argparse.Namespace) -> Proposal:
             with which no question is asked.
 
     Raises:
-        ValueError: if no prompt can be proposed, a flag does not fit the rows, or a question cannot
-            be asked.
+        ValueError: if there are no rows, no prompt can be proposed, a flag does not fit the rows,
+            or a question cannot be asked.
     """
     from grpo_ext.preflight.proposal import with_reward
     from grpo_ext.preflight.propose import propose
 
+    if not rows:
+        raise ValueError("the data has no rows.")
     prompt = args.prompt
     if prompt is not None:
         prompt = prompt.replace(ESCAPED_NEWLINE, NEWLINE)
@@ -160,13 +162,11 @@ def ask(question: str, default: str, check: Callable[[str], object]) -> str:
 def check_prompt(prompt: str, rows: list[Row]) -> None:
     """Raise `ValueError` unless a prompt is a column or a template with columns in braces.
 
-    Columns whose names a template cannot contain are refused as well, and so is data without rows.
+    Columns whose names a template cannot contain are refused as well.
     """
     from grpo_ext.preflight.proposal import columns_of
     from grpo_ext.tasks.templates import is_field_name
 
-    if not rows:
-        raise ValueError("the data has no rows.")
     columns = list(filter(is_field_name, rows[0]))
     try:
         used = columns_of(prompt)

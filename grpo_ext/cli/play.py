@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_ext.cli.command import add_recipe_command, at_least
 from grpo_ext.common.modules import without_collector
+from grpo_ext.common.run_time import counted
 from grpo_ext.common.untrusted import printable
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def show_end(episode: "Episode", room: int, scores: dict[str, Any]) -> None:
     """
     by_model = sum(episode.mask)
     end = "single turn" if episode.single_turn and not episode.truncated else episode.end
-    print(f"end      {ENDS[end]}, after {episode.turns} turn{'' if episode.turns == 1 else 's'}")
+    print(f"end      {ENDS[end]}, after {counted(episode.turns, 'turn')}")
     print(
         f"tokens   {len(episode.ids)} of {room} used: {by_model} by the model, "
         f"{len(episode.ids) - by_model} by the environment; {len(episode.prompt_ids)} in the prompt"

@@ -1,4 +1,6 @@
-"""Names of data set columns that several packages read."""
+"""Names of data set columns that several packages read, and what rows have in them."""
+
+from collections.abc import Collection, Mapping
 
 TASK = "task"  # the column that names the row's task, in a data set of several tasks
 ENVIRONMENT = "environment"  # the column that names the row's environment, if there are several
@@ -22,6 +24,11 @@ NESTED_ANSWERS = (
     "reward_model.ground_truth", "extra_info.answer", "answers.text", "answer.value",
     "answers_spans.spans", "metadata.answer", "verification_info.ground_truth",
 )  # fmt: skip
+
+
+def has_task(row: Mapping[str, object], tasks: Collection[str] | None) -> bool:
+    """Return whether a row belongs to one of `tasks`; `None` stands for all rows."""
+    return tasks is None or row.get(TASK) in tasks
 
 
 def answer_column(row: dict[str, object]) -> str | None:

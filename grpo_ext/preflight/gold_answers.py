@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from grpo_ext.common.columns import ANSWERS, TASK
+from grpo_ext.common.columns import ANSWERS, has_task
 from grpo_ext.common.quiet import quiet
 from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import score_completions
@@ -60,7 +60,7 @@ def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings)
         reward = unguarded(guarded)
         if not isinstance(reward, Reward) or reward.registration.name not in ANSWER_REWARDS:
             continue
-        own = [row for row in rows if reward.tasks is None or row.get(TASK) in reward.tasks]
+        own = [row for row in rows if has_task(row, reward.tasks)]
         if not own or COLUMN not in own[0]:
             continue
         filled = report_empty(own, reward, findings)

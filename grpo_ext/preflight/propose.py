@@ -35,17 +35,15 @@ def propose(rows: list[Row], prompt: str | None = None, gold: str | None = None)
     """Propose a prompt and a reward for rows.
 
     Args:
-        rows: the first rows of a data file.
+        rows: the first rows of a data file, at least one.
         prompt: the question: a column, or a template with columns in braces; `None` chooses one.
         gold: the column of the gold answers; `None` chooses one with a usual name.
 
     Raises:
-        ValueError: if there is no row, no column can be the question, the braces of `prompt` do not
-            match, a conversation has a role without a counterpart in chat messages, most rows have
-            no answer in `gold`, or the prompt contains `gold`.
+        ValueError: if no column can be the question, the braces of `prompt` do not match, a
+            conversation has a role without a counterpart in chat messages, most rows have no answer
+            in `gold`, or the prompt contains `gold`.
     """
-    if not rows:
-        raise ValueError("the data has no rows.")
     rows = [with_messages(row) for row in rows]
     if gold is not None and find_golds(rows, [], gold) is None:
         raise ValueError(

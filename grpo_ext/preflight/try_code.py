@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from grpo_ext.common.columns import TASK
+from grpo_ext.common.columns import has_task
 from grpo_ext.preflight.first_rows import Row
 from grpo_ext.preflight.rendered_rows import MAX_SHARE, text_of_prompt, unguarded
 from grpo_ext.recipe.problems import Findings
@@ -52,7 +52,7 @@ def check_code(
                 KEY,
             )
         check_isolation(limits, findings)
-        own = [row for row in rows if reward.tasks is None or row.get(TASK) in reward.tasks]
+        own = [row for row in rows if has_task(row, reward.tasks)]
         check_tests(own, options["cheatable_asserts"] == "refuse", findings)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from grpo_ext.common.columns import TASK
+from grpo_ext.common.columns import has_task
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.relevance import SEARCHED_ROWS, different_prompts
 from grpo_ext.rewards.reward import Reward
@@ -60,6 +60,6 @@ def set_prompts(rewards: Sequence[Any], rows: Iterable[Mapping[str, Any]] | None
             continue
         prompts = []
         for row in islice(rows, SEARCHED_ROWS):
-            if reward.tasks is None or row.get(TASK) in reward.tasks:
+            if has_task(row, reward.tasks):
                 prompts.append(row["prompt"])
         options["unrelated"] = different_prompts(prompts, options["num_unrelated"] + 1)

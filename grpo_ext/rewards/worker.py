@@ -77,18 +77,29 @@ def reap(child: int) -> int | None:
             return None
 
 
-def score(reward: Reward, row: dict[str, list[Any]]) -> tuple[float | None, str | None]:
-    """Return the score of one row and its error; both are None if the reward declines the row."""
+def out_of_memory() -> str:
+    """Return the error of a row that needs more memory than this process may use."""
     limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
     size = "" if limit == resource.RLIM_INFINITY else f" ({limit / 2**30:.3g} GiB)"
+    return f"MemoryError: scoring this row needed more memory than a reward worker may use{size}"
+
+
+def score(
+    reward: Reward, row: dict[str, list[Any]], too_large: str
+) -> tuple[float | None, str | None]:
+    """Return the score of one row and its error; both are None if the reward declines the row.
+
+    Args:
+        reward: the reward.
+        row: its arguments, each a list with one value.
+        too_large: the error if memory runs out; building it then would need memory.
+    """
     try:
         with exit_if_forked():
             scores, errors = scores_of(reward(**row), 1)
             return scores[0], errors.get(0)
     except MemoryError:
-        return None, (
-            f"MemoryError: scoring this row needed more memory than a reward worker may use{size}"
-        )
+        return None, too_large
     except BaseException as error:
         return None, in_full(error)
 
@@ -102,6 +113,7 @@ def serve(connection: Connection) -> None:
     nothing from a worker.
     """
     rewards: dict[bytes, Reward | str] = {}  # a string is the error from loading the reward
+    too_large = out_of_memory()
     connection.send_bytes(b"null")
     while True:
         try:
@@ -113,7 +125,7 @@ def serve(connection: Connection) -> None:
             rewards[packed] = introduce(packed)
         else:
             reward = rewards[packed]
-            answer = (None, reward) if isinstance(reward, str) else score(reward, row)
+            answer = (None, reward) if isinstance(reward, str) else score(reward, row, too_large)
         connection.send_bytes(json.dumps(answer).encode())
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_ext.common.devices import wait_calmly
 from grpo_ext.common.files import checkpoints, write_atomically
 from grpo_ext.common.modules import without_collector
+from grpo_ext.observe.log_files import SAMPLES
 from grpo_ext.recipe.difference import SAVED, as_yaml, check_same_run
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.scores import UserCodeFailure
@@ -145,8 +146,10 @@ def save_model(recipe: Recipe, trainer: TransformersTrainer) -> int:
 
 def where_to_look(recipe: Recipe) -> str:
     """Return a sentence that names the files of a run with its completions and curves."""
+    from grpo_ext.evaluation.table import CURVES
+
     folder = Path(recipe.output_dir)
-    contents = {"samples.jsonl": "completions with their rewards", "curves.png": "curves"}
+    contents = {SAMPLES: "completions with their rewards", CURVES: "curves"}
     files = [f"{name} ({what})" for name, what in contents.items() if (folder / name).is_file()]
     return f" See also {' and '.join(files)} there." if files else ""
 

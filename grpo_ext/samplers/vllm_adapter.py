@@ -137,7 +137,7 @@ class AdapterClient(ServerClient):
             raise StatusError(
                 404,
                 f"the server cannot find {body['lora_path']}: give it access to output_dir at the "
-                "same path, or write `vllm_sync_adapter: merged`",
+                f"same path{OR_MERGED}",
             )
         answer.raise_for_status()
 

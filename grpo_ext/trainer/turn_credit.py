@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_ext.common.columns import TASK
+from grpo_ext.common.columns import has_task
 from grpo_ext.environments.episode import Episode
 from grpo_ext.recipe.episode_options import environments_of
 from grpo_ext.rewards.guard import Guard
@@ -51,7 +51,7 @@ class TurnCredit:
             return None
         weights: dict[str, float] = {}
         for reward in self.rewards:
-            if reward.tasks is None or episode.row.get(TASK) in reward.tasks:
+            if has_task(episode.row, reward.tasks):
                 weights[reward.key] = weights.get(reward.key, 0.0) + reward.weight
         return weights
 
