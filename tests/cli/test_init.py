@@ -407,6 +407,14 @@ def test_a_function_of_the_user_is_a_reward(tiny_folder, tmp_path, monkeypatch, 
     assert len(asked) == 5 and not Path("mine/rewards.py").exists()
 
 
+def test_data_without_rows_is_named(tiny_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("head.csv").write_text("question,answer\n")
+    for flags in ([], ["--prompt", "question"]):
+        assert main(["init", "head.csv", str(tiny_folder), "--yes", *flags]) == 2
+        assert "the data has no rows." in capsys.readouterr().err
+
+
 def test_flags_answer_the_questions(tiny_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_json_rows(tmp_path / "rows.jsonl", WORDS)

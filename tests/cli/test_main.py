@@ -47,6 +47,24 @@ def test_any_other_error_is_one_line_and_exit_code_1(monkeypatch, capsys):
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "option", "value", "wanted"),
+    [
+        ("plan", "--num_processes", "0", "a whole number of at least 1"),
+        ("plan", "--rows", "-5", "a whole number of at least 1"),
+        ("demo", "--max_steps", "0", "a whole number of at least 1"),
+        ("eval", "--num_samples", "-1", "a whole number of at least 0"),
+        ("bench", "--minutes", "0", "a number of minutes above 0"),
+        ("bench", "--minutes", "x", "a number of minutes above 0"),
+    ],
+)
+def test_numbers_out_of_range_say_what_to_write(command, option, value, wanted, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, option, value])
+    assert stop.value.code == 2
+    assert f"argument {option}: it must be {wanted}; got '{value}'" in capsys.readouterr().err
+
+
 def test_a_missing_recipe_is_one_sentence():
     code, printed = grpo_ext("train", "--config", "nowhere.yaml")
     assert code == 2
