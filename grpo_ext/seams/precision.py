@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from accelerate import Accelerator
+from peft.tuners.lora import Linear
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
@@ -186,16 +187,37 @@ def computing_in(precision: Precision, model: nn.Module) -> Iterator[None]:
         hooks.append(
             inner.get_input_embeddings().register_forward_hook(returns(precision.residual))
         )
-    if precision.residual == torch.float32 and mixed is not None:
+    adapted: list[Linear] = []
+    if mixed is not None:
         for name, module in inner.named_modules():
-            if name.rpartition(".")[2] == "rotary_emb":  # else keys would be cached in float32
+            is_rotary = name.rpartition(".")[2] == "rotary_emb"
+            if is_rotary and precision.residual == torch.float32:
+                # else keys would be cached in float32
                 hooks.append(module.register_forward_hook(returns(mixed)))
+            if widens_input(module):
+                module.cast_input_dtype_enabled = False
+                adapted.append(module)
     try:
         with nullcontext() if mixed is None else torch.autocast(inner.device.type, dtype=mixed):
             yield
     finally:
         for hook in hooks:
             hook.remove()
+        for module in adapted:
+            module.cast_input_dtype_enabled = True
+
+
+def widens_input(module: nn.Module) -> TypeGuard[Linear]:
+    """Return whether a LoRA layer converts its input to float32 although autocast undoes that.
+
+    DoRA and dropout compute with the converted input, so their layers do not count.
+    """
+    return (
+        type(module) is Linear
+        and module.cast_input_dtype_enabled
+        and not module.lora_variant
+        and all(isinstance(dropout, nn.Identity) for dropout in module.lora_dropout.values())
+    )
 
 
 def returns(dtype: torch.dtype) -> Any:

@@ -49,6 +49,36 @@ def test_the_formula_is_met_to_the_last_bit_of_the_half_type(dtype, queries, add
     assert torch.equal(output, exact)
 
 
+def test_a_mask_of_each_head_is_met_too():
+    torch.manual_seed(0)
+    layer = torch.nn.Module()
+    layer.num_key_value_groups = 3
+    query = torch.randn(2, 6, 1, 8, dtype=torch.bfloat16)
+    key, value = (torch.randn(2, 2, 12, 8, dtype=torch.bfloat16) for _ in range(2))
+    seen = torch.rand(2, 6, 1, 12) < 0.5
+    output, _ = sdpa_in_fp32(layer, query, key, value, seen)
+    assert torch.equal(output, attention_of_formula(query, key, value, seen).bfloat16())
+
+
+@pytest.mark.parametrize("queries", [1, 12])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_the_gradient_is_that_of_the_formula(queries, groups):
+    torch.manual_seed(0)
+    layer = torch.nn.Module()
+    layer.num_key_value_groups = groups
+    query = torch.randn(2, 6, queries, 8, dtype=torch.bfloat16, requires_grad=True)
+    shape = (2, 6 // groups, 12, 8)
+    key, value = (torch.randn(shape, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+    seen = torch.ones(2, 1, 12, 12, dtype=torch.bool).tril()[:, :, -queries:]
+    weights = torch.randn(2, queries, 6, 8, dtype=torch.bfloat16)
+    output, _ = sdpa_in_fp32(layer, query, key, value, seen)
+    gradients = torch.autograd.grad(output, (query, key, value), weights)
+    formula = attention_of_formula(query, key, value, seen)
+    expected = torch.autograd.grad(formula, (query, key, value), weights.double())
+    for gradient, exact in zip(gradients, expected, strict=True):
+        assert (gradient - exact).abs().max() <= 2**-7 * exact.abs().max()  # bfloat16
+
+
 @pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
 def test_the_order_of_the_keys_does_not_move_a_result(dtype):
     torch.manual_seed(0)

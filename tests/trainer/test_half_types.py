@@ -7,6 +7,8 @@ from collections import defaultdict
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -74,6 +76,50 @@ def test_results_of_layers_are_added_in_float32(tiny_folder):
     assert not any(module._forward_hooks for module in (body.rotary_emb, model.lm_head))
     for layer in cache.layers:
         assert layer.keys.dtype == layer.values.dtype == torch.bfloat16
+
+
+def logits_and_gradients(folder, converts=None, checkpoints=False, **adapter):
+    """Of a bfloat16 model with an adapter, and how many of its layers do not convert their inputs.
+
+    With `converts`, all layers do.
+    """
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    if checkpoints:
+        model.gradient_checkpointing_enable()
+        model.enable_input_require_grads()
+    config = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, **adapter)
+    model = get_peft_model(model, config).train()
+    layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    ids = torch.arange(2, 26).view(2, 12)
+    with computing_in(choose_precision(model, torch.bfloat16, False, None), model):
+        unconverted = sum(not layer.cast_input_dtype_enabled for layer in layers)
+        if converts:
+            for layer in layers:
+                layer.cast_input_dtype_enabled = True
+        torch.manual_seed(1)  # of dropout
+        output = model(input_ids=ids, labels=ids)
+    assert all(layer.cast_input_dtype_enabled for layer in layers)
+    output.loss.backward()
+    trained = [weights for weights in model.parameters() if weights.requires_grad]
+    return output.logits, [weights.grad for weights in trained], unconverted
+
+
+@pytest.mark.parametrize("checkpoints", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize(
+    "adapter, layers",
+    [({}, 14), ({"use_rslora": True}, 14), ({"use_dora": True}, 0), ({"lora_dropout": 0.5}, 0)],
+    ids=str,
+)
+def test_lora_does_not_widen_inputs_under_autocast(tiny_folder, adapter, layers, checkpoints):
+    logits, gradients, unconverted = logits_and_gradients(
+        tiny_folder, checkpoints=checkpoints, **adapter
+    )
+    assert unconverted == layers
+    expected_logits, expected_gradients, _ = logits_and_gradients(tiny_folder, True, **adapter)
+    assert torch.equal(logits, expected_logits)
+    for gradient, expected in zip(gradients, expected_gradients, strict=True):
+        assert torch.equal(gradient, expected)
 
 
 def distance_of_gradients(folder, residual):
