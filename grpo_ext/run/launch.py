@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.recipe.folder import accelerate_config, accelerate_settings
+from grpo_ext.run.allocator import allocator_environment
 from grpo_ext.run.ranks import EXIT_INTERRUPTED, LAUNCHER, RANKS, is_alive
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def launch_command(
     else:
         command += ["--config_file", str(accelerate_config(name))]
     command += ["--num_processes", str(processes)]
+    if config.get("use_cpu"):
+        environment |= allocator_environment()
     if config.get("use_cpu") and "OMP_NUM_THREADS" not in os.environ:
         threads = threads or max(1, (os.cpu_count() or 1) // processes)
         command += ["--num_cpu_threads_per_process", str(threads)]

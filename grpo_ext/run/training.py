@@ -16,6 +16,7 @@ from grpo_ext.observe.log_files import SAMPLES
 from grpo_ext.recipe.difference import SAVED, as_yaml, check_same_run
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.scores import UserCodeFailure
+from grpo_ext.run.allocator import keep_allocator_from_children
 from grpo_ext.run.output_dir import checkpoint_to_resume, hold_folder
 from grpo_ext.run.ranks import (
     check_ranks,
@@ -57,6 +58,7 @@ def run_training(
         SystemExit: see `check_ranks` and `check_sharding`.
     """
     wait_calmly()
+    keep_allocator_from_children()
     try:
         code = _train(words, make_trainer, supervised)
     except BaseException:

@@ -13,6 +13,7 @@ from transformers import Qwen2Config
 import grpo_ext.run.launch
 from grpo_ext.recipe.folder import accelerate_config, recipe_folder
 from grpo_ext.recipe.load import load_recipe
+from grpo_ext.run.allocator import allocator_environment
 from grpo_ext.run.launch import KILLED, Launched, launch_command, threads_of
 from grpo_ext.run.ranks import RANKS, check_ranks
 from tests.support.places import REPO
@@ -49,7 +50,7 @@ def test_one_cpu_process_uses_the_config():
     assert command[1:3] == ["-m", "grpo_ext.run.accelerate_launch"]
     assert str(recipe_folder() / "accelerate" / "cpu.yaml") in command
     assert command[-4:] == ["-m", "grpo_ext.train", "--config", "x.yaml"]
-    assert environment == {}
+    assert environment == allocator_environment()
 
 
 def test_several_cpu_processes_take_the_way_that_starts_them():
