@@ -17,7 +17,7 @@ from transformers.masking_utils import sdpa_mask
 
 from grpo_ext.scoring.layout import SDPA_IN_FP32, attention_of
 
-# arguments of transformers' function that `attend_on_cpu` does not take
+# arguments of transformers' function that torch's has not
 OTHER_ARGUMENTS = ("position_bias", "softcap", "cache")
 
 
@@ -67,48 +67,18 @@ def attend(
     """
     if attention_mask is not None and attention_mask.is_floating_point():
         attention_mask = attention_mask.to(states[0].dtype)
-    has_others = any(kwargs.get(name) is not None for name in OTHER_ARGUMENTS)
-    is_plain = not kwargs.get("dropout") and not has_others
+    is_plain = all(kwargs.get(name) is None for name in OTHER_ARGUMENTS)
     if attention_mask is not None and is_plain and states[0].device.type == "cpu":
-        scale = kwargs.get("scaling") or states[0].size(-1) ** -0.5
-        return attend_on_cpu(*states, attention_mask, scale)
-    return sdpa_attention_forward(module, *states, attention_mask, **kwargs)[0]
-
-
-def attend_on_cpu(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor,
-    scale: float,
-) -> Tensor:
-    """Return the attention (B, Q, H, D) without copying keys and values for each query head.
-
-    transformers' function makes these copies on a CPU if several queries have a mask.
-
-    Args:
-        query: (B, H, Q, D).
-        key: (B, H or fewer, K, D).
-        value: (B, as for `key`, K, D).
-        attention_mask: broadcasts to (B, H, Q, K); bool, or added to the scores.
-        scale: the factor of the scores.
-    """
-    batch, heads, num_queries, _ = query.shape
-    if num_queries > 1 or attention_mask.size(1) > 1:
+        # transformers would first copy keys and values for each query head
         output = scaled_dot_product_attention(
-            query, key, value, attention_mask, scale=scale, enable_gqa=True
+            *states,
+            attention_mask,
+            dropout_p=kwargs.get("dropout", 0.0),
+            scale=kwargs.get("scaling"),
+            enable_gqa=True,
         )  # (B, H, Q, D)
         return output.transpose(1, 2).contiguous()
-    # torch's kernel multiplies a single query slowly; here, one product serves a group of heads
-    key_heads = key.size(1)
-    grouped = (query * scale).reshape(batch, key_heads, heads // key_heads, -1)
-    scores = grouped @ key.transpose(2, 3)  # (B, key heads, group, K)
-    if attention_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attention_mask, -torch.inf)
-    else:
-        scores = scores + attention_mask
-    output = scores.softmax(-1) @ value  # (B, key heads, group, D)
-    return output.reshape(batch, 1, heads, -1)
+    return sdpa_attention_forward(module, *states, attention_mask, **kwargs)[0]
 
 
 class _InFloat64(torch.autograd.Function):
