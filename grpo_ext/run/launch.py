@@ -82,9 +82,9 @@ def launch_command(
     command += ["--num_processes", str(processes)]
     if config.get("use_cpu"):
         environment |= allocator_environment()
-    if config.get("use_cpu") and "OMP_NUM_THREADS" not in os.environ:
-        threads = threads or max(1, (os.cpu_count() or 1) // processes)
-        command += ["--num_cpu_threads_per_process", str(threads)]
+        if "OMP_NUM_THREADS" not in os.environ:
+            threads = threads or max(1, (os.cpu_count() or 1) // processes)
+            command += ["--num_cpu_threads_per_process", str(threads)]
     return [*command, "-m", module, *words], environment
 
 

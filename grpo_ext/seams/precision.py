@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 import torch
 from accelerate import Accelerator
-from peft.tuners.lora import Linear
+from peft.tuners import lora
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
@@ -187,7 +187,7 @@ def computing_in(precision: Precision, model: nn.Module) -> Iterator[None]:
         hooks.append(
             inner.get_input_embeddings().register_forward_hook(returns(precision.residual))
         )
-    adapted: list[Linear] = []
+    adapted: list[lora.Linear] = []
     if mixed is not None:
         for name, module in inner.named_modules():
             is_rotary = name.rpartition(".")[2] == "rotary_emb"
@@ -207,13 +207,13 @@ def computing_in(precision: Precision, model: nn.Module) -> Iterator[None]:
             module.cast_input_dtype_enabled = True
 
 
-def widens_input(module: nn.Module) -> TypeGuard[Linear]:
+def widens_input(module: nn.Module) -> TypeGuard[lora.Linear]:
     """Return whether a LoRA layer converts its input to float32 although autocast undoes that.
 
     DoRA and dropout compute with the converted input, so their layers do not count.
     """
     return (
-        type(module) is Linear
+        type(module) is lora.Linear
         and module.cast_input_dtype_enabled
         and not module.lora_variant
         and all(isinstance(dropout, nn.Identity) for dropout in module.lora_dropout.values())

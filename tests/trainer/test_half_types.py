@@ -78,7 +78,7 @@ def test_results_of_layers_are_added_in_float32(tiny_folder):
         assert layer.keys.dtype == layer.values.dtype == torch.bfloat16
 
 
-def logits_and_gradients(folder, converts=None, checkpoints=False, **adapter):
+def logits_and_gradients(folder, converts=False, checkpoints=False, **adapter):
     """Of a bfloat16 model with an adapter, and how many of its layers do not convert their inputs.
 
     With `converts`, all layers do.
