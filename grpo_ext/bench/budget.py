@@ -36,7 +36,7 @@ class Budget:
 
     @property
     def spent(self) -> float:
-        """The seconds since the creation of the object."""
+        """The seconds since the budget was created."""
         return self.clock() - self._begun
 
     @property

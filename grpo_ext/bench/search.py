@@ -25,7 +25,7 @@ SLOWER = 1.2
 
 
 class Search:
-    """Measures settings of one recipe, and keeps the fastest measurement of each.
+    """Searches for the fastest settings of a recipe, and keeps the fastest measurement of each.
 
     Args:
         bench: measures the settings.
@@ -70,7 +70,7 @@ class Search:
             reasons = self.refused_layouts
             if not self._seconds() and reasons.keys() >= set(LAYOUTS[self.bench.device]):
                 raise ValueError(
-                    "No layout can be used with this recipe. The reason for `layout: padded`: "
+                    "No layout can be used with this recipe. `layout: padded` is refused because: "
                     f"{reasons['padded']}"
                 )
             if not self._seconds() and not self.not_tried:

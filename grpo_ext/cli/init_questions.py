@@ -216,8 +216,8 @@ def columns_of_reward(reward: str, proposal: Proposal, rows: list[Row]) -> dict[
                 f"{UNWRITTEN} as the reward."
             )
         raise ValueError(
-            f"The reward {reward!r} is not one that init can write by name.{hint} Name one of "
-            f"{', '.join(named)}, or a function of your own as my_rewards.py:function."
+            f"init does not offer a reward named {reward!r}.{hint} Name one of {', '.join(named)}, "
+            "or a function of your own as my_rewards.py:function."
         )
     columns = columns_for(reward, proposal, rows)
     if columns is None:

@@ -51,7 +51,7 @@ def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
         os.close(number)
         raise ForeignFile(
             errno.EFBIG,
-            f"it is mostly a hole: more than half of it, and more than {MOST_HOLES:,} bytes, were "
+            f"it is a sparse file: more than half of it, and more than {MOST_HOLES:,} bytes, were "
             "never written, so it is probably an incomplete copy. Copy it again",
             str(path),
         )

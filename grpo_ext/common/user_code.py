@@ -96,9 +96,9 @@ def random_generators() -> Iterator[
 
 @contextmanager
 def exit_if_forked() -> Iterator[None]:
-    """At the end of the block, exit every process that was forked inside it.
+    """Make a process that is forked inside the block exit when it reaches the end of the block.
 
-    Such a process would otherwise continue as a second trainer.
+    It would otherwise continue as a second trainer.
     """
     pid = os.getpid()
     try:

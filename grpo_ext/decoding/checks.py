@@ -111,7 +111,7 @@ class ForcesTokens(Protocol):
     """A logits processor that can force the next tokens."""
 
     def gives_all(self) -> bool:
-        """Return whether it forces the next token of every row, so that logits are not used."""
+        """Return whether the next token of every row is forced, so that no logits are needed."""
 
 
 def check_model(model: PreTrainedModel) -> None:

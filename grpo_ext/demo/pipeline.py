@@ -69,7 +69,7 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
             temperature=recipe.flat.temperature,
         )
         if demo.judges_texts:
-            add_text_figures(evaluation, str(first_model))
+            add_text_figures(evaluation, str(first_model), recipe.flat.dtype or "float32")
         save_evaluation(folder / f"eval_{when}.json", evaluation)
         if demo.beside:
             beside = load_recipe(recipe_folder() / demo.beside, words(**demo.settings))

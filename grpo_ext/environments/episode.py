@@ -178,9 +178,9 @@ class Episode:
         self._first = len(self.ids)
 
     def ask(self) -> None:
-        """End the current turn and pass it to the environment, as `take_turn` does.
+        """Decode the current turn and pass it to the environment with `take_turn`.
 
-        Async code of the environment, or code in threads, runs in the background until `hear`.
+        An environment that is async or runs in a thread works in the background until `hear`.
         """
         turn = self.ids[self._first :]
         prefix = self.prompt_ids + self.ids[: self._first]

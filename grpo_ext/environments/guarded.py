@@ -310,8 +310,8 @@ class GuardedEnvironment:
 def protected(*key: object) -> AbstractContextManager[None]:
     """Protect the process from an environment's code that runs in a `with` block.
 
-    In the block, the generators of Python, numpy and torch are seeded with a checksum of `key`.
-    After it, the working directory and the random states are restored.
+    In the block, the random number generators of Python, NumPy and torch are seeded with a
+    checksum of `key`. After it, the working directory and the random states are restored.
 
     Code in the background is not protected: it runs in other threads while the model writes other
     turns.

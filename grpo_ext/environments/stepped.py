@@ -14,9 +14,9 @@ from grpo_ext.rewards.scores import clipped
 
 
 class InvalidAction(ValueError):
-    """Raised if a turn states no valid action.
+    """Raised if a turn contains no valid action.
 
-    The model reads the message, which says what to write.
+    The message is shown to the model, so it should say what to write.
     """
 
 

@@ -12,17 +12,22 @@ from grpo_ext.scoring.frozen_model import FrozenModel, load_frozen
 MAX_TOKENS = 1024  # maximum number of tokens of a text to score
 
 
-def add_text_figures(evaluation: dict[str, Any], first_model: str) -> None:
+def add_text_figures(
+    evaluation: dict[str, Any],
+    first_model: str,
+    dtype: str = "float32",
+) -> None:
     """Add the metrics of `text_figures` to the results of `evaluate_models`.
 
     Args:
         evaluation: the results; each part of each summary receives the metrics.
         first_model: the folder or hub id of the model that training started from.
+        dtype: the torch name of the dtype in which it scores the texts.
 
     Raises:
         RuntimeError, OSError: for the reasons of `load_frozen`.
     """
-    frozen = load_frozen(first_model)
+    frozen = load_frozen(first_model, dtype=dtype)
     for model, parts in evaluation["samples"].items():
         for part, samples in parts.items():
             figures = text_figures(evaluation["rows"], samples, frozen)

@@ -168,7 +168,9 @@ def from_script(path: Path, project: str | None) -> Source:
         text = read_bytes(path, MOST_BYTES).decode()
         launch = find_launch(read_commands(text), project)
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8. Pass a YAML file or a shell script.") from None
+        raise ValueError(
+            f"{path} is not UTF-8. Pass a YAML file or a shell script that is saved as UTF-8."
+        ) from None
     except ForeignFile as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
     except ScriptFault as fault:

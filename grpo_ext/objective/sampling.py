@@ -72,7 +72,7 @@ class SamplingParams:
 
     @property
     def truncated(self) -> bool:
-        """Whether the tokens of probability 0 may differ between positions."""
+        """Whether options such as top_k remove tokens, which may differ between positions."""
         return self.masked or self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
 
@@ -113,8 +113,8 @@ def resolve_sampling(
         value = json.dumps(overrides["do_sample"])
         raise SamplingError(
             "do_sample",
-            f"`do_sample: {value}` decodes greedily, and a greedy policy has no gradient",
-            "Remove it.",
+            f"`do_sample: {value}` decodes greedily, so that all completions of a prompt are equal",
+            "Remove do_sample from generation_kwargs.",
         )
     # a `None` in generation_kwargs overrides the field, so that the model's value applies
     options: dict[str, Any] = dict(model_defaults or {})

@@ -184,7 +184,7 @@ class FirstNames:
         return shortened
 
     def faults(self) -> list[str]:
-        """Return one sentence if names were left out, otherwise an empty list."""
+        """Return a list with one sentence if names were left out, otherwise an empty list."""
         if not self.has_more:
             return []
         return [f"{self.kind} beyond the first {self.limit:,} are left out."]

@@ -1,4 +1,4 @@
-"""The figures of public tasks in a run, from `grpo-ext eval --suite --output RUN/suite.json`."""
+"""The table of a run's benchmark results, which `grpo-ext eval --suite --output` has written."""
 
 from __future__ import annotations
 

@@ -149,11 +149,11 @@ def lines_of(fields: list[str]) -> tuple[str, str]:
 
 
 def numbered_columns(prefix: str, names: list[str]) -> list[str]:
-    """Return the columns named `prefix` plus a letter from `a` on, or plus a digit from 0 or 1 on.
+    """Return the columns named `prefix` plus a letter (a to j) or a digit, in this order.
 
-    Case does not matter, and an underscore or a space may follow the prefix. Without a prefix, only
-    capital letters count. The columns are sorted by letter, up to `j`, or by digit. Return an empty
-    list if one is missing in between, or if there are both letters and digits.
+    An underscore or a space may follow the prefix. Case does not matter, but without a prefix only
+    capital letters count. Return an empty list if there are both letters and digits, or if they do
+    not run on from `a`, 0 or 1 without a gap.
     """
     pattern = re.compile(f"(?i){prefix}[_ ]?([a-j]|[0-9])" if prefix else "([A-J])")
     found = {}

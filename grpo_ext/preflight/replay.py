@@ -35,15 +35,16 @@ def row_of_sample(rows: Rows, sample: Row) -> Row:
 
 
 def fits(row: Row, sample: Row) -> bool:
-    """Return whether a row has the column values of a sample and could begin its prompt.
+    """Return whether a logged sample can come from a row.
 
-    The last message of the logged prompt may be longer, because `reset` can add to it. Columns of
-    the episode are not compared, and neither are prompts that are plain strings.
+    Its columns must have the row's values, and its prompt the row's messages, of which the last may
+    be longer in the log, because `reset` can add to it. The columns in `COLUMNS`, which belong to
+    the episode, are not compared, and neither are prompts that are plain strings.
     """
     columns = sample.get("columns")
     if isinstance(columns, dict):
         for name, value in columns.items():
-            if name in COLUMNS:  # of the episode
+            if name in COLUMNS:
                 continue
             if name not in row or logged_value(row[name]) != value:
                 return False
@@ -77,7 +78,7 @@ def read_sample(path: Path, number: int) -> Row:
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"Line {number} of {path} cannot be played again: {error}. With --line, choose a line "
-            "that contains an episode. Lines that earlier versions wrote lack `ids_checksum`."
+            "that contains an episode."
         ) from error
 
 

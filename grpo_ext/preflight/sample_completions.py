@@ -181,7 +181,7 @@ def load_model(recipe: Recipe) -> PreTrainedModel:
     except OSError as error:
         raise OSError(
             f"the model {name} cannot be loaded from this machine ({first_line(error)}). If it is "
-            f"a model of the hub that is not here yet, run `hf download {name}`."
+            f"a model of the hub, run `hf download {name}`."
         ) from error
     if quantization is None:  # a quantized model is where it was loaded
         has_gpu = torch.cuda.is_available() and not recipe.training.use_cpu

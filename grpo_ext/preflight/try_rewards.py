@@ -165,7 +165,7 @@ def prefix_advice(reward: object) -> str:
 def made_up(text: str, row: Row, begin: Begin | None) -> Completion:
     """Return a completion with the given text, and without token ids.
 
-    With `begin`, an episode of the row is begun, and the text is played as its first turn.
+    With `begin`, the text is the first turn of an episode of the row.
 
     Args:
         text: the text of the completion.

@@ -1,4 +1,7 @@
-"""The option that makes log-probs of sampler and trainer equal, and what does not work with it."""
+"""The option `deterministic`, and its rules for other options.
+
+It makes the log-probs of sampler and trainer equal to the last bit.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

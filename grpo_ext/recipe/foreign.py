@@ -87,7 +87,12 @@ def has_counterpart(key: str, fields: Container[str]) -> bool:
 
 
 def foreign_key(written: str, key: str) -> str:
-    """Return the message for the foreign key `key`, which the recipe writes as `written`."""
+    """Return the error message for another tool's key.
+
+    Args:
+        written: the key as the recipe writes it.
+        key: its name in `FOREIGN`.
+    """
     origin, instead = FOREIGN[key]
     kind = "an argument" if origin == TRAINER else "a key"
     advice = f"Write {instead}"

@@ -89,7 +89,7 @@ class Recipe:
 
     @cached_property
     def task(self) -> Task:
-        """The task with its fields set; with `tasks`, a base `Task` without rows and rewards."""
+        """The recipe's task; a `Task` without rows and rewards if the recipe sets `tasks`."""
         task = self._build("task")
         task.use_environment(self.get("environment"))
         return task

@@ -133,9 +133,15 @@ class Experiment(Section):
     def _refers_to_what_exists(self) -> "Experiment":
         for name, run in self.runs.items():
             if run.start not in self.starts:
-                raise ValueError(f"run {name}: `starts` has no {run.start!r}.")
+                raise ValueError(
+                    f"run {name}: `start` is {run.start!r}, but `starts` has only "
+                    f"{', '.join(self.starts)}."
+                )
         if self.usual_start not in self.starts:
-            raise ValueError(f"usual_start: `starts` has no {self.usual_start!r}.")
+            raise ValueError(
+                f"`usual_start` is {self.usual_start!r}, but `starts` has only "
+                f"{', '.join(self.starts)}."
+            )
         for claim in self.claims:
             for run_name in claim.runs:
                 if run_name not in self.runs:

@@ -19,7 +19,8 @@ _THOUGHT = re.compile(rf"{THINK}.*?(?:{THINK_END}|\Z)", re.DOTALL)
 def without_thoughts(text: str) -> str:
     """Replace the thoughts with spaces, so that positions do not change.
 
-    Thoughts are each `<think>` block, closed or cut off, and all text before a lone `</think>`.
+    A thought is a `<think>` block, closed or cut off, or all text before a `</think>` that no
+    `<think>` opens.
     """
     text = without_blocks(text)
     end = lone_end(text)

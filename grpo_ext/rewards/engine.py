@@ -114,9 +114,9 @@ def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
 
 
 def parsed(gold: str, answer: str) -> tuple[Any, Any] | None:
-    """Parse both formulas; return `None` if only the answer is unreadable or beyond the limits.
+    """Parse both formulas; return `None` if the answer cannot be parsed or is beyond the limits.
 
-    Raises like `same_formula`.
+    Raises the same exceptions as `same_formula`.
     """
     if not is_within_limits(gold):
         raise Unreadable(gold)

@@ -133,7 +133,7 @@ def parts_between(text: str, separator: str) -> list[str]:
 
 
 def without_fence(text: str) -> str:
-    """Return a text without the ``` fence of a code block around it."""
+    """Return a text without the fence, ``` or ```json, at its start and at its end."""
     text = text.strip()
     for opening in ("```json", "```Json", "```JSON", "```"):
         if text.startswith(opening):

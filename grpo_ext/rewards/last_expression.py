@@ -142,10 +142,11 @@ def last_expression(text: str) -> str | None:
 
 
 def undelimited(text: str, start: int) -> str | None:
-    """Return the last formula after `start` that is written without math delimiters.
+    """Return the answer in the last formula after `start` that has no math delimiters.
 
-    Return `None` if there is none, or if it is denied, is too long, has unmatched brackets, or is
-    left to `last_number`, such as `x = 2`.
+    A chain such as `x = 3 + 4 = 7` is reduced to its name and its last side; a unit is kept. Return
+    `None` if there is no such formula, if the text negates it ("not 5", "5 is wrong"), if it is too
+    long or has unmatched brackets, or if `last_number` reads it instead, such as `x = 2`.
     """
     text = _BLANKS.sub(" ", text[max(start, len(text) - MAX_ANSWER, 0) :])
     units = [unit.span() for unit in _UNIT_OF_VALUE.finditer(text)]

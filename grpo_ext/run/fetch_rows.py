@@ -209,7 +209,10 @@ def write_rows(path: Path, rows: Dataset, title: str) -> None:
 
 
 def as_json(row: dict[str, Any]) -> str:
-    """Return a row as one line of JSON; raise `TypeError` for values that JSON cannot hold."""
+    """Return a row as one line of JSON, with null for NaN and infinity.
+
+    Raises `TypeError` for values that JSON cannot contain, such as bytes.
+    """
     text = json.dumps(row, ensure_ascii=False)
     if "NaN" in text or "Infinity" in text:  # perhaps only as words in a text
         text = json.dumps(finite(row, "", {}), ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Merge an adapter into its base model with peft, for engines without peft."""
+"""Merge an adapter into its base model with peft, for engines that cannot load adapters."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ class ServerClient(ServerConnection):
         n: int,
         sampling: dict[str, Any],
     ) -> Answer:
-        """Return completions by the route for a list of tokens, with concurrent requests."""
+        """Request completions from vLLM's endpoint for token ids, one request for each prompt."""
         params = sampling_params(n, sampling)
 
         def send(i: int) -> dict[str, Any]:

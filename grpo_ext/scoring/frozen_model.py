@@ -153,7 +153,9 @@ class FrozenModel:
         if self.takes_positions:
             options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
         if self.takes_logits_to_keep:
-            options["logits_to_keep"] = text_width + 1
+            # as positions: with a number, the head multiplies a strided slice, which copies the
+            # head's weights for every row
+            options["logits_to_keep"] = torch.arange(width - text_width - 1, width, device=ids.device)
         output = self.model(input_ids=ids, attention_mask=mask, use_cache=False, **options)
         logits = output.logits[:, -text_width - 1 : -1].float()  # (B, T, V)
         labels = ids[:, -text_width:]  # (B, T)

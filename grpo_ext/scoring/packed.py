@@ -60,7 +60,10 @@ def run_packed(
     tail_mask = mask[:, end:].bool()  # (B, P + T - end)
 
     def row(values: Tensor) -> Tensor:
-        """Return the values of all tokens, (tokens,), from a padded batch (B, P + T)."""
+        """Pack the values of a padded batch (B, P + T) into one row (tokens,), without padding.
+
+        The shared part of each distinct prompt comes first, once; then the rest of each sequence.
+        """
         shared_values = values[first, :end][head_mask]
         tail_values = values[:, end:][tail_mask]
         return torch.cat([shared_values, tail_values])

@@ -65,10 +65,11 @@ class _StandIn:
 
 @contextmanager
 def scoring_with(head: Head) -> Iterator[None]:
-    """Within the context, make a model's fused head score with `head`.
+    """Replace the log-prob function that a model's fused head calls, within the context.
 
-    If sampling is not restricted, TRL's function still scores on a GPU, and on a CPU in float32 if
-    the head is not compact. It then uses the temperature of `head`.
+    `head` computes the log-probs if sampling is restricted, and on a CPU also if the head is
+    compact or the dtype is not float32. Otherwise TRL's own function computes them, with the
+    temperature of `head`.
 
     TRL skips positions without a label only on devices where it uses Triton. With a compact head or
     restricted sampling, they are skipped on every device.

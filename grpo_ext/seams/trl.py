@@ -46,7 +46,8 @@ def log_figures(trainer: TRLTrainer, figures: Mapping[str, float]) -> None:
 
     A value with a name that ends in `_se` is a standard error. The mean of n independent values has
     the standard error sqrt(sum of their squared errors) / n, but TRL divides a plain sum by n.
-    Standard errors are therefore stored so that their sum is the root of the sum of their squares.
+    Each entry of such a list is therefore an increment: together, the entries add up to the square
+    root of the sum of the squared errors so far.
     """
     metrics = metrics_of(trainer)
     for name, figure in figures.items():

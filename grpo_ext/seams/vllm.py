@@ -1,4 +1,4 @@
-"""Replace the classes through which TRL uses vLLM."""
+"""Replace the classes through which TRL uses vLLM, and reach into its engine."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

@@ -118,7 +118,10 @@ def _check(path: Path, size: int, changed: int, inode: int) -> None:
 
 
 def _check_documents(path: Path, documents: Iterator[bytes]) -> None:
-    """Raise `ValueError` if JSON is nested too deeply, has too many names or mostly empty cells.
+    """Raise `ValueError` if JSON is nested too deeply or would become too large a table.
+
+    A table is too large if it has too many columns, or more than `MAX_CELLS` cells of which fewer
+    than one in `MAX_EMPTY` has a value.
 
     Of a jsonl file, only about the first `MAX_SEARCHED` bytes are checked.
     """

@@ -70,7 +70,7 @@ class HeldOutFilter:
         return text
 
     def nothing_left(self, count: int) -> str:
-        """Return the error message to raise if none of `count` rows stays."""
+        """Return the error message for when none of `count` rows is left."""
         share = f"held_out_share {self.share:g}"
         if count == 1:
             return f"{share} cannot divide a single row. Use more rows, or remove held_out_share."

@@ -80,7 +80,7 @@ def open_dataset(
             check_folder(path)
         except ForeignFile as error:
             raise ValueError(
-                f"the data set {path} cannot be read, because {error.filename} is unsafe: "
+                f"the data set {path} cannot be read, because of {error.filename}: "
                 f"{error.strerror}."
             ) from None
     if (path / "state.json").exists():

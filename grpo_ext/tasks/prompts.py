@@ -29,9 +29,10 @@ class Prompts(Task):
     as it is: chat messages, for the tokenizer's chat template, or a text that the model continues.
     Messages in ShareGPT's format, with `from` and `value`, become chat messages.
 
-    `rename_columns` gives columns the names that rewards read, as in {"solution": "answer"}. A dot
-    reaches into a column that contains a mapping, as in {"solution": "reward_model.ground_truth"};
-    this also works in `prompt_column`.
+    `rename_columns` maps a name that rewards read to a column of the data: with {"solution":
+    "answer"}, they read the column `answer` as `solution`. A dot reaches into a column that
+    contains a mapping, as in {"solution": "reward_model.ground_truth"}; this also works in
+    `prompt_column`.
 
     `answer_column` is for chat messages that end with the assistant's answer: the answer is removed
     from the prompt and becomes the column of this name.
@@ -42,9 +43,9 @@ class Prompts(Task):
     White space that an empty column leaves at the beginning or end of the prompt is removed.
 
     Raises:
-        ValueError: if the braces of `user_prompt` do not match or, when rows are read, if a column,
-            an entry of it such as {choices[4]}, or the assistant's answer is missing, or a prompt
-            cannot be converted or formatted.
+        ValueError: if the braces of `user_prompt` do not match. When rows are read: if a column, an
+            entry of a column (such as {choices[4]}) or the assistant's answer is missing, or if a
+            prompt cannot be converted or formatted.
     """
 
     name: ClassVar[str] = "prompts"
@@ -70,9 +71,10 @@ class Prompts(Task):
         return columns
 
     def held_out_key(self, row: Row) -> Any:
-        """Return the columns that `user_prompt` names, or the prompt without its answer.
+        """Return what identifies the question of a row.
 
-        If `user_prompt` names no column, the key consists of all columns.
+        With `user_prompt`, these are the values of the columns that it names; of all columns if it
+        names none. Without it, it is the prompt, without the answer if `answer_column` is set.
         """
         row = CheckedRow(row)
         if self.user_prompt is not None:

@@ -55,8 +55,8 @@ def filter_rows(
         row_filter: the filter.
 
     Raises:
-        ValueError: if no row stays, except for a stream or an empty data set; or for the reasons of
-            the filter's `keeps`, for a stream only when it is read.
+        ValueError: if the filter keeps none of the rows, which is not checked for a stream; also
+            see its `keeps`, which a stream calls only when it is read.
     """
     from datasets import Dataset
     from tqdm.auto import tqdm

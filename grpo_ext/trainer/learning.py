@@ -2,8 +2,9 @@
 
 The whole run is watched, from its first step to its last. Whatever its other metrics say, a run
 learned nothing if it never had an advantage (unless its loss needs none), never had a gradient,
-never changed a weight, or if the KL drowned out the rewards in nearly all steps. `verdict` explains
-the reason for the last lines of the output, the model card and the exit status.
+never changed a weight, or if the KL drowned out the rewards in nearly all steps. The property
+`Learning.verdict` is the reason, which the end of the output and the model card quote, and which
+sets the exit status.
 """
 
 from dataclasses import dataclass, field

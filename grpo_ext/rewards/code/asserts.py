@@ -299,8 +299,8 @@ def tests_as_list(tests: object) -> list[object]:
         parsed = paired(parsed)
     if not isinstance(parsed, list) or not parsed:
         raise ValueError(
-            "code: tests must be a non-empty list of asserts, or of mappings with `input` and "
-            "`output`, or a mapping without `fn_name` whose lists `inputs` and `outputs` have the "
-            f"same length, above 0; got {tests!r:.80}."
+            "code: tests must be a non-empty list of asserts, a non-empty list of mappings with "
+            "`input` and `output`, or a mapping without `fn_name` that has non-empty lists "
+            f"`inputs` and `outputs` of the same length; got {tests!r:.80}."
         )
     return parsed
