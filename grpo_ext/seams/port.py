@@ -106,6 +106,7 @@ class TRLTrainer(TransformersTrainer, Protocol):
     _standalone_tools: list[Callable[..., Any]]
     _dist: Any
     _step: int
+    _current_train_step_time: float
     _buffered_inputs: Any
     _last_world_entropy: float
     _metrics: dict[str, defaultdict[str, list[float]]]

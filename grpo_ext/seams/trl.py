@@ -6,6 +6,7 @@ Scoring is in `scoring.py`. B is the number of completions in a batch, R the num
 import copy
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -183,6 +184,14 @@ def count_tokens(trainer: TRLTrainer, tokens: int) -> None:
     if trainer.model.training:
         trainer.state.num_input_tokens_seen += tokens
     metrics_of(trainer)["num_tokens"] = [trainer.state.num_input_tokens_seen]
+
+
+@contextmanager
+def counted_step_time(trainer: TRLTrainer) -> Iterator[None]:
+    """Add the time within the context to `step_time`, which TRL counts in its `training_step`."""
+    start = time.perf_counter()
+    yield
+    trainer._current_train_step_time += time.perf_counter() - start
 
 
 # ---- rewards and TRL's own table of completions

@@ -24,7 +24,7 @@ from grpo_ext.samplers.choose import our_vllm
 from grpo_ext.samplers.port import CheckedArguments
 from grpo_ext.seams.contract import check_contract
 from grpo_ext.seams.generate import fast_generation
-from grpo_ext.seams.trl import mean_loss, whole_table
+from grpo_ext.seams.trl import counted_step_time, mean_loss, whole_table
 from grpo_ext.step.records import MicroBatch, Scored
 from grpo_ext.trainer.assembly import Parts
 from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy, name_evaluation
@@ -169,9 +169,10 @@ class GRPOExtTrainer(GRPOTrainer):
         with self.parts.phases("train"):
             if self.args.max_tokens_per_micro_batch:
                 self.model.train()
-                for _ in range(self.parts.feed.surplus(inputs)):
-                    with self.accelerator.no_sync(model):
-                        loss = loss + uncounted_step(model, inputs, num_items_in_batch)
+                with counted_step_time(self):
+                    for _ in range(self.parts.feed.surplus(inputs)):
+                        with self.accelerator.no_sync(model):
+                            loss = loss + uncounted_step(model, inputs, num_items_in_batch)
             return loss + super().training_step(model, inputs, num_items_in_batch)
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:

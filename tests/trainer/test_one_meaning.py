@@ -40,6 +40,15 @@ def test_the_controller_of_the_entropy_moves_once_a_step(more):
     assert len(seen) > 8 if more else len(seen) == 4
 
 
+@pytest.mark.parametrize("more", [{}, {"max_tokens_per_micro_batch": 60}], ids=str)
+def test_the_time_of_a_step_covers_all_its_micro_batches(tiny_folder, tmp_path, more):
+    trainer = make(tiny_folder, tmp_path, num_generations=4, **more)
+    trainer.train()
+    [row] = [row for row in json_rows(tmp_path / "metrics.jsonl") if "step_time" in row]
+    phases = sum(row[f"time/{phase}"] for phase in ("generation", "rewards", "train"))
+    assert row["step_time"] >= 0.99 * phases  # which it contains
+
+
 def make(folder, out, **settings):
     rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 9)]
     given = {
