@@ -24,7 +24,7 @@ CACHED_REPOS = ("models--", "datasets--")  # prefixes of the folders in the hub'
 
 
 class ForeignFile(OSError):
-    """Raised for a file that is special, too large or mostly a hole, or leads out of its folder.
+    """Raised for a file that is special, too large or sparse, or leads out of its folder.
 
     Also raised for a line that is too long, and for a folder with too many entries.
     """
@@ -41,13 +41,13 @@ def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
 
     Raises:
         ForeignFile: if the file is a FIFO, a device, a socket or a folder, or is outside `within`,
-            or if it is mostly a hole (more than half, and over `MOST_HOLES` bytes), which takes no
-            disk space but a very long time to read.
+            or if it is sparse (see `is_sparse`): it takes no disk space but a very long time to
+            read.
         OSError: if the file does not exist or cannot be read.
     """
     real = Path(os.path.realpath(path, strict=True))
     number = _descriptor(path, real, within, os.O_RDONLY)
-    if is_hole(number):
+    if is_sparse(number):
         os.close(number)
         raise ForeignFile(
             errno.EFBIG,
@@ -58,8 +58,8 @@ def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
     return open(number, "rb")
 
 
-def is_hole(number: int) -> bool:
-    """Return whether an open file is mostly a hole: over half of it and over `MOST_HOLES` bytes.
+def is_sparse(number: int) -> bool:
+    """Return whether more than half of an open file, and over `MOST_HOLES` bytes, are holes.
 
     Returns `False` on file systems that do not report holes.
 
@@ -69,7 +69,7 @@ def is_hole(number: int) -> bool:
     size = os.fstat(number).st_size
     if size <= MOST_HOLES:
         return False
-    enough = min(size - MOST_HOLES, size / 2)  # bytes of data with which it is not a hole
+    enough = min(size - MOST_HOLES, size / 2)  # bytes of data with which it is not sparse
     data = 0
     place = 0
     try:

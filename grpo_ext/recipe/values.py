@@ -127,10 +127,10 @@ def _takes_mapping(hint: object) -> bool:
 def _from_word(word: Word, hint: object) -> Any:
     """Parse a word from the command line as a value of type `hint`.
 
-    A word that begins with `{` is parsed as JSON if the field takes a mapping and the word is valid
-    JSON. A word for a string field, or one of the field's choices, remains a string, except `null`
-    and `None` if the field is optional. Any other word is parsed as YAML, and `None` as null. A
-    word that is not valid YAML remains a string.
+    For a field that takes a mapping, a word that begins with `{` is parsed as JSON, or as YAML if
+    that fails. Any other word for a string field, or one of the field's choices, remains a string,
+    except `null` and `None` if the field is optional. All other words are parsed as YAML, and
+    `None` as null. A word that is not valid YAML remains a string.
     """
     kinds = typing.get_args(hint) or (hint,)
     mapping = word.startswith("{") and _takes_mapping(hint)
