@@ -153,9 +153,10 @@ class FrozenModel:
         if self.takes_positions:
             options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
         if self.takes_logits_to_keep:
-            # as positions: with a number, the head multiplies a strided slice, which copies the
-            # head's weights for every row
-            options["logits_to_keep"] = torch.arange(width - text_width - 1, width, device=ids.device)
+            # As positions: with a number, the head multiplies a slice that is not contiguous, for
+            # which torch copies the head's weights for every row.
+            kept = torch.arange(width - text_width - 1, width, device=ids.device)
+            options["logits_to_keep"] = kept
         output = self.model(input_ids=ids, attention_mask=mask, use_cache=False, **options)
         logits = output.logits[:, -text_width - 1 : -1].float()  # (B, T, V)
         labels = ids[:, -text_width:]  # (B, T)
