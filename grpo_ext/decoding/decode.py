@@ -12,8 +12,6 @@ Keys and values are cached in buffers that are written in place (`BufferedLayer`
 room, and each step writes only its own position.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -32,6 +30,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from grpo_ext.batching.cuts import equal_prompts
 from grpo_ext.common.cache_input import CACHE_INPUT
+from grpo_ext.common.head_input import contiguous_head_input
 from grpo_ext.decoding.checks import ForcesTokens, SelectsRows, check_decoding, is_noisy
 from grpo_ext.decoding.draw import draw_tokens
 
@@ -305,25 +304,6 @@ def prefill(model: PreTrainedModel, input_ids: Tensor, inputs: dict[str, Any]) -
         outputs = model(input_ids=input_ids[unique], **unique_inputs, return_dict=True)
     expand(inputs[CACHE_INPUT], prompt_of_row)
     return last_logits(outputs, input_ids.device)[prompt_of_row]
-
-
-@contextmanager
-def contiguous_head_input(model: PreTrainedModel) -> Iterator[None]:
-    """Make the input of the model's head contiguous within the context, if the model has a head.
-
-    The head gets the last position of each prompt, which is a slice of the hidden states. torch
-    would multiply a slice by frozen weights row by row, with a copy of the weights for each row: 57
-    MB per prompt for SmolLM2-135M in bfloat16.
-    """
-    head = model.get_output_embeddings()
-    if head is None:
-        yield
-        return
-    hook = head.register_forward_pre_hook(lambda _, inputs: (inputs[0].contiguous(), *inputs[1:]))
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 def last_logits(outputs: CausalLMOutputWithPast, device: torch.device) -> Tensor:

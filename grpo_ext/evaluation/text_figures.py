@@ -12,11 +12,7 @@ from grpo_ext.scoring.frozen_model import FrozenModel, load_frozen
 MAX_TOKENS = 1024  # maximum number of tokens of a text to score
 
 
-def add_text_figures(
-    evaluation: dict[str, Any],
-    first_model: str,
-    dtype: str = "float32",
-) -> None:
+def add_text_figures(evaluation: dict[str, Any], first_model: str, dtype: str) -> None:
     """Add the metrics of `text_figures` to the results of `evaluate_models`.
 
     Args:

@@ -16,6 +16,8 @@ from transformers import (
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_enabled
 
+from grpo_ext.common.head_input import contiguous_head_input
+
 MOST_TOKENS = 16_384  # in a batch
 MOST_LOGITS = 2**27  # in a batch: 512 MB in float32
 CHARACTERS_PER_TOKEN = 20  # at most; longer texts are cut before they are tokenized
@@ -153,11 +155,9 @@ class FrozenModel:
         if self.takes_positions:
             options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
         if self.takes_logits_to_keep:
-            # As positions: with a number, the head multiplies a slice that is not contiguous, for
-            # which torch copies the head's weights for every row.
-            kept = torch.arange(width - text_width - 1, width, device=ids.device)
-            options["logits_to_keep"] = kept
-        output = self.model(input_ids=ids, attention_mask=mask, use_cache=False, **options)
+            options["logits_to_keep"] = text_width + 1
+        with contiguous_head_input(self.model):
+            output = self.model(input_ids=ids, attention_mask=mask, use_cache=False, **options)
         logits = output.logits[:, -text_width - 1 : -1].float()  # (B, T, V)
         labels = ids[:, -text_width:]  # (B, T)
         label_logits = logits.gather(2, labels.unsqueeze(2)).squeeze(2)  # (B, T)

@@ -2,9 +2,8 @@
 
 The whole run is watched, from its first step to its last. Whatever its other metrics say, a run
 learned nothing if it never had an advantage (unless its loss needs none), never had a gradient,
-never changed a weight, or if the KL drowned out the rewards in nearly all steps. The property
-`Learning.verdict` is the reason, which the end of the output and the model card quote, and which
-sets the exit status.
+never changed a weight, or if the KL drowned out the rewards in nearly all steps. `Learning.verdict`
+is then the reason, a sentence of `trainer.verdict`.
 """
 
 from dataclasses import dataclass, field
