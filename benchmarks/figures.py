@@ -44,7 +44,7 @@ class Sentence:
     fields: Callable[[Any], Fields] = lambda figures: {}
 
     def pattern(self) -> re.Pattern[str]:
-        """Return a pattern that matches the sentence with any numbers and any white space."""
+        """Return a pattern that matches the sentence with any numbers and any whitespace."""
         parts = []
         for literal, field, _, _ in string.Formatter().parse(self.text):
             parts.append(r"\s+".join(map(re.escape, re.split(r"\s+", literal))))

@@ -1,6 +1,6 @@
 """A reward of your own: a function whose arguments are the columns that it reads.
 
-A registered reward gets plain texts. Arguments without a default are columns of the data set;
+A registered reward gets plain texts. Arguments without a default are columns of the dataset;
 keyword arguments with a default are options, which `build` (or a recipe) sets.
 """
 

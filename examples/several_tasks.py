@@ -1,4 +1,4 @@
-"""Two tasks in one run from Python: a data set with the column `task`, and rewards that return None
+"""Two tasks in one run from Python: a dataset with the column `task`, and rewards that return None
 for other tasks' rows.
 """
 

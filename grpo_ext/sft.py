@@ -25,8 +25,8 @@ def make_trainer(recipe: Recipe) -> SFTTrainer:
     """Return TRL's `SFTTrainer` for a recipe.
 
     Raises:
-        ValueError: if the recipe or the data set has problems.
-        OSError: if the data set or the model cannot be found or read, or the hub does not answer.
+        ValueError: if the recipe or the dataset has problems.
+        OSError: if the dataset or the model cannot be found or read, or the hub does not answer.
         Exception: any other error of `open_dataset`.
     """
     from trl import SFTTrainer, get_quantization_config

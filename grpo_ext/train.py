@@ -40,9 +40,9 @@ def make_trainer(
     Raises:
         ValueError: if the recipe, its rewards or its rows have problems, or the trainer refuses
             them.
-        FileNotFoundError: if there is no such data set.
+        FileNotFoundError: if there is no such dataset.
         ConnectionError: if the hub does not answer.
-        OSError: if a file of the data set or the model cannot be read.
+        OSError: if a file of the dataset or the model cannot be read.
     """
     from trl import get_quantization_config
 

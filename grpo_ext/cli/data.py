@@ -1,12 +1,12 @@
-"""`grpo-ext data`: fetch the rows of a data set once, to train without a network.
+"""`grpo-ext data`: fetch the rows of a dataset once, to train without a network.
 
 examples:
-  grpo-ext data                                       lists the data sets of the package's recipes
+  grpo-ext data                                       lists the datasets of the package's recipes
   grpo-ext data gsm8k --out data     data/gsm8k-main-train.jsonl and data/gsm8k-main-test.jsonl
   grpo-ext data HuggingFaceH4/MATH-500 --split test
 
-It writes each split of a hub data set to a jsonl file. It prints how many rows each has, the
-license that the data set's card states, and the recipe keys that take the files. A file that
+It writes each split of a hub dataset to a jsonl file. It prints how many rows each has, the
+license that the dataset's card states, and the recipe keys that take the files. A file that
 already exists is never replaced by other rows.
 """
 
@@ -36,7 +36,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add(
         "--dataset_config",
         metavar="CONFIG",
-        help="configuration of a data set that has several",
+        help="configuration of a dataset that has several",
     )
     add(
         "--out",

@@ -9,7 +9,7 @@ examples:
 
 Batch sizes, steps and checkpoints are exactly those of the run. Memory is an estimate with the
 formulas in grpo_ext/recipe/memory.py, and the time is shown once output_dir has a log of this
-recipe. Set --rows to the number of training rows if the data set cannot be read on this machine. If
+recipe. Set --rows to the number of training rows if the dataset cannot be read on this machine. If
 batch sizes do not fit together, the nearest ones that do are shown.
 
 exit codes: 0 done; 2 the recipe or its data cannot be used

@@ -6,7 +6,7 @@ examples:
 
 It runs `accelerate launch`. Any key of a recipe can be set on the command line as --key value. Keys
 are the fields of TRL's SFTConfig, ModelConfig and ScriptArguments, plus muon and accelerate_config.
-The data set has conversational `prompt` and `completion` columns, or any other format that TRL's
+The dataset has conversational `prompt` and `completion` columns, or any other format that TRL's
 SFTTrainer accepts.
 """
 

@@ -1,8 +1,8 @@
-"""Names of data set columns that several packages read, and what rows have in them."""
+"""Names of dataset columns that several packages read, and what rows have in them."""
 
 from collections.abc import Collection, Mapping
 
-TASK = "task"  # the column that names the row's task, in a data set of several tasks
+TASK = "task"  # the column that names the row's task, in a dataset of several tasks
 ENVIRONMENT = "environment"  # the column that names the row's environment, if there are several
 SINGLE_TURN = "single_turn"  # the task of rows without an environment, if others have one
 

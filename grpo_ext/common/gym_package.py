@@ -1,6 +1,6 @@
-"""Import the supported version of `reasoning_gym`, list its generators, and make its data sets.
+"""Import the supported version of `reasoning_gym`, list its generators, and make its datasets.
 
-A generator is one of its data sets, which makes problems from a seed and scores answers to them.
+A generator is one of its datasets, which makes problems from a seed and scores answers to them.
 """
 
 from importlib.metadata import version
@@ -48,7 +48,7 @@ def generator_configs() -> dict[str, type]:
 
 
 def make_dataset(name: str, options: dict[str, Any], seed: int, size: int) -> Any:
-    """Return the data set of a generator; it makes problems and scores answers to them.
+    """Return the dataset of a generator; it makes problems and scores answers to them.
 
     Invalid options raise whatever error the package raises for them.
 

@@ -1,4 +1,4 @@
-"""A quick check that a model or data set exists, without the many retries of the libraries."""
+"""A quick check that a model or dataset exists, without the many retries of the libraries."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.common.untrusted import first_line
 
 PATIENCE = 3.0  # timeout of the request to the hub, in seconds
-NOUNS = {"model": "model", "dataset": "data set"}
+NOUNS = {"model": "model", "dataset": "dataset"}
 
 
 def find_model(name: str) -> None:

@@ -133,7 +133,7 @@ def load_class(kind: str, name: str, known: Mapping[str, str]) -> Any:
     module, sign, attribute = known.get(name, name).partition(":")
     if not sign:
         raise ValueError(
-            f"{unknown(kind, name, known)} To use your own {kind}, write `file.py:Class` or "
+            f"{unknown(kind, name, known)} To use your own {kind}, set `file.py:Class` or "
             "`pkg.module:Class`."
         )
     if os.getcwd() not in sys.path:  # `python -m` adds it, but a console script does not

@@ -115,7 +115,7 @@ class PassRates:
     def observe(self, key: str, right: float, samples: float) -> None:
         """Decay the counts of a prompt, and add the counts of a group.
 
-        Nothing changes if the group was not scored, or if the prompt is not in the data set.
+        Nothing changes if the group was not scored, or if the prompt is not in the dataset.
 
         Args:
             key: the id of the prompt.
@@ -175,12 +175,12 @@ class PassRates:
         """Restore the counts of `state_dict`.
 
         Raises:
-            ValueError: if they are from a data set with a different number of prompts.
+            ValueError: if they are from a dataset with a different number of prompts.
         """
         if len(state["right"]) != len(self.numbers):
             raise ValueError(
-                f"the checkpoint has pass rates of {len(state['right'])} prompts, but the data set "
-                f"has {len(self.numbers)} prompts. Resume with the data set of the checkpoint, or "
+                f"the checkpoint has pass rates of {len(state['right'])} prompts, but the dataset "
+                f"has {len(self.numbers)} prompts. Resume with the dataset of the checkpoint, or "
                 "start a new run with another output_dir."
             )
         self.right = np.array(state["right"])

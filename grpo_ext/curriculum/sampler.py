@@ -39,12 +39,12 @@ class PromptSampler(Sampler):
     of the generation `repeat_count` times.
     """
 
-    rows: int  # length of the data set
+    rows: int  # length of the dataset
     prompts: int  # prompts per generation, or slots if `most_slots` is above 1
     num_generations: int  # completions per prompt
     repeat_count: int  # how many times a generation's indices are yielded
     seed: int  # seed of the order
-    shuffle: bool = True  # `False`: "none" keeps the order of the data set
+    shuffle: bool = True  # `False`: "none" keeps the order of the dataset
     rates: PassRates | None = None  # pass rates for "adaptive"; `None` otherwise
     floor: float = 0.0  # fraction of the weights of "adaptive" that is uniform over all prompts
     easy_first: list[int] | None = None  # all rows for "easy_to_hard", the easiest first
@@ -173,16 +173,16 @@ class PromptSupply:
     """An endless supply of rows, determined by the seed and the number of rows taken.
 
     Rows that were put back come first. New rows follow: `draw` chooses them or, without it, they
-    come from repeated passes over the data set, with a new order for each pass if `shuffle` is set.
+    come from repeated passes over the dataset, with a new order for each pass if `shuffle` is set.
     """
 
     dataset: Dataset | IterableDataset  # the training rows; a stream is read again when it ends
     seed: int  # seed of the order
-    shuffle: bool = True  # `False`: keep the order of the data set
+    shuffle: bool = True  # `False`: keep the order of the dataset
     # returns the given number of row indices, which replace that order; not used for streams
     draw: Callable[[int], list[int]] | None = None
     waiting: list[Row] = field(default_factory=list)  # rows that were put back
-    position: int = 0  # number of rows taken from the data set
+    position: int = 0  # number of rows taken from the dataset
     _stream: Iterator[Row] | None = None
     _order: tuple[int, list[int]] = (-1, [])  # the current pass and its order
 
@@ -200,7 +200,7 @@ class PromptSupply:
         """Return the next `num` rows: first those that were put back, then new ones.
 
         Raises:
-            ValueError: if the data set is a stream, and a pass over it yields no row.
+            ValueError: if the dataset is a stream, and a pass over it yields no row.
         """
         rows = self.waiting[:num]
         self.waiting = self.waiting[num:]

@@ -24,7 +24,7 @@ ADAPTERS = {
 
 
 class MissingColumn(KeyError):
-    """The environment reads a column that the row of the data set lacks."""
+    """The environment reads a column that the row of the dataset lacks."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # `KeyError` would put the message in quotes
@@ -66,9 +66,9 @@ class Environment:
         return ()
 
     def reset(self, row: Row) -> str | Awaitable[str | None] | None:
-        """Begin an episode with a row of the data set. The method may be async.
+        """Begin an episode with a row of the dataset. The method may be async.
 
-        `row["seed"]` is the data set's column `seed` or, if there is none, an int computed from the
+        `row["seed"]` is the dataset's column `seed` or, if there is none, an int computed from the
         other columns. Either way it is the same for all completions of a prompt: derive all
         randomness from it, so that the completions of a group face the same world. Reading a column
         that the row lacks raises a `KeyError` that lists the columns of the row.

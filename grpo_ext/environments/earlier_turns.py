@@ -36,7 +36,7 @@ class EarlierTurnChanged(ValueError):
             "does so next to the tokenizer"
         )
         if option:
-            remedy = f"Write `chat_template_kwargs: {{{option}}}`, with which it keeps them"
+            remedy = f"Set `chat_template_kwargs: {{{option}}}`, with which it keeps them"
         super().__init__(
             "This chat template changes earlier turns, so the model would not read the tokens that "
             f"it sampled: it writes {written!r} in place of {sampled!r}. {remedy}."

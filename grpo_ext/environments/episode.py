@@ -32,7 +32,7 @@ class Episode:
         rules: the rules of the episode.
         tokens: converts the prompt and answers to tokens.
         room: maximum number of tokens of all turns and answers together.
-        row: a row of the data set; its `prompt` is a conversation.
+        row: a row of the dataset; its `prompt` is a conversation.
         environment: the environment to play; `None`: a new one, created by `rules`.
         wait: whether to wait for `reset`; otherwise call `open` before anything else.
 
@@ -83,7 +83,7 @@ class Episode:
             self.environment = environment or rules.new_environment()
         #: guards the environment, and counts failures and calls
         self.world = GuardedEnvironment(self.environment, rules, self.seed)
-        self.row = {**row, "seed": self.seed}  #: the row of the data set, with the seed
+        self.row = {**row, "seed": self.seed}  #: the row of the dataset, with the seed
         self.world.begin(self.row)
         self._retries = Retries(rules, self.row)
         self.prompt = prompt

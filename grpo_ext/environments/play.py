@@ -55,7 +55,7 @@ def play(
         turns: the turns of the model: texts, and calls of tools of the form
             `{"name": "check", "arguments": {"expression": "3 + 4"}}`. Turns after the end of the
             episode are not played.
-        row: the row of the data set that `reset` gets, with a computed seed if it has no column
+        row: the row of the dataset that `reset` gets, with a computed seed if it has no column
             `seed`; by default, a row without columns.
 
     Raises:

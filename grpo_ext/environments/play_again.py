@@ -36,7 +36,7 @@ class Replay:
 
     Args:
         rules: the rules of the episode.
-        row: the row of the data set, with its seed.
+        row: the row of the dataset, with its seed.
         opening: the text of `reset` that the model read; `None` if it has read none.
         exchanges: the turns so far; the last one is the turn on which the environment failed.
     """
@@ -119,7 +119,7 @@ class Retries:
 
     Args:
         rules: the rules of the episode.
-        row: the row of the data set, with its seed.
+        row: the row of the dataset, with its seed.
     """
 
     def __init__(self, rules: EpisodeRules, row: Row):

@@ -90,7 +90,7 @@ class VerifiersEnvironment(Environment):
     async def reset(self, row: Row) -> str | None:
         if ROW not in row:
             raise ValueError(
-                "the row does not come from the environment. Write `task: environment`, which "
+                "the row does not come from the environment. Set `task: environment`, which "
                 "takes the rows from it."
             )
         state = await self._env.init_state(json.loads(row[ROW]), no_client(), MODEL, {})

@@ -24,7 +24,7 @@ from grpo_ext.samplers.episode_rounds import rounds
 from grpo_ext.seams.generate import fast_generation, generate_batch, watching
 from grpo_ext.seams.precision import Precision, sampling_in
 
-Row = dict[str, Any]  # a row of a data set, by column name
+Row = dict[str, Any]  # a row of a dataset, by column name
 
 
 @dataclass(frozen=True)

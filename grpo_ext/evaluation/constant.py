@@ -222,7 +222,7 @@ def constant_sentences(
 ) -> list[str]:
     """Return sentences that compare outcome rewards with the best constant answer.
 
-    There is one sentence for each data set or task, from its last evaluation that scored a constant
+    There is one sentence for each dataset or task, from its last evaluation that scored a constant
     answer; the list is empty if none did.
 
     Args:

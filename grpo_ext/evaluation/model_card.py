@@ -37,7 +37,7 @@ def add_to_card(
         gains: the rows of the table of results, from `gained`.
         recipe: the values that differ from their defaults.
         sentences: sentences about the run; each becomes a paragraph above the table.
-        prompt: a prompt of the data set, for the quick start; `None` keeps TRL's question.
+        prompt: a prompt of the dataset, for the quick start; `None` keeps TRL's question.
 
     Raises:
         OSError: if there is no card, or it cannot be read.

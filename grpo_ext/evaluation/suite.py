@@ -84,7 +84,7 @@ def evaluate_suite(
 
 
 def load_tasks(suite: Suite) -> TaskDict:
-    """Load the tasks and groups of a suite, with their data sets, in the form the harness expects.
+    """Load the tasks and groups of a suite, with their datasets, in the form the harness expects.
 
     Raises:
         ValueError: if the harness is not installed, if there is no such task or folder, if a task

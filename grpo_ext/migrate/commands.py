@@ -135,7 +135,7 @@ def launch_of(project: str, command: Command, end: int) -> Launch:
     launch.processes = processes_of(before, command)
     if "one_step_off" in main.text:
         remark = (
-            "verl's one_step_off policy samples while it trains: write `overlap: one_step` and "
+            "verl's one_step_off policy samples while it trains: set `overlap: one_step` and "
             "`vllm_mode: server`."
         )
         launch.remarks.append((main.line, remark))

@@ -14,7 +14,7 @@ LITERAL_TICK = "\ue002"
 SUM = "\ue003"  # before the braces of `$((...))`, whose parentheses would end a word
 OPEN = "\ue004"  # a parenthesis in such a sum
 CLOSE = "\ue005"
-CONTINUED = "\ue006"  # the end of a continued line, which counts as white space
+CONTINUED = "\ue006"  # the end of a continued line, which counts as whitespace
 PRIVATE = re.compile("[\ue000-\ue00f]")
 
 HERE_DOCUMENT = re.compile(r"(?<!<)<<-?[ \t]*(['\"]?)(\w+)\1")

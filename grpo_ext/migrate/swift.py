@@ -62,9 +62,9 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 
 
 def write_data(draft: Draft) -> None:
-    """Write the first data set, and add remarks on the others and on the columns.
+    """Write the first dataset, and add remarks on the others and on the columns.
 
-    A data set is given as `hf::id_or_file:subset#count`, where all but the id or file is optional,
+    A dataset is given as `hf::id_or_file:subset#count`, where all but the id or file is optional,
     and the prefix may also be `ms::`.
     """
     setting = draft.take("dataset")
@@ -83,10 +83,10 @@ def write_data(draft: Draft) -> None:
             draft.remark(
                 setting,
                 "it is an id of ModelScope, unless --use_hf true was set. Write the name of the "
-                "data set on the Hugging Face hub, or a file.",
+                "dataset on the Hugging Face hub, or a file.",
             )
     if len(names) > 1:
-        draft.remark(setting, "only the first data set was taken over. Put all rows into one.")
+        draft.remark(setting, "only the first dataset was taken over. Put all rows into one.")
     draft.remark(
         setting,
         "ms-swift builds messages from columns such as query, problem or question. If rows have "

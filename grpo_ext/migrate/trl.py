@@ -80,7 +80,7 @@ def translate_open_r1(draft: Draft, found: int | None, processes: int | None) ->
 
 
 def write_mixture(draft: Draft) -> None:
-    """Write the name of a mixture's first data set, and add a remark if anything is left out."""
+    """Write the name of a mixture's first dataset, and add a remark if anything is left out."""
     mixture = draft.take("datasets")
     if mixture is None:
         return
@@ -92,14 +92,14 @@ def write_mixture(draft: Draft) -> None:
     if not isinstance(name, str):
         draft.remark(
             mixture,
-            "not taken over: the first data set has no name. Put all rows into one file or hub "
-            "data set, and name it in dataset_name.",
+            "not taken over: the first dataset has no name. Put all rows into one file or hub "
+            "dataset, and name it in dataset_name.",
         )
     elif len(parts) != 1 or len(first) > 1:
         draft.remark(
             mixture,
-            "only the name of the first data set was taken over. Put all rows into one file or hub "
-            "data set, and name it in dataset_name.",
+            "only the name of the first dataset was taken over. Put all rows into one file or hub "
+            "dataset, and name it in dataset_name.",
         )
 
 

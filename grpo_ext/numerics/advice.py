@@ -14,7 +14,7 @@ OTHER_POLICY = (
 )
 WRONG_LAYOUT = (
     "the trainer computes in float32, but its passes differ. Unless `disable_dropout` is false, a "
-    "layout or gradient checkpointing is wrong for this model: write `layout: padded`, and report "
+    "layout or gradient checkpointing is wrong for this model: set `layout: padded`, and report "
     "the model."
 )
 
@@ -52,7 +52,7 @@ def sampler_advice(found: Measurement, v: Values) -> str:
         return type_advice(found, v)
     if not v.vllm_importance_sampling_correction:
         return (
-            "write `vllm_importance_sampling_correction: true`, which weights each token by the "
+            "set `vllm_importance_sampling_correction: true`, which weights each token by the "
             "ratio."
         )
     return (
@@ -65,17 +65,17 @@ def sampler_advice(found: Measurement, v: Values) -> str:
 def type_advice(found: Measurement, v: Values) -> str:
     """Return the cheapest remedy against rounding that the recipe does not use yet."""
     if adds_up_in_half(found, v):
-        return "write `residual_in_fp32: true`, which adds up the layers' results in float32."
+        return "set `residual_in_fp32: true`, which adds up the layers' results in float32."
     if found.attention == "sdpa" and not is_on(v["attention_in_fp32"], found):
-        return "write `attention_in_fp32: true`, which sums the attention in float32 or float64."
+        return "set `attention_in_fp32: true`, which sums the attention in float32 or float64."
     if found.can_cast_head and not v.cast_lm_head_to_fp32:
-        return "write `cast_lm_head_to_fp32: true`, which computes the logits in float32."
+        return "set `cast_lm_head_to_fp32: true`, which computes the logits in float32."
     if found.device.startswith("cuda") and not v.fp16:
         return (
-            "write `fp16: true`, `bf16: false` and `dtype: float32`: float16 has three more bits "
+            "set `fp16: true`, `bf16: false` and `dtype: float32`: float16 has three more bits "
             "of precision than bfloat16."
         )
-    return "write `dtype: float32`, `bf16: false` and `fp16: false`."
+    return "set `dtype: float32`, `bf16: false` and `fp16: false`."
 
 
 def adds_up_in_half(found: Measurement, v: Values) -> bool:

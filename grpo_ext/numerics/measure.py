@@ -322,7 +322,7 @@ def sampled_table(trainer: GRPOExtTrainer, num_completions: int) -> Scored:
     if sampled is None or not (table.loss_mask.bool() & ~sampled.isnan()).any():
         raise ValueError(
             f"The sampler ({trainer.sampler.name}) returned no log-probs, so there is nothing to "
-            "compare. With transformers, write `logprob_policy: sampling` and "
+            "compare. With transformers, set `logprob_policy: sampling` and "
             "`use_transformers_continuous_batching: false`."
         )
     return table

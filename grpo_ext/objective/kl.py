@@ -29,10 +29,10 @@ if TYPE_CHECKING:  # recipes read `REFUSED`, which must not take the time of tor
 REFUSED = {
     ("k1", False): (
         "k1 without the importance ratio has an expected gradient of 0, so beta has no effect. "
-        "Write `use_bias_correction_kl: true`, or `kl_estimator: k2` or `k3`"
+        "Set `use_bias_correction_kl: true`, or `kl_estimator: k2` or `k3`"
     ),
     ("k2", True): (
-        "k2 times the importance ratio does not have the gradient of a KL. Write "
+        "k2 times the importance ratio does not have the gradient of a KL. Set "
         "`use_bias_correction_kl: false`, or `kl_estimator: k3`"
     ),
 }

@@ -4,7 +4,7 @@
     L_NLL = - (1 / sum over correct i of n_i) sum over correct i, t of log p(a_it)
 
 VAPO (arXiv 2504.05118, "positive-example LM loss", where c is 0.1). Correct completions are treated
-as a data set of their own: they are not weighted by advantages or importance ratios, and a group
+as a dataset of their own: they are not weighted by advantages or importance ratios, and a group
 whose completions are all correct counts in full.
 """
 

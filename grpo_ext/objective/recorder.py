@@ -95,7 +95,7 @@ class Recorder:
             raise ValueError(
                 f"Samples are drawn at temperature {temperature}, but scored at "
                 f"{self.params.temperature}. Set temperature only in the training arguments, or "
-                "write `logprob_policy: model` to score at temperature 1."
+                "set `logprob_policy: model` to score at temperature 1."
             )
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
@@ -177,7 +177,7 @@ class Recorder:
         if (torch.tensor(lengths) > num_recorded).any():
             raise RuntimeError(
                 "A completion has more tokens than `generate` sampled, so it cannot be scored "
-                "exactly. Write `logprob_policy: trl`, which scores without a record of sampling."
+                "exactly. Set `logprob_policy: trl`, which scores without a record of sampling."
             )
         logps_by_row = [logps[row, :length] for row, length in enumerate(lengths)]
         self._store()

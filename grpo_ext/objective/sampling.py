@@ -28,8 +28,8 @@ OPTIONS: dict[str, dict[str, Any]] = data_yaml("grpo_ext.objective", "generation
 
 UNTOLD_KEPT_SETS = (
     "With truncated sampling, the reference needs the tokens that the policy kept, but this "
-    "sampler does not return them. Remove top_k, top_p and min_p, or write `beta: 0` to train "
-    "without the reference. With vLLM, you may instead write "
+    "sampler does not return them. Remove top_k, top_p and min_p, or set `beta: 0` to train "
+    "without the reference. With vLLM, you may instead set "
     "`vllm_importance_sampling_correction: true` or, on a GPU with vLLM 0.28 or later, set top_k "
     "and start a vLLM server, if you use one, with `grpo-ext serve`."
 )
@@ -143,13 +143,13 @@ def resolve_sampling(
         raise SamplingError(
             "top_p",
             f"top_p is {top_p:g}, but must lie in (0, 1]",
-            "Write `top_p: 1.0` to keep all tokens.",
+            "Set `top_p: 1.0` to keep all tokens.",
         )
     if not 0 <= min_p <= 1:
         raise SamplingError(
             "min_p",
             f"min_p is {min_p:g}, but must lie in [0, 1]",
-            "Write `min_p: 0.0` to keep all tokens.",
+            "Set `min_p: 0.0` to keep all tokens.",
         )
     return SamplingParams(
         temperature=temperature,
@@ -191,7 +191,7 @@ def _masks(values: Mapping[str, Any]) -> list[str]:
 
 def _refuse(values: Mapping[str, Any], watched: bool) -> None:
     way_out = (
-        "Remove the option (it may come from the model's generation_config.json), or write "
+        "Remove the option (it may come from the model's generation_config.json), or set "
         "`logprob_policy: model` to train the policy without it, or `logprob_policy: trl`."
     )
     for name, reason in OPTIONS["not_scorable"].items():

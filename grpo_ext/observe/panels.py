@@ -89,7 +89,7 @@ NOT_HELD_OUT_ENDINGS = (  # endings of evaluation metrics that are not rewards
     "frac_reward_zero_std",
     "reward_std",
 )
-# an evaluation metric, which may name a data set and a task, such as `eval_tasks/a/episodes/turns`
+# an evaluation metric, which may name a dataset and a task, such as `eval_tasks/a/episodes/turns`
 EPISODE_FIGURE = re.compile(
     r"eval_(?:[^/]*_)?(?:(?:tasks|environments)/[^/]+/)?(?:episodes|tools)/"
 )

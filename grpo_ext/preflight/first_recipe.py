@@ -100,7 +100,7 @@ def recipe_of(
     Args:
         proposal: the prompt and the reward.
         rows: the first rows of the data.
-        data: the data file, or the id of a data set.
+        data: the data file, or the id of a dataset.
         model: the folder or id of the model.
         folder: the folder in which the recipe and its files are written.
         lora: whether to train an adapter.
@@ -162,7 +162,7 @@ def held_out_rows(data: str, count: int) -> dict[str, Any]:
     Return an empty mapping if the data has fewer than `FEWEST_ROWS` rows.
 
     Args:
-        data: the data file, or the id of a data set.
+        data: the data file, or the id of a dataset.
         count: the number of rows that were read: all rows, but at most `FEW_ROWS`.
     """
     if count < FEWEST_ROWS:

@@ -19,15 +19,15 @@ from grpo_ext.tasks.base import MissingColumn
 Row = dict[str, Any]
 NO_ROW = (
     "the data has no rows, or limits drop all of them. Loosen max_prompt_tokens, max_answer_tokens "
-    "and the options of the task, or use another data set."
+    "and the options of the task, or use another dataset."
 )
-PATIENCE = 4.0  # seconds that a data set may take to return its first rows
+PATIENCE = 4.0  # seconds that a dataset may take to return its first rows
 
 
 def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[Row]:
     """Read the first training rows of the run, with their prompts.
 
-    They are read as a stream, which is fast for a large data set. With `random_train_samples`, the
+    They are read as a stream, which is fast for a large dataset. With `random_train_samples`, the
     rows are drawn from all rows as in the run; if that takes too long, the first rows are returned,
     with a note. The list is empty if the data is faulty or has no rows (a problem), if it is slow
     (a note), or if it cannot be reached (a problem, or a note if the run is elsewhere).
@@ -58,10 +58,10 @@ def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[Row]:
 def read_rows(
     open_rows: Callable[[], Iterable[Row]], count: int, key: str, findings: Findings
 ) -> list[Row]:
-    """Read the first rows of a data set; if that fails, report why and return an empty list.
+    """Read the first rows of a dataset; if that fails, report why and return an empty list.
 
     Args:
-        open_rows: the function that opens the data set.
+        open_rows: the function that opens the dataset.
         count: maximum number of rows to return.
         key: the recipe key that findings refer to, unless another key of the recipe names a column
             that the data lacks.
@@ -92,7 +92,7 @@ def read_rows(
 
 
 def take(rows: Iterable[Row], count: int) -> list[Row]:
-    """Return the first `count` rows of a data set or stream, or all rows if there are fewer."""
+    """Return the first `count` rows of a dataset or stream, or all rows if there are fewer."""
     try:
         return list(islice(rows, count))
     except StopIteration:  # `datasets` raises it for an empty file

@@ -97,7 +97,7 @@ def report_empty(rows: Sequence[Row], reward: Reward, findings: Findings) -> lis
 
 
 def is_blank(gold: object) -> bool:
-    """Return whether a gold answer is null, white space, or a list without an answer."""
+    """Return whether a gold answer is null, whitespace, or a list without an answer."""
     if isinstance(gold, list):
         return all(map(is_blank, gold))
     return gold is None or not str(gold).strip()

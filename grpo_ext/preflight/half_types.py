@@ -31,7 +31,7 @@ def note_half_types(v: Values, findings: Findings) -> None:
     if v["fp16"] and not on_gpu and sharding(v) == 0:
         findings.note(
             "`fp16: true` does nothing on a CPU, where accelerate has neither an autocast to "
-            "float16 nor a loss scaler, so the run computes in `dtype`. Write `bf16: false` "
+            "float16 nor a loss scaler, so the run computes in `dtype`. Set `bf16: false` "
             "instead, which changes nothing, or `bf16: true` for products in bfloat16.",
             "fp16",
         )

@@ -25,15 +25,15 @@ def check_head(v: Values, findings: Findings) -> None:
         findings.problem(
             "`cast_lm_head_to_fp32: true` fails with an adapter, because the embeddings of this "
             "model are tied to its head, and TRL does not find them in a model with an adapter. "
-            "Write `cast_lm_head_to_fp32: false`. To compute the head in float32 nevertheless, "
-            "write `dtype: float32` and `bf16: false`.",
+            "Set `cast_lm_head_to_fp32: false`. To compute the head in float32 nevertheless, "
+            "set `dtype: float32` and `bf16: false`.",
             KEY,
         )
     elif not has_embed_tokens(config, bool(v["trust_remote_code"])):
         findings.problem(
             "`cast_lm_head_to_fp32: true` fails with this model, because its embeddings are tied "
-            "to its head, and TRL does not find them under `model.embed_tokens`. Write "
-            "`cast_lm_head_to_fp32: false`. To compute the head in float32 nevertheless, write "
+            "to its head, and TRL does not find them under `model.embed_tokens`. Set "
+            "`cast_lm_head_to_fp32: false`. To compute the head in float32 nevertheless, set "
             "`dtype: float32` and `bf16: false`.",
             KEY,
         )

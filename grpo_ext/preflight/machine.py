@@ -153,7 +153,7 @@ def check_reporting(v: Values, findings: Findings) -> None:
         if tracker in names:
             findings.problem(
                 f"`report_to: {tracker}` needs the tracker's package, which is not installed. "
-                f"Install it (often with `pip install {tracker}`), or write `report_to: none`.",
+                f"Install it (often with `pip install {tracker}`), or set `report_to: none`.",
                 "report_to",
             )
         else:

@@ -28,7 +28,7 @@ class LoggedTime:
     save_seconds: float = 0.0
 
     def add(self, row: dict[str, Any]) -> None:
-        """Add one line of the log: a training step, or an evaluation on one data set.
+        """Add one line of the log: a training step, or an evaluation on one dataset.
 
         Training lines up to `last_step`, which a resumed run writes again, are skipped.
         """

@@ -221,7 +221,7 @@ def ambiguous_prompts(rows: Sequence[Row], columns: Sequence[str]) -> list[bool]
 def final_answer(value: object) -> object:
     """Return the final answer of a worked solution; return any other value unchanged.
 
-    A worked solution in which no answer is found is also returned unchanged. A data set may contain
+    A worked solution in which no answer is found is also returned unchanged. A dataset may contain
     several worked solutions of one question, with the same final answer.
     """
     if isinstance(value, str) and any(mark in value for mark in ANSWER_MARKS):
@@ -316,7 +316,7 @@ def assistant_advice(rows: Sequence[Row]) -> str:
         )
     return (
         "prompts end with the assistant's message, so the model reads the answer. With `task: "
-        "prompts`, write `answer_column: solution`, which moves this message into a column that "
+        "prompts`, set `answer_column: solution`, which moves this message into a column that "
         "rewards read."
     )
 

@@ -59,7 +59,7 @@ def unknown_advantages(v: Values, _: int) -> Iterator[Problem]:
         yield Problem(
             f"`tie_break_reward: {v.tie_break_reward}` "
             f"compares completions within a group, but `scale_rewards: {v.scale_rewards}` compares "
-            "groups with each other. Write `scale_rewards: group`.",
+            "groups with each other. Set `scale_rewards: group`.",
             "tie_break_reward",
         )
 

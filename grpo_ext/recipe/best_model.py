@@ -36,11 +36,11 @@ class EvaluationMetrics:
     decodes: bool  #: whether `eval_temperature` is set; otherwise TRL evaluates
     num_samples: int = 1  #: completions per prompt, with `eval_temperature`
     constant: bool = True  #: whether the best constant answer is scored
-    sets: Sequence[str] = ()  #: names of the evaluation data sets; empty if there is only one
+    sets: Sequence[str] = ()  #: names of the evaluation datasets; empty if there is only one
 
     @property
     def losses(self) -> list[str]:
-        """The name of the loss of each evaluation data set."""
+        """The name of the loss of each evaluation dataset."""
         return self._of_sets(["loss"])
 
     @property
@@ -54,9 +54,9 @@ class EvaluationMetrics:
         return self._of_sets(self._known_of_a_set())
 
     def of_a_set(self, metric: str) -> str:
-        """Return the name of a metric without the name of its evaluation data set, if it has one.
+        """Return the name of a metric without the name of its evaluation dataset, if it has one.
 
-        If the names of several data sets match, the longest one is removed.
+        If the names of several datasets match, the longest one is removed.
         """
         prefixes = [f"{name}_" for name in self.sets if metric.startswith(f"{name}_")]
         return metric.removeprefix(max(prefixes, key=len, default=""))
@@ -132,7 +132,7 @@ def needs_a_metric(option: str, evaluation: EvaluationMetrics) -> str:
     """Return the error message for an option that uses `eval_loss`, with what to write instead."""
     return (
         f"`{option}` uses eval_loss, which does not measure a policy trained with GRPO: advantages "
-        "have mean 0 within each group, so the loss is rounding noise or the KL. Write "
+        "have mean 0 within each group, so the loss is rounding noise or the KL. Set "
         f"`metric_for_best_model: {evaluation.growing[0]}` and `greater_is_better: true`."
     )
 
@@ -141,7 +141,7 @@ def lowest_reward(metric: str) -> str:
     """Return the error message for `greater_is_better: false` with a metric of rewards."""
     return (
         f"`greater_is_better: false` with `metric_for_best_model: {metric}` selects the model with "
-        "the lowest reward. Write `greater_is_better: true`, or remove it."
+        "the lowest reward. Set `greater_is_better: true`, or remove it."
     )
 
 

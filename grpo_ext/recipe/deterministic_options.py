@@ -15,42 +15,42 @@ from grpo_ext.recipe.typed_values import Values
 NOT_DETERMINISTIC = {
     "use_vllm": (
         "use_vllm does not work with `deterministic: true`, because vLLM's kernels round log-probs "
-        "differently from the trainer's, even with VLLM_BATCH_INVARIANT. Remove use_vllm, or write "
+        "differently from the trainer's, even with VLLM_BATCH_INVARIANT. Remove use_vllm, or set "
         "`deterministic: false`."
     ),
     "use_transformers_continuous_batching": (
         "use_transformers_continuous_batching does not work with `deterministic: true`, because "
         "its paged attention sums in a different order from the trainer's attention. Remove "
-        "use_transformers_continuous_batching, or write `deterministic: false`."
+        "use_transformers_continuous_batching, or set `deterministic: false`."
     ),
     "sampler": (
         "sampler does not work with `deterministic: true`, which needs the trained model itself to "
-        "sample, not a copy of it in another process. Remove sampler, or write "
+        "sample, not a copy of it in another process. Remove sampler, or set "
         "`deterministic: false`."
     ),
     "gradient_checkpointing": (
         "gradient_checkpointing does not work with `deterministic: true`, because the backward "
         "pass would recompute activations with operations other than those of the forward pass. "
-        "Write `gradient_checkpointing: false`, or `deterministic: false`."
+        "Set `gradient_checkpointing: false`, or `deterministic: false`."
     ),
     "torch_compile": (
         "torch_compile does not work with `deterministic: true`, because the order in which "
-        "compiled code sums depends on the shapes of tensors. Remove torch_compile, or write "
+        "compiled code sums depends on the shapes of tensors. Remove torch_compile, or set "
         "`deterministic: false`."
     ),
     "use_liger_kernel": (
         "use_liger_kernel does not work with `deterministic: true`, because both would replace the "
-        "same operations of the model. Remove use_liger_kernel, or write `deterministic: false`."
+        "same operations of the model. Remove use_liger_kernel, or set `deterministic: false`."
     ),
     "load_in_4bit": (
         "load_in_4bit does not work with `deterministic: true`, because products with quantized "
         "weights are rounded differently for different numbers of rows. Remove load_in_4bit, or "
-        "write `deterministic: false`."
+        "set `deterministic: false`."
     ),
     "load_in_8bit": (
         "load_in_8bit does not work with `deterministic: true`, because products with quantized "
         "weights are rounded differently for different numbers of rows. Remove load_in_8bit, or "
-        "write `deterministic: false`."
+        "set `deterministic: false`."
     ),
 }
 
@@ -82,7 +82,7 @@ def parts_that_are_not_deterministic(v: Values, _: int) -> Iterator[Problem]:
 @refuses(
     "attn_implementation",
     "`deterministic: true` works only with `sdpa` attention, but this recipe uses "
-    "{attn_implementation}. Write `attn_implementation: sdpa`, or `deterministic: false`.",
+    "{attn_implementation}. Set `attn_implementation: sdpa`, or `deterministic: false`.",
 )
 def equal_bits_of_another_attention(v: Values) -> object:
     return v.deterministic and v.attn_implementation not in (None, "sdpa")
@@ -91,7 +91,7 @@ def equal_bits_of_another_attention(v: Values) -> object:
 @refuses(
     "accelerate_config",
     "`deterministic: true` does not work with DeepSpeed or FSDP, which call the model in their "
-    "own way. Write `accelerate_config: cpu`, or `deterministic: false`.",
+    "own way. Set `accelerate_config: cpu`, or `deterministic: false`.",
 )
 def equal_bits_of_a_sharded_model(v: Values) -> object:
     return v.deterministic and sharding(v)

@@ -151,7 +151,7 @@ def environments_that_do_not_fit(v: Values, _: int) -> Iterator[Problem]:
             if rules.credit == "turn" and rules.name.startswith("verifiers:"):
                 yield Problem(
                     f"{rules.name}: `credit: turn` reads the score after each turn, but the rubric "
-                    "of verifiers scores an episode only once, at its end. Write "
+                    "of verifiers scores an episode only once, at its end. Set "
                     "`credit: episode`.",
                     "environment",
                 )
@@ -167,7 +167,7 @@ def environments_that_do_not_fit(v: Values, _: int) -> Iterator[Problem]:
         if compares_groups(v):
             yield Problem(
                 "environment: `credit: turn` compares turns within a group, but "
-                f"`scale_rewards: {v.scale_rewards}` compares groups with each other. Write "
+                f"`scale_rewards: {v.scale_rewards}` compares groups with each other. Set "
                 "`scale_rewards: group`.",
                 "scale_rewards",
             )
@@ -177,7 +177,7 @@ def environments_that_do_not_fit(v: Values, _: int) -> Iterator[Problem]:
     if v.curriculum == "adaptive":
         yield Problem(
             "environment: `curriculum: adaptive` tracks pass rates per prompt, but episodes of the "
-            "same prompt differ by their seed. Write `curriculum: none`.",
+            "same prompt differ by their seed. Set `curriculum: none`.",
             "curriculum",
         )
     if v.pass_rates_file:

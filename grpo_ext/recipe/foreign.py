@@ -50,7 +50,7 @@ def unknown_key(
         if key in {f.name for f in dataclasses.fields(cls)}:
             tasks.append(name)
     if tasks:
-        advice = f"Write `task: {tasks[0]}`, or remove {key}."
+        advice = f"Set `task: {tasks[0]}`, or remove {key}."
         if not grpo:
             advice = "Remove it: supervised training has no task."
         elif several:

@@ -144,7 +144,7 @@ def stop_strings_of_continuous_batching(v: Values) -> bool:
 @refuses(
     "generation_kwargs",
     "generation_kwargs: stop_strings do not work with `loss_normalization: micro_batch`, with "
-    "which TRL generates the completions itself. Remove stop_strings, or write "
+    "which TRL generates the completions itself. Remove stop_strings, or set "
     "`loss_normalization: step`.",
 )
 def stop_strings_where_trl_generates(v: Values) -> bool:

@@ -62,7 +62,7 @@ def rounded_steps(v: Values, _: int) -> Iterator[Problem]:
         return
     yield Problem(
         f"`dtype: {dtype}` is too coarse for `learning_rate: {v.learning_rate:g}`: most steps are "
-        "smaller than the rounding of the weights, so they are rounded away. Write "
+        "smaller than the rounding of the weights, so they are rounded away. Set "
         "`dtype: float32` with `bf16: true`, which needs twice the memory for weights, gradients "
         "and optimizer, or `use_peft: true`, whose adapter is in float32.",
         "dtype",

@@ -67,7 +67,7 @@ def delta_below_the_upper_clip(v: Values, _: int) -> Iterator[Problem]:
 @refuses(
     "vllm_importance_sampling_mode",
     "`loss_type: vespo` multiplies the ratios of a sequence's tokens itself, so they must be "
-    "corrected per token. Write `vllm_importance_sampling_mode: token_truncate` or `token_mask`.",
+    "corrected per token. Set `vllm_importance_sampling_mode: token_truncate` or `token_mask`.",
 )
 def vespo_with_ratios_of_sequences(v: Values) -> bool:
     by_token = v.vllm_importance_sampling_mode.startswith("token")
@@ -147,7 +147,7 @@ def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
             size = f"generation_batch_size: {slices * batch.micro_batch}"
         yield Problem(
             "epsilon_high clips nothing: each generation is used for one optimizer step only, so "
-            "all ratios are 1. For 16 steps per generation, as in DAPO (section 4.1), write "
+            "all ratios are 1. For 16 steps per generation, as in DAPO (section 4.1), set "
             f"`{size}`.",
             key,
         )

@@ -20,7 +20,7 @@ SEPARATE_SAMPLER = "separate_sampler"
 OWN_GENERATION = "own_generation"
 SHARDED = (
     "`sampler: process` needs whole weights on each rank, but ZeRO-3 and FSDP shard them. Train "
-    "with DDP or ZeRO-2 (`accelerate_config: ddp` or `accelerate_config: zero2`), or write "
+    "with DDP or ZeRO-2 (`accelerate_config: ddp` or `accelerate_config: zero2`), or set "
     "`use_vllm: true` and `vllm_mode: server` instead of `sampler: process`."
 )
 
@@ -110,7 +110,7 @@ def process_without_whole_weights(v: Values) -> object:
 @refuses(
     "overlap",
     "`overlap: one_step` needs separate devices for sampling and training, but "
-    "`vllm_mode: colocate` shares one. Write `vllm_mode: server`.",
+    "`vllm_mode: colocate` shares one. Set `vllm_mode: server`.",
 )
 def overlap_on_one_device(v: Values) -> bool:
     return v.overlap != "off" and v.use_vllm and v.vllm_mode == "colocate"
@@ -118,7 +118,7 @@ def overlap_on_one_device(v: Values) -> bool:
 
 @refuses(
     "overlap",
-    "`overlap: one_step` trains on completions of older weights, which needs a correction. Write "
+    "`overlap: one_step` trains on completions of older weights, which needs a correction. Set "
     "`vllm_importance_sampling_correction: true`, or `behaviour_policy: sampler`.",
 )
 def older_weights_without_a_correction(v: Values) -> bool:
@@ -180,7 +180,7 @@ def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Probl
             )
         if not separate(v):
             yield Problem(
-                f"`{key}: {v[key]}` needs a separate sampler. Write `sampler: process`, or "
+                f"`{key}: {v[key]}` needs a separate sampler. Set `sampler: process`, or "
                 "`use_vllm: true` with `vllm_mode: server`.",
                 key,
             )
@@ -207,7 +207,7 @@ def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Probl
         yield Problem(
             "`overlap: one_step` needs generations that end with an optimizer step, but "
             f"{batch.passes} micro-batches (steps_per_generation x num_iterations) are not a "
-            f"multiple of gradient_accumulation_steps ({batch.gradient_accumulation_steps}). Write "
+            f"multiple of gradient_accumulation_steps ({batch.gradient_accumulation_steps}). Set "
             f"`{size}`, which makes the generations larger.",
             "overlap",
         )

@@ -76,7 +76,7 @@ def row_options_that_conflict(v: Values, _: int) -> Iterator[Problem]:
 
 
 def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[Problem]:
-    """Yield a problem if entries of `tasks` hold out different rows of one split of a data set.
+    """Yield a problem if entries of `tasks` hold out different rows of one split of a dataset.
 
     `entries` maps the name of each entry to its options.
     """
@@ -91,7 +91,7 @@ def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[
         other, other_share = first.setdefault(source, (name, share))
         if share != other_share:
             yield Problem(
-                f"tasks that read the same data set need the same held_out_share: {other} and "
+                f"tasks that read the same dataset need the same held_out_share: {other} and "
                 f"{name} read {source[0]}, so one would train on rows that the other holds out.",
                 "tasks",
             )

@@ -190,8 +190,8 @@ def _in_steps(interval: float, steps: int) -> int:
 def _moments(strategy: str, interval: float, steps: int, epoch: Epoch | None) -> list[int]:
     """Return the steps after which a run saves or evaluates; always the last, none for `no`.
 
-    `strategy` and `interval` are those of `save_strategy` or `eval_strategy`. For a streamed data
-    set (`epoch` is `None`), the whole run is one epoch.
+    `strategy` and `interval` are those of `save_strategy` or `eval_strategy`. For a streamed
+    dataset (`epoch` is `None`), the whole run is one epoch.
     """
     if strategy == "steps":
         every = _in_steps(interval, steps)

@@ -47,7 +47,7 @@ def one_plain_name_of_a_layer(v: Values) -> bool:
     return v.use_peft and modules is not None and len(modules) == 1 and modules[0].isidentifier()
 
 
-@refuses("fp16", "fp16 and bf16 are both true. Remove fp16, or write `bf16: false`.")
+@refuses("fp16", "fp16 and bf16 are both true. Remove fp16, or set `bf16: false`.")
 def two_half_precisions(v: Values) -> object:
     return v.fp16 and v.bf16
 
@@ -81,7 +81,7 @@ def optimizer_arguments_without_values(v: Values) -> bool:
 @refuses(
     "muon",
     "`muon: true` does not support an adapter, which has no embeddings or norms for AdamW to "
-    "train. Remove muon, or write `use_peft: false`.",
+    "train. Remove muon, or set `use_peft: false`.",
 )
 def muon_with_an_adapter(v: Values) -> object:
     return v.muon and v.use_peft
@@ -141,7 +141,7 @@ def vllm_and_continuous_batching(v: Values) -> bool:
 @refuses(
     "use_transformers_continuous_batching",
     "use_transformers_continuous_batching with `bf16: true`, which is the default, permanently "
-    "rounds the trained weights to bfloat16. Write `bf16: false`.",
+    "rounds the trained weights to bfloat16. Set `bf16: false`.",
 )
 def weights_rounded_by_continuous_batching(v: Values) -> bool:
     rounds = v.bf16 is not False and not v.fp16
@@ -151,7 +151,7 @@ def weights_rounded_by_continuous_batching(v: Values) -> bool:
 @refuses(
     "use_transformers_continuous_batching",
     "use_transformers_continuous_batching with `fp16: true` permanently rounds the trained weights "
-    "to float16. Write `fp16: false` and `bf16: false`.",
+    "to float16. Set `fp16: false` and `bf16: false`.",
 )
 def weights_rounded_to_float16(v: Values) -> bool:
     return v.use_transformers_continuous_batching and not v.use_vllm and v.fp16

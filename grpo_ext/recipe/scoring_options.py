@@ -77,7 +77,7 @@ def truncation_that_trl_does_not_score(v: Values) -> object:
 @refuses(
     "attn_implementation",
     "`attention_in_fp32: true` changes only `sdpa` attention, but this recipe uses "
-    "{attn_implementation}. Write `attn_implementation: sdpa`, or remove attention_in_fp32.",
+    "{attn_implementation}. Set `attn_implementation: sdpa`, or remove attention_in_fp32.",
 )
 def another_attention_in_float32(v: Values) -> object:
     return v.attention_in_fp32 and v.attn_implementation not in (None, "sdpa")

@@ -26,7 +26,7 @@ class SamplingOptions:
             an unchanged policy, and the KL, are off by a few hundredths.
         eval_temperature (`float`, *optional*): how `evaluate()` samples. 0 decodes greedily, and a
             number above 0 samples at that temperature; both leave the random state unchanged and
-            log mean scores under the data set's name. `None`: TRL's evaluation, which samples as
+            log mean scores under the dataset's name. `None`: TRL's evaluation, which samples as
             training does, draws from training's random state and reports a meaningless loss.
         eval_top_p, eval_top_k, eval_min_p (`float`, `int`, `float`, *optional*): truncation at an
             `eval_temperature` above 0; there is none by default, whatever training uses.
@@ -94,7 +94,7 @@ class SpeedOptions:
 
 @refuses(
     "eval_num_samples",
-    "`eval_temperature: 0` gives the same completion {eval_num_samples} times. Write "
+    "`eval_temperature: 0` gives the same completion {eval_num_samples} times. Set "
     "`eval_num_samples: 1`, or raise eval_temperature.",
 )
 def several_greedy_samples(v: Values) -> bool:

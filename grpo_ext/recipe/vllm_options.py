@@ -15,16 +15,16 @@ from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import CountOrZero, Positive
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes of vLLM 0.31 to 0.33
-OR_MERGED = ", or write `vllm_sync_adapter: merged`."  # ends messages of `samplers.vllm_adapter`
+OR_MERGED = ", or set `vllm_sync_adapter: merged`."  # ends messages of `samplers.vllm_adapter`
 # keys that do not work with `vllm_sync_adapter: adapter`, each with the error message
 NOT_WITH_ADAPTER = {
     "vllm_enable_sleep_mode": (
         "vllm_enable_sleep_mode: a sleeping engine loses its base model, which the trainer does "
-        "not send again. Remove vllm_enable_sleep_mode, or write `vllm_sync_adapter: merged`."
+        "not send again. Remove vllm_enable_sleep_mode, or set `vllm_sync_adapter: merged`."
     ),
     "lora_modules_to_save": (
         "lora_modules_to_save: an adapter for vLLM cannot contain whole layers. Remove "
-        "lora_modules_to_save, or write `vllm_sync_adapter: merged`."
+        "lora_modules_to_save, or set `vllm_sync_adapter: merged`."
     ),
     "lora_target_parameters": (
         "lora_target_parameters: vLLM accepts adapters of layers, not of parameters. Write "
@@ -32,11 +32,11 @@ NOT_WITH_ADAPTER = {
     ),
     "load_in_4bit": (
         "load_in_4bit: vLLM may quantize the base model differently from the trainer. Remove "
-        "load_in_4bit, or write `vllm_sync_adapter: merged`."
+        "load_in_4bit, or set `vllm_sync_adapter: merged`."
     ),
     "load_in_8bit": (
         "load_in_8bit: vLLM cannot quantize the base model to 8 bits while loading it. Remove "
-        "load_in_8bit, or write `vllm_sync_adapter: merged`."
+        "load_in_8bit, or set `vllm_sync_adapter: merged`."
     ),
 }
 
@@ -134,7 +134,7 @@ def adapter_that_vllm_cannot_take(v: Values, _: int) -> Iterator[Problem]:
             yield Problem(message, key)
     if not v.use_peft:
         yield Problem(
-            "`vllm_sync_adapter: adapter` needs an adapter, but this recipe trains none. Write "
+            "`vllm_sync_adapter: adapter` needs an adapter, but this recipe trains none. Set "
             "`use_peft: true`, or `vllm_sync_adapter: merged`.",
             "vllm_sync_adapter",
         )
@@ -142,21 +142,21 @@ def adapter_that_vllm_cannot_take(v: Values, _: int) -> Iterator[Problem]:
     if vllm_rank(v.lora_r) is None:
         yield Problem(
             f"lora_r: vLLM supports at most rank {LORA_RANKS[-1]}, not {v.lora_r}. Lower lora_r, "
-            "or write `vllm_sync_adapter: merged`.",
+            "or set `vllm_sync_adapter: merged`.",
             "lora_r",
         )
     for name in v.lora_target_modules or ():
         if "lm_head" in name or "embed" in name:
             yield Problem(
                 "lora_target_modules: `vllm_sync_adapter: adapter` does not support adapters on "
-                f"embeddings or the output head. Remove {name}, or write "
+                f"embeddings or the output head. Remove {name}, or set "
                 "`vllm_sync_adapter: merged`.",
                 "lora_target_modules",
             )
     if sharding(v) >= 3:
         yield Problem(
             "`vllm_sync_adapter: adapter` does not support ZeRO-3 and FSDP, which shard the "
-            "adapter. Write `accelerate_config: ddp` or `accelerate_config: zero2`, or "
+            "adapter. Set `accelerate_config: ddp` or `accelerate_config: zero2`, or "
             "`vllm_sync_adapter: merged`.",
             "accelerate_config",
         )

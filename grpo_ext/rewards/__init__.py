@@ -1,4 +1,4 @@
-"""Rewards: functions of completions and data set columns that need no trainer.
+"""Rewards: functions of completions and dataset columns that need no trainer.
 
 Importing this package does not import torch; only rewards that load a model or call TRL do so,
 when they are called.

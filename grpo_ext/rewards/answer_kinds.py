@@ -30,7 +30,7 @@ _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
 
 def answer_of(completion: str) -> str:
-    """Return the answer in a completion, stripped of white space and cut to `MAX_TEXT`.
+    """Return the answer in a completion, stripped of whitespace and cut to `MAX_TEXT`.
 
     If there is no `<answer>` block or it is empty, everything but the thoughts is the answer.
     """
@@ -40,7 +40,7 @@ def answer_of(completion: str) -> str:
 
 @register("exact")
 def exact(completions: list[str], solution: list[Any], *, ignore_case: bool = False) -> list[float]:
-    """1 if the answer is the solution, ignoring differences in white space; else 0.
+    """1 if the answer is the solution, ignoring differences in whitespace; else 0.
 
     Args:
         solution: the correct text, or a list of correct texts.

@@ -12,10 +12,10 @@ def part_of(completion: str, part: Part) -> str:
 
     - `"all"`: the completion, unchanged.
     - `"thoughts"`: the content of each `<think>` block, closed or cut off, and all text before a
-      lone `</think>`. All other text and the tags are replaced by white space, so that positions do
+      lone `</think>`. All other text and the tags are replaced by whitespace, so that positions do
       not change. Without these tags there are no thoughts.
     - `"answer"`: the content of the last closed `<answer>` block outside the thoughts, or else all
-      text outside the thoughts; stripped of surrounding white space.
+      text outside the thoughts; stripped of surrounding whitespace.
     """
     if part == "all":
         return completion

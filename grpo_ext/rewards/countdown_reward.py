@@ -134,7 +134,7 @@ def countdown(
     """1 if the first <answer> uses every given number once and makes the target, else 0.
 
     The reward reads the text to the left of the first `=`. It may have at most 1,000 characters:
-    digits, `+ - * / ( ) .` and white space, but no signs in front of numbers. The value is computed
+    digits, `+ - * / ( ) .` and whitespace, but no signs in front of numbers. The value is computed
     exactly.
 
     Args:

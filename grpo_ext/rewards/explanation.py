@@ -20,7 +20,7 @@ def clip(text: str) -> str:
 
 
 def answer_marks(text: str, span: tuple[int, int] | None) -> tuple[Mark, ...]:
-    """Return one mark, on the answer at `span` without the white space around it.
+    """Return one mark, on the answer at `span` without the whitespace around it.
 
     Return `()` if `span` is `None` or the answer is blank.
     """

@@ -1,4 +1,4 @@
-"""Exact arithmetic on untrusted text: digits, `+ - * / ( ) .` and white space, nothing else.
+"""Exact arithmetic on untrusted text: digits, `+ - * / ( ) .` and whitespace, nothing else.
 
 The evaluator makes one pass over the tokens, using operator precedence and explicit stacks: no
 recursion, no `eval`, no floats. Values are (numerator, denominator) pairs, which is several times

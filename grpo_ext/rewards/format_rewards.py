@@ -28,7 +28,7 @@ def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -
     Each tag must occur exactly once, with no text outside the blocks. The blocks may be empty.
 
     Args:
-        mode: "loose" allows any white space around tags and blocks; "strict" requires exactly
+        mode: "loose" allows any whitespace around tags and blocks; "strict" requires exactly
             `<think>\\n..\\n</think>\\n<answer>\\n..\\n</answer>`.
         prefix: text to put before the completion, for prompts that already open the first tag.
     """
@@ -100,8 +100,8 @@ def length(
     Args:
         target: the length, in `unit`.
         prefer: "shorter" (at most the target), "longer" (at least the target) or "near".
-        unit: "tokens" (the trainer's token ids), "characters" or "words" (separated by white
-            space).
+        unit: "tokens" (the trainer's token ids), "characters" or "words" (separated by whitespace
+            ).
 
     Raises:
         ValueError: if `unit` is "tokens" and there are no token ids.
@@ -112,8 +112,7 @@ def length(
         lengths = [len(completion) for completion in completions]
     elif completion_ids is None:
         raise ValueError(
-            "length: there are no token ids to count here. Write `unit: characters` or `unit: "
-            "words`."
+            "length: there are no token ids to count here. Set `unit: characters` or `unit: words`."
         )
     else:
         lengths = [len(ids) for ids in completion_ids]

@@ -40,7 +40,7 @@ def imports_swift(error: BaseException | None) -> bool:
 def of_swift(orm: Callable) -> Callable:
     """Return a reward that calls an object written for ms-swift.
 
-    The object gets the texts as its first argument and, by name, the columns of the data set, TRL's
+    The object gets the texts as its first argument and, by name, the columns of the dataset, TRL's
     other arguments, and the tokens of the texts as `response_token_ids`. If it does not take
     `**kwargs`, it gets only the arguments that it names.
     """

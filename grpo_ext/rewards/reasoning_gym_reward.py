@@ -68,7 +68,7 @@ def score(completion: str, entry: dict[str, Any]) -> float:
 
 @lru_cache(maxsize=256)
 def scorer_of(generator: str, options: str) -> Any:
-    """Return the data set that scores a generator's problems; `options` is a mapping's `repr`."""
+    """Return the dataset that scores a generator's problems; `options` is a mapping's `repr`."""
     with paused():
         return make_dataset(generator, ast.literal_eval(options), seed=0, size=1)
 

@@ -75,7 +75,7 @@ class Reward:
         registration: the reward's entry in the registry.
         options: its options, including defaults.
         name: the name of its metric, also `__name__`.
-        columns: the data set columns that it needs.
+        columns: the dataset columns that it needs.
         needs_cpu: whether it is heavy enough for worker processes.
         tasks: the tasks of the rows that it scores (by the column "task"); None: all rows.
         examples: completions with their expected scores.
@@ -95,7 +95,7 @@ class Reward:
 
         Args:
             completions: texts, or lists of chat messages, of which only the last is read.
-            arguments: the data set's columns, each a list with one entry per completion, and TRL's
+            arguments: the dataset's columns, each a list with one entry per completion, and TRL's
                 extras, such as `prompts`.
 
         Raises:

@@ -129,7 +129,7 @@ def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
 
 
 def needed_columns(reward: Any) -> tuple[str, ...]:
-    """Return the data set columns that a reward needs.
+    """Return the dataset columns that a reward needs.
 
     Return `()` for a reward model, and for a function whose parameters Python cannot determine.
     """

@@ -238,7 +238,7 @@ def renaming(column: str, there: Sequence[str]) -> str:
 
 
 def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None) -> None:
-    """Check that the data set's columns suit the rewards; `None` (unknown columns) passes.
+    """Check that the dataset's columns suit the rewards; `None` (unknown columns) passes.
 
     Raises:
         ValueError: if a reward's column is missing or is not passed by the trainer, a reward does
@@ -250,14 +250,14 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
     for name in there:
         if name in RESERVED and name != DROPPED:
             raise ValueError(
-                f"The data set has a column {name!r}, but the trainer passes a different value to "
+                f"The dataset has a column {name!r}, but the trainer passes a different value to "
                 "rewards under this name. Rename the column in the data, or drop it."
             )
     for reward in rewards:
         name = metric_name(reward)
         if getattr(reward, "tasks", None) and TASK not in there:
             raise ValueError(
-                f"Reward {name!r} is for the tasks {', '.join(reward.tasks)}, but the data set has "
+                f"Reward {name!r} is for the tasks {', '.join(reward.tasks)}, but the dataset has "
                 f"no column {TASK!r} with the task of each row. Add the column, or remove `tasks` "
                 "from this reward."
             )
@@ -275,7 +275,7 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
                 )
             if column not in there:
                 raise ValueError(
-                    f"Reward {name!r} reads the column {column!r}, which the data set lacks. Its "
+                    f"Reward {name!r} reads the column {column!r}, which the dataset lacks. Its "
                     f"columns: {', '.join(there)}.{renaming(column, there)}"
                 )
         check_call(reward, [column for column in there if column not in ("prompt", DROPPED)])

@@ -138,7 +138,7 @@ def right_steps(
     if numbers == "nums" and nums is None:
         raise ValueError(
             "right_steps: `numbers: nums` needs the column `nums`, which is missing. Add the "
-            "column, or write `numbers: any`."
+            "column, or set `numbers: any`."
         )
     scores: list[float | None] = []
     for completion, row_nums in zip(completions, nums or [None] * len(completions), strict=True):

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from grpo_ext.common.suggestions import did_you_mean, unknown
 from grpo_ext.common.untrusted import is_secret
 
-# The arguments that TRL's trainer passes besides the completions and the data set's columns.
+# The arguments that TRL's trainer passes besides the completions and the dataset's columns.
 EXTRAS = ("prompts", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
 # Marks an option without a default, which must be given.
 REQUIRED = inspect.Parameter.empty
@@ -26,7 +26,7 @@ REQUIRED = inspect.Parameter.empty
 class Signature:
     """The parameters of a reward function, grouped by their use."""
 
-    columns: tuple[str, ...] = ()  # columns of the data set that it needs
+    columns: tuple[str, ...] = ()  # columns of the dataset that it needs
     # other parameters with defaults; each may be set as an option or else be a column
     optional: dict[str, Any] = field(default_factory=dict)
     extras: tuple[str, ...] = ()  # its parameters that are in `EXTRAS`

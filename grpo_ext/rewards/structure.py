@@ -66,7 +66,7 @@ class Collection(NamedTuple):
 def split(text: str, separator: re.Pattern[str]) -> list[str]:
     """Split a text at matches of `separator` outside of all brackets and LaTeX environments.
 
-    White space around the parts is stripped; parts may be empty.
+    Whitespace around the parts is stripped; parts may be empty.
     """
     parts = []
     depth = start = position = 0

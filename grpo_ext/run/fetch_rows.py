@@ -1,4 +1,4 @@
-"""Write the rows of a hub data set to local files, for a machine that trains without a network."""
+"""Write the rows of a hub dataset to local files, for a machine that trains without a network."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from grpo_ext.tasks.open_dataset import FILE_BUILDERS, is_unsplit, open_dataset,
 if TYPE_CHECKING:
     from datasets import Dataset
 
-CARD = "README.md"  # the card of a data set
+CARD = "README.md"  # the card of a dataset
 UNKNOWN = "unknown"
 MOST_LICENSE = 200  # maximum number of characters of a license
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set: its hub id or folder, and its configuration, if it has several."""
+    """A dataset: its hub id or folder, and its configuration, if it has several."""
 
     name: str
     config: str | None = None
@@ -49,7 +49,7 @@ class RowsFile:
 
 
 def packaged_sources() -> dict[str, Source]:
-    """Return the hub data sets that the package's recipes train on, by the folder of the recipe."""
+    """Return the hub datasets that the package's recipes train on, by the folder of the recipe."""
     sources: dict[str, Source] = {}
     for recipe in recipe_names():
         settings = read_settings(recipe, None)
@@ -62,7 +62,7 @@ def packaged_sources() -> dict[str, Source]:
 
 
 def find_source(name: str, config: str | None = None) -> Source:
-    """Return the data set that `name` refers to.
+    """Return the dataset that `name` refers to.
 
     Args:
         name: a name in `packaged_sources`, such as gsm8k, a hub id `owner/name`, or a local folder.
@@ -77,29 +77,29 @@ def find_source(name: str, config: str | None = None) -> Source:
         return source if config is None else Source(source.name, config)
     if "/" not in name and not Path(name).exists():
         raise ValueError(
-            f"{unknown('data set', name, sources)} To fetch another one from the hub, write its "
+            f"{unknown('dataset', name, sources)} To fetch another one from the hub, write its "
             "id as owner/name."
         )
     return Source(name, config)
 
 
 def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) -> list[RowsFile]:
-    """Write the rows of a data set to one jsonl file for each split, named by `file_name`.
+    """Write the rows of a dataset to one jsonl file for each split, named by `file_name`.
 
     An existing file with other content is never overwritten. Return the files in the order of the
     splits.
 
     Args:
-        source: the data set.
+        source: the dataset.
         folder: the folder for the files.
         splits: the splits, in the syntax of `datasets`. `None`: `train`, and `test` if there is
             one.
 
     Raises:
         FileExistsError: if a file exists with other content.
-        ConnectionError: if the data set is not on this machine and the hub does not answer.
-        FileNotFoundError: if there is no such data set.
-        OSError: if the data set cannot be read, or a file cannot be written.
+        ConnectionError: if the dataset is not on this machine and the hub does not answer.
+        FileNotFoundError: if there is no such dataset.
+        OSError: if the dataset cannot be read, or a file cannot be written.
         ValueError: if there is no such split, if two splits would have the same file, if a row has
             values that JSON cannot hold, or for the other reasons of `open_dataset`.
     """
@@ -122,10 +122,10 @@ def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) ->
 
 
 def default_splits(source: Source) -> list[str]:
-    """Return `train`, and `test` if the data set has such a split.
+    """Return `train`, and `test` if the dataset has such a split.
 
     Raises:
-        FileNotFoundError: if there is no such data set.
+        FileNotFoundError: if there is no such dataset.
         ConnectionError: if the hub does not answer.
     """
     if is_unsplit(Path(source.name)):
@@ -140,7 +140,7 @@ def split_paths(source: Source, folder: Path, splits: list[str]) -> list[Path]:
     """Return the paths of the files for splits.
 
     Args:
-        source: the data set.
+        source: the dataset.
         folder: the folder for the files.
         splits: the splits, in the syntax of `datasets`.
 
@@ -196,9 +196,9 @@ def write_rows(path: Path, rows: Dataset, title: str) -> None:
                 file.write(as_json(row) + "\n")
             except TypeError as error:
                 raise ValueError(
-                    f"{title}: a row cannot be written as JSON ({one_line(error)}). Save the data "
-                    "set as a folder instead, with load_dataset(NAME).save_to_disk(FOLDER), and "
-                    "write dataset_name: FOLDER."
+                    f"{title}: a row cannot be written as JSON ({one_line(error)}). Save the "
+                    "dataset as a folder instead, with load_dataset(NAME).save_to_disk(FOLDER), and "
+                    "set dataset_name: FOLDER."
                 ) from None
         file.flush()
         if path.exists() and not (path.is_file() and filecmp.cmp(file.name, path, shallow=False)):
@@ -220,10 +220,10 @@ def as_json(row: dict[str, Any]) -> str:
 
 
 def license_of(source: Source) -> str:
-    """Return the license in a data set's card; `UNKNOWN` if the card names none or cannot be read.
+    """Return the license in a dataset's card; `UNKNOWN` if the card names none or cannot be read.
 
     Args:
-        source: the data set; a folder's card is its `README.md`.
+        source: the dataset; a folder's card is its `README.md`.
     """
     from huggingface_hub import DatasetCard
 

@@ -89,7 +89,7 @@ def mix(
     shares: dict[str, float] | None,
     limit: int | None,
 ) -> Rows:
-    """Return the rows of several tasks as one data set, or as one stream if any is a stream.
+    """Return the rows of several tasks as one dataset, or as one stream if any is a stream.
 
     Without `tasks`, return the only task's rows, to which the limit has already been applied.
 
@@ -148,10 +148,10 @@ def guarded_rewards(recipe: Recipe, columns: Iterable[str] | None) -> tuple[list
 
     Args:
         recipe: the recipe, which sets the guards' time limit and number of worker processes.
-        columns: the columns of the data set; `None` if they are not known.
+        columns: the columns of the dataset; `None` if they are not known.
 
     Raises:
-        ValueError: if a reward does not fit the columns of the data set, or for the reasons of
+        ValueError: if a reward does not fit the columns of the dataset, or for the reasons of
             `named_rewards_and_weights`.
     """
     rewards, weights = named_rewards_and_weights(recipe)

@@ -115,7 +115,7 @@ def check_sharding(fsdp: bool, deepspeed: bool) -> None:
             raise SystemExit(
                 f"The accelerate config asks for {name}, but accelerate has not set it up: on a "
                 "CPU it never shards, and silently gives each rank the complete model. On a CPU, "
-                "write `accelerate_config: cpu_2`, or pass recipes/accelerate/cpu_2.yaml to "
+                "set `accelerate_config: cpu_2`, or pass recipes/accelerate/cpu_2.yaml to "
                 "`accelerate launch --config_file`."
             )
 

@@ -104,7 +104,7 @@ def eval_rows_of(
         prompts: whether to turn rows into examples, as for `Task.dataset`.
 
     Raises:
-        ValueError: if the data set has no held-out rows.
+        ValueError: if the dataset has no held-out rows.
         ValueError, FileNotFoundError, ConnectionError: for the reasons of `Task.dataset`.
         OSError: for the reasons of `row_filters`.
     """
@@ -137,14 +137,14 @@ def why_empty(name: str, filters: list[RowFilter]) -> str:
     """Return the error message for a stream that has no rows left after its filters.
 
     Args:
-        name: the name of the data set.
+        name: the name of the dataset.
         filters: the filters of its rows, in order, after they have read the stream.
     """
     for row_filter in filters:
         if row_filter.read and not row_filter.kept:
             return row_filter.nothing_left(row_filter.read)
     return (
-        f"{name} has no rows, or the task accepts none of them. Name another data set, or loosen "
+        f"{name} has no rows, or the task accepts none of them. Name another dataset, or loosen "
         "the options of the task."
     )
 
@@ -173,7 +173,7 @@ def can_hold_out(options: Options) -> bool:
 
     Without `held_out_share` or `eval_dataset_name`, a file has none, and neither does a folder that
     `datasets` saved without the evaluation split. Returns `True` for rows that the task generates,
-    and for a data set on the hub, without a request.
+    and for a dataset on the hub, without a request.
 
     Raises:
         OSError, ValueError: if the folder's `dataset_dict.json` cannot be read, or names no splits.
@@ -187,7 +187,7 @@ def can_hold_out(options: Options) -> bool:
         splits = saved.get("splits") if isinstance(saved, dict) else None
         if not isinstance(splits, list):
             raise ValueError(
-                f"{splits_file} has no list of splits, so the data set is damaged. Save it again "
+                f"{splits_file} has no list of splits, so the dataset is damaged. Save it again "
                 "with `save_to_disk`."
             )
         return options.dataset_test_split in splits

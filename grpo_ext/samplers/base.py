@@ -23,7 +23,7 @@ class Request:
     policy_step: int  #: the optimizer step whose weights to sample with
     #: one episode per prompt; empty if each completion is a single turn
     episodes: list[Episode] = field(default_factory=list)
-    #: rows of the data set, one per prompt, for a sampler that reorders prompts
+    #: rows of the dataset, one per prompt, for a sampler that reorders prompts
     rows: list[dict[str, Any]] = field(default_factory=list)
     #: maximum length of a completion in tokens; `None`: `max_completion_length`
     max_new_tokens: int | None = None

@@ -183,8 +183,8 @@ def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> Samp
     if params.restricted and trainer.rollout_func is not None:
         raise ValueError(
             "rollout_func may sample in any way, so truncated sampling cannot be scored exactly. "
-            "Write `top_k: 0`, `top_p: 1.0` and `min_p: null`, and remove options such as "
-            "suppress_tokens; or write `logprob_policy: model` to score without them."
+            "Set `top_k: 0`, `top_p: 1.0` and `min_p: null`, and remove options such as "
+            "suppress_tokens; or set `logprob_policy: model` to score without them."
         )
     corrects = abilities.separate_engine and args.vllm_importance_sampling_correction
     old_pass = ratios_move(
@@ -259,13 +259,13 @@ def _warn_of_dropout(trainer: SampledTrainer) -> None:
     for module in trainer.model.modules():
         if isinstance(module, (Dropout, AlphaDropout, FeatureAlphaDropout)) and module.p > 0:
             rates.append(module.p)
-    remedy = "Write `disable_dropout: true`."
+    remedy = "Set `disable_dropout: true`."
     attention_rate = getattr(trainer.model.config.get_text_config(), "attention_dropout", 0.0)
     if attention_rate:
         rates.append(attention_rate)
         remedy = (
             "Load the model with attention_dropout 0 (in a recipe, `model_init_kwargs: "
-            "{attention_dropout: 0.0}`), and write `disable_dropout: true`."
+            "{attention_dropout: 0.0}`), and set `disable_dropout: true`."
         )
     if rates and trainer.accelerator.is_main_process:
         logger.warning(
@@ -295,7 +295,7 @@ def _warn_of_another_policy(trainer: SampledTrainer, abilities: SamplerAbilities
             f"that they are sampled with (temperature {params.temperature:g}, top_k "
             f"{params.top_k}, top_p {params.top_p:g}, min_p {params.min_p:g}), so the gradient is "
             "that of a different policy than the one that sampled them. sampling/logp_difference "
-            "and sampling/ratio show the difference; write `logprob_policy: sampling` to score the "
+            "and sampling/ratio show the difference; set `logprob_policy: sampling` to score the "
             "policy that sampled them."
         )
 

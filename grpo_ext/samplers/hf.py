@@ -147,7 +147,7 @@ class HFSampler(Sampler):
         if self.trainer.args.deterministic:
             raise ValueError(
                 "`deterministic: true` does not work with this model, whose own `generate` does "
-                "not run the logits processor that records the sampler's log-probs. Write "
+                "not run the logits processor that records the sampler's log-probs. Set "
                 "`deterministic: false`."
             )
 

@@ -26,7 +26,7 @@ from grpo_ext.step.records import Generation, Ranks
 class PartialRollout:
     """A completion that has begun, and is unfinished or waits for the others of its group."""
 
-    row: dict[str, Any]  #: the row of the data set
+    row: dict[str, Any]  #: the row of the dataset
     prompt_ids: list[int]
     completion_ids: list[int] = field(default_factory=list)  #: T tokens so far
     #: T, the optimizer step whose weights sampled each token

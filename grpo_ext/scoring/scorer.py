@@ -312,6 +312,6 @@ def _by_row(head: Head, table: Scored) -> list[KeptSet] | None:
         raise ValueError(
             f"{len(used)} positions were scored, but the completions have {sum(lengths)} tokens. "
             "The usual cause is an adapter that adds tokens to the prompt, such as prompt tuning. "
-            "Write `logprob_policy: trl`, which ignores truncation."
+            "Set `logprob_policy: trl`, which ignores truncation."
         )
     return used.split(lengths)

@@ -24,7 +24,7 @@ from transformers import (
 from transformers.trainer_callback import CallbackHandler
 from trl import GRPOConfig
 
-Row = dict[str, Any]  # a row of the data set, by column
+Row = dict[str, Any]  # a row of the dataset, by column
 
 
 class TransformersTrainer(Protocol):

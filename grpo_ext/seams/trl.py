@@ -211,7 +211,7 @@ def calculate_rewards(
 
     Args:
         trainer: the trainer with the reward functions.
-        rows: the rows of the data set, one per completion.
+        rows: the rows of the dataset, one per completion.
         prompts: the prompts, one per completion.
         completions: the completions, as strings or lists of messages.
         completion_ids: the tokens of the completions.

@@ -59,7 +59,7 @@ class Generation:
     cut: list[bool] | None = None
     #: additional columns for rewards, from an environment or `rollout_func`
     extra_fields: dict[str, Any] = field(default_factory=dict)
-    #: the rows of the data set; `None` if they are the rows of the last request
+    #: the rows of the dataset; `None` if they are the rows of the last request
     rows: list[dict[str, Any]] | None = None
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from grpo_ext.step.groups import Groups, count, groups_to_draw, join_groups, silenced
 
-Prompt = dict[str, Any]  # a row of the data set
+Prompt = dict[str, Any]  # a row of the dataset
 # takes prompts; returns their groups, and which of them have signal: (N,), bool
 GenerateGroups = Callable[[list[Prompt]], tuple[Groups, Tensor]]
 

@@ -89,7 +89,7 @@ class Task:
         """
 
     def generate(self, split: str) -> Iterator[Row] | None:
-        """Return the rows that the task generates, or `None` if it needs a data set.
+        """Return the rows that the task generates, or `None` if it needs a dataset.
 
         Args:
             split: "train" or "test".
@@ -154,7 +154,7 @@ class Task:
             split: "train" or "test" for the task's own rows; otherwise as for `open_dataset`.
             dataset_name: a jsonl, json, csv or parquet file, a folder saved by `datasets`, or a hub
                 id. `None`: the task's own rows.
-            dataset_config: the name of the configuration, for hub data sets that have several.
+            dataset_config: the name of the configuration, for hub datasets that have several.
             streaming: whether to read examples as they are needed, without holding them in memory.
             filters: additional filters that rows must pass, applied in order after `keep`.
             limit: the maximum number of examples, applied after all filters. `None`: no limit.
@@ -163,9 +163,9 @@ class Task:
             prompts: whether to turn rows into examples; if not, the rows stay as they are.
 
         Raises:
-            ValueError: if the task does not generate such rows, the data set cannot be opened, or
+            ValueError: if the task does not generate such rows, the dataset cannot be opened, or
                 no row is left. A stream is not checked for rows.
-            FileNotFoundError: if there is no such data set.
+            FileNotFoundError: if there is no such dataset.
             ConnectionError: if the hub does not answer.
             Exception: for the other reasons of `open_dataset`, or from a method of the task.
         """
@@ -177,7 +177,7 @@ class Task:
             generated = self.generate(split)
             if generated is None:
                 raise ValueError(
-                    f"The task {self.name!r} needs a data set. Set `dataset_name` to a jsonl, "
+                    f"The task {self.name!r} needs a dataset. Set `dataset_name` to a jsonl, "
                     "json, csv or parquet file, a folder that `datasets` saved, or a hub id."
                 )
             if streaming:
@@ -194,8 +194,8 @@ class Task:
                     "rows."
                 )
             raise ValueError(
-                f"The data set {dataset_name!r} (split {split!r}) has no rows that the task "
-                f"{self.name!r} accepts. Name another data set, or loosen the options of the task."
+                f"The dataset {dataset_name!r} (split {split!r}) has no rows that the task "
+                f"{self.name!r} accepts. Name another dataset, or loosen the options of the task."
             )
         for row_filter in filters:
             rows = filter_rows(rows, self, row_filter)
@@ -214,7 +214,7 @@ def held_out(split: str) -> bool:
     """
     if split not in ("train", "test"):
         raise ValueError(
-            f"Generated rows have the splits 'train' and 'test', but not {split!r}. Write "
+            f"Generated rows have the splits 'train' and 'test', but not {split!r}. Set "
             "`dataset_train_split: train` and `dataset_test_split: test`, or set dataset_name."
         )
     return split == "test"

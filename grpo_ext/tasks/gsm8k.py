@@ -1,6 +1,6 @@
 """Grade-school word problems in GSM8K's format: `question`, and `answer` with the steps.
 
-The last line of `answer` is `#### n`. Rows come from a data set (the real GSM8K, by file or hub
+The last line of `answer` is `#### n`. Rows come from a dataset (the real GSM8K, by file or hub
 id), or from built-in story templates, which need no network. Stories have the same format, with
 calculator annotations `<<2*3=6>>`, one or two steps, and small numbers.
 """
@@ -80,7 +80,7 @@ class GSM8K(Task):
     name: ClassVar[str] = "gsm8k"
     default_rewards: ClassVar[dict[str, float]] = {"format": 0.5, "tag_count": 0.5, "accuracy": 1.0}
 
-    num_problems: int = 2_000  # stories to generate if the recipe does not name a data set
+    num_problems: int = 2_000  # stories to generate if the recipe does not name a dataset
     num_test_problems: int = 256
     max_number: int = 20  # numbers in a story are 2 to `max_number`; results may be larger
     max_story_steps: int = 2  # 1 or 2

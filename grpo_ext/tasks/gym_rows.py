@@ -17,7 +17,7 @@ from grpo_ext.common.gym_package import make_dataset
 from grpo_ext.common.hashes import in_share
 
 TEST_FRACTION = 0.15  # share of all questions that are held out
-CHUNK = 500  # problems of one data set; a generator that finds nothing new among them is exhausted
+CHUNK = 500  # problems of one dataset; a generator that finds nothing new among them is exhausted
 TEST_SEEDS = 2**31  # seeds of held-out problems start here; seeds of training problems are below
 
 

@@ -1,4 +1,4 @@
-"""Hold out a share of a data set for evaluation, by a hash of each row's question."""
+"""Hold out a share of a dataset for evaluation, by a hash of each row's question."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTABLE_DIFFERENCE = 0.25
 
 @dataclass
 class HeldOutFilter:
-    """Keeps the held-out rows of a data set, or the others.
+    """Keeps the held-out rows of a dataset, or the others.
 
     Whether a row is held out depends only on `Task.held_out_key` and `share`, not on its position,
     the other rows, or a seed. Rows with the same key are treated alike, and a larger share holds
@@ -100,9 +100,9 @@ class HeldOutFilter:
 
 
 def canonical(key: object) -> str:
-    """Convert a key to a string that does not depend on the other rows of its data set.
+    """Convert a key to a string that does not depend on the other rows of its dataset.
 
-    In a data set, a column of numbers becomes floats if any row has a float, and mappings get the
+    In a dataset, a column of numbers becomes floats if any row has a float, and mappings get the
     keys of all rows, with null where a row lacks one. Whole floats are therefore written as
     integers, and null entries of mappings are left out.
     """

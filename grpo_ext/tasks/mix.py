@@ -36,7 +36,7 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
         if not len(rows):
             raise ValueError(
                 f"tasks: the task {name} has no rows, or its limits drop all of them. Loosen its "
-                "limits, name another data set for it, or remove it."
+                "limits, name another dataset for it, or remove it."
             )
     labeled = {}
     for name, rows in parts.items():
@@ -98,7 +98,7 @@ def mixed_streams(
         if first is None:
             raise ValueError(
                 f"tasks: the task {name} has no rows, or its limits drop all of them. Loosen its "
-                "limits, name another data set for it, or remove it."
+                "limits, name another dataset for it, or remove it."
             )
         columns |= dict.fromkeys(first)
     empty = dict.fromkeys([*columns, TASK])
@@ -136,5 +136,5 @@ def check_types(parts: Mapping[str, Dataset]) -> None:
                 )
             raise ValueError(
                 f"tasks: the column {column!r} has different types in the tasks {other!r} and "
-                f"{name!r}: {other_kind} and {kind}. Rename it in one of the data sets."
+                f"{name!r}: {other_kind} and {kind}. Rename it in one of the datasets."
             )

@@ -1,4 +1,4 @@
-"""Open the rows of a file, a folder or a hub data set."""
+"""Open the rows of a file, a folder or a hub dataset."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROW_NUMBERS = re.compile(r"(?P<split>[\w.-]+)\[(?P<first>\d*):(?P<end>\d*)\]")
 def open_dataset(
     name: str, split: str = "train", config: str | None = None, streaming: bool = False
 ) -> Dataset | IterableDataset:
-    """Open a data set.
+    """Open a dataset.
 
     A file, or the folder of a `Dataset`, has no splits and is read whole; the folder of a
     `DatasetDict` has splits.
@@ -37,11 +37,11 @@ def open_dataset(
             saved, or a hub id.
         split: the split, in the syntax of `datasets`, such as `train[:1000]`; for the folder of a
             `DatasetDict`, only the name of a split.
-        config: the name of the configuration, for hub data sets that have several.
+        config: the name of the configuration, for hub datasets that have several.
         streaming: whether to read rows only as they are needed.
 
     Raises:
-        FileNotFoundError: if there is no such file, folder or hub data set, or a folder has no data
+        FileNotFoundError: if there is no such file, folder or hub dataset, or a folder has no data
             files.
         ConnectionError: if the hub does not answer.
         ValueError: if the file is empty, the data lacks the split or the configuration, `split` is
@@ -53,7 +53,7 @@ def open_dataset(
     path = Path(name).expanduser()
     if is_unsplit(path) and SLICED.search(split):
         raise ValueError(
-            f"the data set {path} has no splits, so the split {split!r} cannot be read. Write a "
+            f"the dataset {path} has no splits, so the split {split!r} cannot be read. Write a "
             "plain name, such as train. In GRPO training, max_train_samples and max_eval_samples "
             "limit the rows."
         )
@@ -71,7 +71,7 @@ def open_dataset(
                 FILE_BUILDERS[path.suffix], data_files=str(path), split="train", streaming=streaming
             )
         except StopIteration:  # `datasets` raises it for an empty file
-            raise ValueError(f"the data set {path} has no rows.") from None
+            raise ValueError(f"the dataset {path} has no rows.") from None
         except (DatasetGenerationError, ValueError) as error:
             raise ValueError(unreadable(path, error)) from None
     if path.is_dir():
@@ -80,8 +80,7 @@ def open_dataset(
             check_folder(path)
         except ForeignFile as error:
             raise ValueError(
-                f"the data set {path} cannot be read, because of {error.filename}: "
-                f"{error.strerror}."
+                f"the dataset {path} cannot be read, because of {error.filename}: {error.strerror}."
             ) from None
     if (path / "state.json").exists():
         rows = load_from_disk(str(path))
@@ -97,14 +96,14 @@ def open_dataset(
 
 
 def is_unsplit(path: Path) -> bool:
-    """Return whether a data set has no splits: a file, or the folder of a `Dataset`."""
+    """Return whether a dataset has no splits: a file, or the folder of a `Dataset`."""
     return path.suffix in FILE_BUILDERS or (path / "state.json").exists()
 
 
 def load_split(
     name: str, config: str | None, split: str, streaming: bool
 ) -> Dataset | IterableDataset:
-    """Load a split, or a slice such as `train[:1000]`, of a hub data set or of a folder of files.
+    """Load a split, or a slice such as `train[:1000]`, of a hub dataset or of a folder of files.
 
     `datasets` streams only whole splits. A slice by row numbers is cut from the stream of its
     split; any other slice is loaded and then streamed. The arguments are the same as for
@@ -140,7 +139,7 @@ def load_split(
 
 
 def split_names(name: str, config: str | None) -> list[str]:
-    """Return the names of the splits of a data set; an empty list if they cannot be read."""
+    """Return the names of the splits of a dataset; an empty list if they cannot be read."""
     from datasets import get_dataset_split_names
 
     try:
@@ -150,14 +149,14 @@ def split_names(name: str, config: str | None) -> list[str]:
 
 
 def unreadable(name: object, error: Exception) -> str:
-    """Return the error message for a data set whose rows cannot be read because of `error`."""
-    return f"the data set {name} cannot be read: {one_line(error.__cause__ or error)}"
+    """Return the error message for a dataset whose rows cannot be read because of `error`."""
+    return f"the dataset {name} cannot be read: {one_line(error.__cause__ or error)}"
 
 
 def no_split(name: object, split: str, splits: Iterable[str]) -> str:
-    """Return the error message for a split that a data set lacks."""
+    """Return the error message for a split that a dataset lacks."""
     return (
-        f"the data set {name} has no split {split!r}. Its splits: {', '.join(splits)}. Name one in "
+        f"the dataset {name} has no split {split!r}. Its splits: {', '.join(splits)}. Name one in "
         "dataset_train_split or, for an evaluation, in dataset_test_split. In GRPO training, an "
         "evaluation needs no test split with `held_out_share: 0.05`, which holds out rows of the "
         "training split."

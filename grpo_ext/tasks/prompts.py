@@ -1,4 +1,4 @@
-"""Rows of any data set, for users' own prompts and rewards without a task class."""
+"""Rows of any dataset, for users' own prompts and rewards without a task class."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ TO_DO = "TO DO: say what"  # begins a line of `user_prompt` that a person has to
 
 @dataclass
 class Prompts(Task):
-    """A data set with a prompt in each row, or with the columns of a prompt template.
+    """A dataset with a prompt in each row, or with the columns of a prompt template.
 
     Rewards read all columns. Without `system_prompt` and `user_prompt`, the prompt of a row stays
     as it is: chat messages, for the tokenizer's chat template, or a text that the model continues.
@@ -40,7 +40,7 @@ class Prompts(Task):
     `user_prompt` is a template with columns of the row in braces, as in "{question} Answer
     briefly."; it replaces the prompt in `prompt_column`. `{choices:letters}` writes a list of
     options as `A) ...`, `B) ...`, one on each line, and `{verses:lines}` a list without letters.
-    White space that an empty column leaves at the beginning or end of the prompt is removed.
+    Whitespace that an empty column leaves at the beginning or end of the prompt is removed.
 
     Raises:
         ValueError: if the braces of `user_prompt` do not match. When rows are read: if a column, an

@@ -1,4 +1,4 @@
-"""Select the rows of a data set: the filter interface, and the function that applies a filter."""
+"""Select the rows of a dataset: the filter interface, and the function that applies a filter."""
 
 from __future__ import annotations
 

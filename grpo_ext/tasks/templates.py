@@ -28,7 +28,7 @@ class PromptFormatter(string.Formatter):
             if len(entries) > len(ascii_uppercase):
                 raise ValueError(
                     f"user_prompt formats a list of {len(entries)} options with `:letters`, but "
-                    f"there are only {len(ascii_uppercase)} letters. Write `:lines` instead."
+                    f"there are only {len(ascii_uppercase)} letters. Set `:lines` instead."
                 )
             lettered = zip(ascii_uppercase, entries, strict=False)
             return "\n".join(f"{letter}) {entry}" for letter, entry in lettered)

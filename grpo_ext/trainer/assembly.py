@@ -55,7 +55,7 @@ class Parts:
     has set them, and copies the policy's weights into the reference (see `align_reference`).
 
     Raises:
-        ValueError: if arguments are incompatible with the model, the data set, the sampler or the
+        ValueError: if arguments are incompatible with the model, the dataset, the sampler or the
             number of ranks.
     """
 
@@ -236,7 +236,7 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
 
 
 def check_data(trainer: Trainer) -> None:
-    """Check that the data sets have the columns that the run needs, as far as these are known.
+    """Check that the datasets have the columns that the run needs, as far as these are known.
 
     Raises:
         ValueError: if the columns of the training set do not suit the rewards (see

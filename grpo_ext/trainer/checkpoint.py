@@ -66,7 +66,7 @@ class Checkpoints:
         if sharded and self._reference_changes:
             raise ValueError(
                 "sync_ref_model changes the reference model, which checkpoints do not save under "
-                "FSDP and DeepSpeed. Write `sync_ref_model: false` to keep the initial reference, "
+                "FSDP and DeepSpeed. Set `sync_ref_model: false` to keep the initial reference, "
                 "or train without FSDP and DeepSpeed."
             )
         if not sharded:
@@ -121,7 +121,7 @@ class Checkpoints:
             fault = from_main(self.trainer.accelerator, lambda: what_is_wrong(folder))
             if fault:
                 raise CheckpointMismatch(
-                    f"{folder} cannot be used: {fault}. Write `resume: auto` (in Python, "
+                    f"{folder} cannot be used: {fault}. Set `resume: auto` (in Python, "
                     "resume_from_checkpoint=True) to use the newest complete checkpoint in "
                     "output_dir."
                 )
@@ -256,7 +256,7 @@ def why_no_state(checkpoint: Path, missing: str, ranks: int) -> str:
         )
     return (
         f"{checkpoint} has no {missing}: it was saved with `save_only_model: true`, or by another "
-        "trainer, so this trainer cannot resume from it. To start a new run from its model, write "
+        "trainer, so this trainer cannot resume from it. To start a new run from its model, set "
         f"`model_name_or_path: {checkpoint}`, `resume: never` and another output_dir."
     )
 

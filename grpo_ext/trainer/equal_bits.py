@@ -27,29 +27,29 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
     if sampler is not None or trainer.rollout_func is not None:
         raise ValueError(
             "`deterministic: true` does not work with the arguments sampler and rollout_func, "
-            "which may compute log-probs in any way. Remove them, or write `deterministic: false`."
+            "which may compute log-probs in any way. Remove them, or set `deterministic: false`."
         )
     if by_trl:
         raise ValueError(
             "`deterministic: true` does not work with a multimodal processor, or with tools that "
-            "TRL calls, because TRL then generates the completions. Write `deterministic: false`."
+            "TRL calls, because TRL then generates the completions. Set `deterministic: false`."
         )
     if trainer.args.max_completion_length >= MOST_KEYS:
         raise ValueError(
             f"`deterministic: true` works with at most {MOST_KEYS} tokens of prompt and "
-            "completion together. Lower max_completion_length, or write `deterministic: false`."
+            "completion together. Lower max_completion_length, or set `deterministic: false`."
         )
     model = trainer.accelerator.unwrap_model(trainer.model)
     attention = attention_of(model)
     if attention != "sdpa":
         raise ValueError(
             f"`deterministic: true` replaces torch's attention, and this model uses {attention}. "
-            "Load it with `attn_implementation: sdpa`, or write `deterministic: false`."
+            "Load it with `attn_implementation: sdpa`, or set `deterministic: false`."
         )
     if not has_rotary_positions(model):
         raise ValueError(
             "`deterministic: true` needs a model with rotary positions. The positions of this "
-            "model count padding, and the trainer pads rows differently from the sampler. Write "
+            "model count padding, and the trainer pads rows differently from the sampler. Set "
             "`deterministic: false`."
         )
 
@@ -68,6 +68,6 @@ def refuse_unequal(trainer: Trainer, figures: Mapping[str, float]) -> None:
         raise EngineFailure(
             f"Log-probs of sampler and trainer differ by up to {difference:.2g} in this step, but "
             "`deterministic: true` requires them to be equal. On this CPU, the results of some "
-            "operation of this model depend on the other tokens of the batch. Write "
+            "operation of this model depend on the other tokens of the batch. Set "
             "`deterministic: false`."
         )

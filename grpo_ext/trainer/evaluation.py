@@ -78,10 +78,10 @@ def evaluate_policy(
     Args:
         trainer: the trainer with the policy and the rewards.
         decoding: the decoding settings.
-        eval_dataset: a data set, a mapping of named data sets, the name of one of the trainer's
-            data sets, or `None` for all of them.
-        prefix: prepended to the names of the metrics; for a mapping, `_` and the name of each data
-            set are appended to it.
+        eval_dataset: a dataset, a mapping of named datasets, the name of one of the trainer's
+            datasets, or `None` for all of them.
+        prefix: prepended to the names of the metrics; for a mapping, `_` and the name of each
+            dataset are appended to it.
 
     Returns:
         The metrics; all names start with `{prefix}_`: each reward's mean; `length`; for the outcome
@@ -93,7 +93,7 @@ def evaluate_policy(
         tasks, the metrics of each task are under `{prefix}_tasks/NAME/`.
 
     Raises:
-        ValueError: if the name is unknown, there is no data set, or a data set has no rows.
+        ValueError: if the name is unknown, there is no dataset, or a dataset has no rows.
         EnvironmentFailure, RewardFailure: on all ranks, if an environment or a reward failed too
             often.
     """
@@ -108,7 +108,7 @@ def evaluate_policy(
     start = time.perf_counter()
     if datasets is None:
         raise ValueError(
-            "There is no data set to evaluate on. Pass an eval_dataset to the trainer or to "
+            "There is no dataset to evaluate on. Pass an eval_dataset to the trainer or to "
             "evaluate()."
         )
     rows = list(datasets)
@@ -130,22 +130,22 @@ def evaluate_policy(
 
 
 def named_dataset(trainer: Trainer, name: str) -> Dataset:
-    """Return the trainer's held-out data set of this name; raise `ValueError` if there is none."""
+    """Return the trainer's held-out dataset of this name; raise `ValueError` if there is none."""
     datasets = trainer.eval_dataset
     if not isinstance(datasets, dict):
         raise ValueError(
-            f"There is no held-out data set {name!r}, because the trainer's eval_dataset is not a "
-            "mapping of names to data sets. Pass the data set itself."
+            f"There is no held-out dataset {name!r}, because the trainer's eval_dataset is not a "
+            "mapping of names to datasets. Pass the dataset itself."
         )
     if name not in datasets:
         raise ValueError(
-            f"There is no held-out data set {name!r}. Write one of: {', '.join(datasets)}."
+            f"There is no held-out dataset {name!r}. Write one of: {', '.join(datasets)}."
         )
     return datasets[name]
 
 
 def name_evaluation(trainer: Trainer, logs: dict[str, float]) -> None:
-    """Add the data set's name to the metrics when TRL evaluates one of several data sets.
+    """Add the dataset's name to the metrics when TRL evaluates one of several datasets.
 
     TRL itself logs `eval_reward` for each of them, and returns the metrics of the last one. The
     new names follow transformers: `eval_NAME_reward`, like `eval_NAME_loss`.

@@ -128,7 +128,7 @@ class Generations:
         """Complete rows, judge the completions, and return them with their scores.
 
         Args:
-            rows: the rows of the data set, one per completion of this rank.
+            rows: the rows of the dataset, one per completion of this rank.
             score_policies: whether to compute old and reference log-probs.
             on_sampled: called once the completions are sampled, before they are judged; not called
                 if TRL generates.
@@ -177,7 +177,7 @@ class Generations:
         They are neither scored by the trainer nor judged.
 
         Args:
-            rows: the rows of the data set, one per completion of this rank, in whole groups.
+            rows: the rows of the dataset, one per completion of this rank, in whole groups.
         """
         sampled = self._sampled(rows, None)
         table = self._table(sampled.generation, sampled.truncated, sampled.episodes)

@@ -48,7 +48,7 @@ def rewards_for(
         args: the training arguments, with the options of the guards.
         model: the folder or hub id of the frozen model for rewards that load one, unless their
             options name another. A loaded model is accepted only if no reward needs it.
-        train_dataset: the data set that provides prompts to rewards that use them.
+        train_dataset: the dataset that provides prompts to rewards that use them.
 
     Raises:
         ValueError: if a name is unknown, reward models share a name, the trainer cannot call a
@@ -215,7 +215,7 @@ class Judge:
         They run while old and reference log-probs are computed; `rewards` collects the results.
 
         Args:
-            rows: the rows of the data set, one per completion of this rank.
+            rows: the rows of the dataset, one per completion of this rank.
             prompts: the prompts, one per completion.
             completions: the completions, each a string or a list of messages.
             ids: the tokens of the completions.
@@ -243,7 +243,7 @@ class Judge:
         All ranks must call it.
 
         Args:
-            rows: the rows of the data set, one per completion of this rank.
+            rows: the rows of the dataset, one per completion of this rank.
             prompts: the prompts, one per completion.
             completions: the completions, each a string or a list of messages.
             ids: the tokens of the completions.
@@ -363,7 +363,7 @@ class Judge:
                 raise RewardFailure(
                     f"Reward {name!r} failed on every completion of its latest batches, apart from "
                     "those for which it returned None. Fix the reward, try it with "
-                    "`grpo-ext check`, and resume. To continue despite its failures, write "
+                    "`grpo-ext check`, and resume. To continue despite its failures, set "
                     f"`reward_max_failure_rate: 1`. The last failure: {errors[name]}"
                 )
         for name, count in failed.items():

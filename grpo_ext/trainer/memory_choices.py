@@ -75,7 +75,7 @@ def model_size_of(trainer: Trainer) -> ModelSize | None:
 def mean_prompt_tokens(trainer: Trainer) -> int | None:
     """Return the mean length of the first prompts in tokens.
 
-    Return `None` if the data set is a stream, is empty or has no column `prompt`, if the processor
+    Return `None` if the dataset is a stream, is empty or has no column `prompt`, if the processor
     is multimodal, or if an `environment_factory` or a `rollout_func` may change the prompts.
     """
     rows = trainer.train_dataset

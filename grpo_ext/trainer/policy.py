@@ -87,13 +87,13 @@ class OldAndReference:
             raise ValueError(
                 "`behaviour_policy: sampler` needs the sampler's log-probs, but the sampler "
                 f"({self.sampler.name}) returned none. Return them from the sampler, or remove "
-                "behaviour_policy and write `vllm_importance_sampling_correction: false`, which "
+                "behaviour_policy and set `vllm_importance_sampling_correction: false`, which "
                 "leaves the difference between sampler and trainer uncorrected."
             )
         if (sampled.isnan() & table.loss_mask.bool()).any():
             raise ValueError(
                 "`behaviour_policy: sampler` needs the log-prob of every sampled token, but the "
-                f"sampler ({self.sampler.name}) did not return all of them. Return all, or write "
+                f"sampler ({self.sampler.name}) did not return all of them. Return all, or set "
                 "`behaviour_policy: decoupled`, which uses the trainer's log-prob where one is "
                 "missing."
             )
@@ -152,7 +152,7 @@ class OldAndReference:
             raise RuntimeError(
                 "With truncated sampling, the reference needs the tokens that the policy kept, but "
                 f"the sampler ({self.sampler.name}) did not return them. Remove top_k, top_p and "
-                "min_p, or write `beta: 0` to train without the reference."
+                "min_p, or set `beta: 0` to train without the reference."
             )
         with reference_of(self.trainer) as model:
             logps = self.scorer.score(model, table, self._block).logps
@@ -166,7 +166,7 @@ class OldAndReference:
         if sampled is None:
             raise ValueError(
                 f"The sampler ({self.sampler.name}) returned no log-probs, but they are needed to "
-                "correct the gradient. Return them from the sampler, or write "
+                "correct the gradient. Return them from the sampler, or set "
                 "`vllm_importance_sampling_correction: false` to train without the correction."
             )
         ratio = sampler_correction(

@@ -97,7 +97,7 @@ def make_rates(trainer: Trainer) -> PassRates | None:
     """Return the initial pass rates for `curriculum: adaptive`; `None` for other curricula.
 
     Raises:
-        ValueError: if a curriculum is set and the data set is a stream, or if a line of
+        ValueError: if a curriculum is set and the dataset is a stream, or if a line of
             `pass_rates_file` is not a completion with the outcome reward.
         OSError: if `pass_rates_file` cannot be read.
     """
@@ -107,8 +107,8 @@ def make_rates(trainer: Trainer) -> PassRates | None:
         return None
     if not isinstance(dataset, Dataset):
         raise ValueError(
-            f"`curriculum: {args.curriculum}` needs to choose among all rows, but the data set is "
-            "a stream. Write `curriculum: none`, or load the data set without streaming."
+            f"`curriculum: {args.curriculum}` needs to choose among all rows, but the dataset is "
+            "a stream. Set `curriculum: none`, or load the dataset without streaming."
         )
     if args.curriculum != "adaptive":
         return None

@@ -167,7 +167,7 @@ class Rollout:
             judged = self.generations(self._copies(prompts), score_policies=False)
             if self.generations.by_trl and self.ranks.any(bool(judged.table.model_inputs)):
                 raise ValueError(
-                    "`group_filter: refill` does not work with prompts that have images. Write "
+                    "`group_filter: refill` does not work with prompts that have images. Set "
                     "`group_filter: drop`, which leaves groups without signal out of the loss but "
                     "does not replace them."
                 )

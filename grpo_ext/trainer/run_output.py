@@ -60,7 +60,7 @@ class RunOutput(TrainerCallback):
             print(
                 f"This run has already finished ({state.global_step} of {state.max_steps} steps), "
                 "so there is nothing to train. For a longer run, raise max_steps or "
-                "num_train_epochs; for a new one, write `resume: never` (in Python, omit "
+                "num_train_epochs; for a new one, set `resume: never` (in Python, omit "
                 "resume_from_checkpoint) or another output_dir."
             )
 
@@ -133,21 +133,21 @@ class RunOutput(TrainerCallback):
 
 
 def first_prompt(rows: object) -> object:
-    """Return the prompt of a data set's first row; `None` if it has none, or for a stream."""
+    """Return the prompt of a dataset's first row; `None` if it has none, or for a stream."""
     if isinstance(rows, Dataset) and len(rows):
         return rows[0].get("prompt")
     return None
 
 
 def columns_of(rows: object) -> list[str]:
-    """Return the columns of a data set; empty for a stream without column names."""
+    """Return the columns of a dataset; empty for a stream without column names."""
     return list(getattr(rows, "column_names", None) or ())
 
 
 def check_prompt(rows: object, argument: str = "train_dataset") -> None:
-    """Raise `ValueError` unless `rows` is one data set with a readable `prompt` column.
+    """Raise `ValueError` unless `rows` is one dataset with a readable `prompt` column.
 
-    `None` and a stream without column names pass. `argument` names the data set in the message.
+    `None` and a stream without column names pass. `argument` names the dataset in the message.
     """
     if isinstance(rows, Mapping):
         first = "train" if "train" in rows else next(iter(rows), "train")

@@ -43,9 +43,9 @@ class Samples:
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
-        self.eval_name = "eval"  # the name of the data set that TRL evaluates on
-        self._counted: tuple[int, str] | None = None  # the step and data set that the count is for
-        self._group_count = 0  # groups of that step and data set so far
+        self.eval_name = "eval"  # the name of the dataset that TRL evaluates on
+        self._counted: tuple[int, str] | None = None  # the step and dataset that the count is for
+        self._group_count = 0  # groups of that step and dataset so far
 
     def _callbacks(self) -> list[Any]:
         return [c for c in self.trainer.callback_handler.callbacks if hasattr(c, "on_samples")]
@@ -128,8 +128,8 @@ class Samples:
         Args:
             samples: the samples, the same number for each row and in the order of the rows; the
                 same on every rank.
-            rows: the rows of the data set.
-            name: the name of the data set.
+            rows: the rows of the dataset.
+            name: the name of the dataset.
         """
         callbacks = self._callbacks()
         step = self.trainer.state.global_step
@@ -186,7 +186,7 @@ class Samples:
                 callback.on_samples(samples)
 
     def _count_groups(self, step: int, dataset: str, groups: int) -> int:
-        """Count the next groups of a step and data set, and return the index of the first one."""
+        """Count the next groups of a step and dataset, and return the index of the first one."""
         if self._counted != (step, dataset):
             self._counted = (step, dataset)
             self._group_count = 0

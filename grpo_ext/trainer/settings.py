@@ -205,7 +205,7 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
             "environment and environments do not work with a multimodal processor or with "
             "`loss_normalization: micro_batch`, because TRL then generates the completions and "
             "cannot play these episodes. Remove these keys, or pass a tokenizer as "
-            "processing_class and write `loss_normalization: step`."
+            "processing_class and set `loss_normalization: step`."
         )
     if not sampler.abilities.plays_episodes:
         raise ValueError(

@@ -184,7 +184,7 @@ def check_metric_of_call(*args: Any, **kwargs: Any) -> None:
 
 
 def check_best_metric(trainer: Trainer) -> None:
-    """Call `check_metric` with the arguments, rewards, data sets and callbacks of a trainer."""
+    """Call `check_metric` with the arguments, rewards, datasets and callbacks of a trainer."""
     check_metric(
         trainer.args,
         trainer.reward_func_names,
@@ -212,7 +212,7 @@ def check_metric(
         args: the training arguments.
         names: the names of the rewards.
         weights: the weights of the rewards.
-        eval_dataset: a data set, a mapping of named data sets, or `None`.
+        eval_dataset: a dataset, a mapping of named datasets, or `None`.
         callbacks: the callbacks of the trainer; `EarlyStoppingCallback` uses the metric, too.
     """
     stops = any(

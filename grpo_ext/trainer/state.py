@@ -20,7 +20,7 @@ from grpo_ext.step.records import Generation, MicroBatch, Scored
 
 # classes that a file may hold, in addition to tensors and plain types
 RECORDS: list[Any] = [Generation, PartialRollout, Scored, KeptSet, Groups, MicroBatch, StepCounts]
-# types that occur in rows of the data set
+# types that occur in rows of the dataset
 RECORDS += [
     datetime.datetime,
     datetime.date,

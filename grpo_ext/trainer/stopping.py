@@ -222,7 +222,7 @@ class Stopping(TrainerCallback):
                 "Too many steps in a row had no finite gradient: "
                 f"{self.finite.in_a_row} (max_skipped_steps: {limit}). They were skipped, so they "
                 "have not changed the weights. Lower learning_rate; if the model is loaded in "
-                "float16, write `dtype: bfloat16`."
+                "float16, set `dtype: bfloat16`."
             )
         if self._stop is not None:
             control.should_save = True

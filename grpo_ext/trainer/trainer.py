@@ -215,7 +215,7 @@ class GRPOExtTrainer(GRPOTrainer):
 
         These are reward failures and skipped steps; in training, time, throughput, memory and the
         hours left; in TRL's evaluation, the scores of the best constant answer. If TRL evaluates
-        one of several data sets, its name is added to the metrics. `train_loss` becomes the mean
+        one of several datasets, its name is added to the metrics. `train_loss` becomes the mean
         over the whole run.
         """
         if "train_loss" in logs:
@@ -256,19 +256,19 @@ class GRPOExtTrainer(GRPOTrainer):
         Decoding does not affect training; TRL's evaluation uses training's random state.
 
         Args:
-            eval_dataset: a data set, a mapping of named data sets, or the name of one of the
-                trainer's data sets; `None` for all of the trainer's.
+            eval_dataset: a dataset, a mapping of named datasets, or the name of one of the
+                trainer's datasets; `None` for all of the trainer's.
             ignore_keys: as in transformers; not used by decoding.
             metric_key_prefix: the prefix of the names of the metrics, without the `_`.
 
         Returns:
             The metrics of TRL or, with `eval_temperature`, means over completions, such as
             `eval_countdown` and `eval_length`, and for the outcome reward `eval_pass@1` and
-            related metrics. For a mapping of data sets, their names start with `eval_NAME_`.
+            related metrics. For a mapping of datasets, their names start with `eval_NAME_`.
 
         Raises:
-            ValueError: with `eval_temperature`, if the name is unknown, there is no data set, or a
-                data set has no rows.
+            ValueError: with `eval_temperature`, if the name is unknown, there is no dataset, or a
+                dataset has no rows.
             RewardFailure, EnvironmentFailure: if a reward or an environment failed too often.
             EngineFailure: without `eval_temperature`, if the engine fails.
         """

@@ -112,7 +112,7 @@ def why_no_advantage(progress: Progress, judge: str) -> str:
             f"group_filter left out every group, because {judge} was the same for all completions "
             f"of a group, so {none_had}. Other rewards, or the turns that earned them, did differ "
             f"within groups, which had {progress.filtered} completions in total. Use an easier "
-            "task or a warm start, choose another reward with group_filter_metric, or write "
+            "task or a warm start, choose another reward with group_filter_metric, or set "
             "`group_filter: off` to train on all groups."
         )
     if progress.unscored and progress.unscored == progress.judged:

@@ -191,7 +191,7 @@ def server_of(recipe: Recipe, num_processes: int = 1, local_only: bool = False) 
     v = recipe.flat
     if not v["use_vllm"] or v["vllm_mode"] != "server":
         raise ValueError(
-            "this recipe uses no vLLM server: write `use_vllm: true` and `vllm_mode: server`."
+            "this recipe uses no vLLM server: set `use_vllm: true` and `vllm_mode: server`."
         )
     check_reach(server_url(v))
     model = None

@@ -110,7 +110,7 @@ def cpu_settings(
     if model.head_size not in HEAD_SIZES:
         raise ValueError(
             f"vLLM on a CPU supports attention heads of size {', '.join(map(str, HEAD_SIZES))}, "
-            f"but those of this model have size {model.head_size}. Write `use_vllm: false`."
+            f"but those of this model have size {model.head_size}. Set `use_vllm: false`."
         )
     room = model.cache_bytes(dtype, sequences, tokens or model.longest)
     return {"dtype": dtype, "enforce_eager": True, "kv_cache_memory_bytes": room}
@@ -121,7 +121,7 @@ def adapter_settings(r: int) -> dict[str, Any]:
     rank = vllm_rank(r)
     if rank is None:
         raise ValueError(
-            f"vLLM supports LoRA ranks up to {LORA_RANKS[-1]}, not {r}: lower the rank, or write "
+            f"vLLM supports LoRA ranks up to {LORA_RANKS[-1]}, not {r}: lower the rank, or set "
             "`vllm_sync_adapter: merged`."
         )
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}

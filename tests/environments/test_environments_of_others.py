@@ -481,4 +481,4 @@ def test_verifiers_leaves_the_handlers_of_signals(package):
 
 def test_a_row_from_elsewhere_is_a_failure_of_reset(package):
     played = play(package, ["a"], ROW)
-    assert "Write `task: environment`" in played.errors[0]
+    assert "Set `task: environment`" in played.errors[0]

@@ -336,8 +336,8 @@ def test_intervals_that_the_script_does_not_set_are_remarked_on(tmp_path, capsys
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ("{path: org/rows, split: test}", "only the name of the first data set was taken over"),
-        ("{split: test}", "not taken over: the first data set has no name"),
+        ("{path: org/rows, split: test}", "only the name of the first dataset was taken over"),
+        ("{split: test}", "not taken over: the first dataset has no name"),
     ],
 )
 def test_the_rest_of_a_mixture_is_remarked_on(tmp_path, capsys, entry, words):

@@ -139,7 +139,7 @@ BROKEN = {
     "sync_of_a_sharded_adapter": (
         {**ALONE, "accelerate_config": "zero3"},
         "accelerate_config",
-        "Write `accelerate_config: ddp` or `accelerate_config: zero2`",
+        "Set `accelerate_config: ddp` or `accelerate_config: zero2`",
     ),
     "sync_to_a_sleeper": (
         {**ALONE, "vllm_enable_sleep_mode": True},
@@ -152,7 +152,7 @@ BROKEN = {
     "head_of_tied_embeddings": (
         {"use_peft": True, "cast_lm_head_to_fp32": True},
         "cast_lm_head_to_fp32",
-        "Write `cast_lm_head_to_fp32: false`",
+        "Set `cast_lm_head_to_fp32: false`",
     ),
     "some_checkpointed_layers": (
         {"gradient_checkpointing_kwargs": {"every_n_layers": 2, "use_reentrant": False}},

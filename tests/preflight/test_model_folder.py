@@ -83,7 +83,7 @@ def test_weights_that_are_cut_off_or_missing_are_told(warm):
 
 
 class Hub(BaseHTTPRequestHandler):
-    """One that has the model `there/is`, and counts how often it is asked for a model or data set.
+    """One that has the model `there/is`, and counts how often it is asked for a model or dataset.
 
     huggingface_hub also asks once in each process for the names of agents.
     """
@@ -147,7 +147,7 @@ def test_an_adapter_of_the_hub_is_told_by_the_cache(a_hub, tmp_path):
 def test_a_misspelt_data_set_is_told_at_once(a_hub, tmp_path, monkeypatch):
     with pytest.raises(
         FileNotFoundError,
-        match=r"the hub has no visible data set of that name. Did you mean 'openai/gsm8k'?",
+        match=r"the hub has no visible dataset of that name. Did you mean 'openai/gsm8k'?",
     ):
         open_dataset("openai/gsm8")
     assert Hub.asked == 1

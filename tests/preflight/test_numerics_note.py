@@ -39,5 +39,5 @@ def test_float16_that_a_cpu_does_not_compute_in_is_noted(settings):
     values = load_recipe(None, {"model_name_or_path": "m", **types, **settings}).flat
     findings = Findings()
     note_half_types(values, findings)
-    notes = [(note.key, "Write `bf16: false`" in note.message) for note in findings.notes]
+    notes = [(note.key, "Set `bf16: false`" in note.message) for note in findings.notes]
     assert notes == ([] if "accelerate_config" in settings else [("fp16", True)])

@@ -185,7 +185,7 @@ def test_prompts_that_end_with_the_assistants_answer_are_a_problem(tiny_folder, 
         tmp_path, tiny_folder, SUPERVISED, **settings, rename_columns={"solution": "messages"}
     )
     [problem] = keyed(findings)
-    assert problem in findings.problems and "write `answer_column: solution`" in problem.message
+    assert problem in findings.problems and "set `answer_column: solution`" in problem.message
     mended = checked(tmp_path, tiny_folder, SUPERVISED, **settings, answer_column="solution")
     assert mended.sound and not keyed(mended)
     assert "100?" in mended.figures["prompts"]["first"]

@@ -84,7 +84,7 @@ def test_text_becomes_the_number_that_it_stands_for():
                 "beta": 0.1,
                 "vllm_importance_sampling_correction": False,
             },
-            "write `beta: 0`",
+            "set `beta: 0`",
         ),
         ({"eval_temperature": 0, "eval_num_samples": 8}, "the same completion 8 times"),
         (
@@ -108,7 +108,7 @@ def test_text_becomes_the_number_that_it_stands_for():
         ),
         (
             {"beta": 0.1, "kl_estimator": "k2"},
-            "Write `use_bias_correction_kl: false`, or `kl_estimator: k3`",
+            "Set `use_bias_correction_kl: false`, or `kl_estimator: k3`",
         ),
         (
             {"use_vllm": True, "vllm_sync_adapter": "adapter", "vllm_enable_sleep_mode": True},

@@ -20,7 +20,7 @@ REFUSED = {
     "checkpointing": (
         {"gradient_checkpointing": True},
         "gradient_checkpointing",
-        "Write `gradient_checkpointing: false`",
+        "Set `gradient_checkpointing: false`",
     ),
     "compiled": ({"torch_compile": True}, "torch_compile", "Remove torch_compile"),
     "liger": ({"use_liger_kernel": True}, "use_liger_kernel", "Remove use_liger_kernel"),
@@ -29,7 +29,7 @@ REFUSED = {
     "eager": (
         {"attn_implementation": "eager"},
         "attn_implementation",
-        "but this recipe uses eager. Write `attn_implementation: sdpa`",
+        "but this recipe uses eager. Set `attn_implementation: sdpa`",
     ),
     "zero2": ({"accelerate_config": "zero2"}, "accelerate_config", "`accelerate_config: cpu`"),
     "fsdp": ({"accelerate_config": "fsdp2"}, "accelerate_config", "`accelerate_config: cpu`"),

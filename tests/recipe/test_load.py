@@ -194,7 +194,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ),
         (
             "use_vllm: true\ntop_p: 0.9\nbeta: 0.1\nvllm_importance_sampling_correction: false\n",
-            "write `beta: 0`",
+            "set `beta: 0`",
         ),
         (
             "curriculum: adaptiv\n",
@@ -214,7 +214,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ),
         (
             "preset: grpo_paper\nkl_estimator: k1\n",
-            "Write `use_bias_correction_kl: true`, or `kl_estimator: k2` or `k3`",
+            "Set `use_bias_correction_kl: true`, or `kl_estimator: k2` or `k3`",
         ),
         (
             "std_estimator: population\nmulti_objective_aggregation: normalize_then_sum\n",
@@ -272,7 +272,7 @@ def test_all_faults_are_told_at_once(tmp_path):
             "eval_strategy: steps\nper_device_eval_batch_size: 8\nnum_generations_eval: 6\n",
             "per_device_eval_batch_size: 6` or",
         ),
-        ("fp16: true\nbf16: true\n", "Remove fp16, or write `bf16: false`"),
+        ("fp16: true\nbf16: true\n", "Remove fp16, or set `bf16: false`"),
         (
             "temperature: 0.7\ngeneration_kwargs: {temperature: 0.9}\n",
             "Remove temperature from generation_kwargs",
@@ -435,10 +435,10 @@ def test_a_clip_range_that_no_ratio_leaves_is_noted(tmp_path):
     (note,) = load_recipe(write(tmp_path, text)).notes
     assert "recipe.yaml:2: epsilon_high clips nothing" in str(
         note
-    ) and "write `steps_per_generation: 64`" in str(note)
+    ) and "set `steps_per_generation: 64`" in str(note)
     assert not load_recipe(write(tmp_path, text + "steps_per_generation: 64\n")).notes
     (note,) = load_recipe(None, {**MODEL, "epsilon_high": 0.3}).notes
-    assert "write `steps_per_generation: 16`" in str(note)
+    assert "set `steps_per_generation: 16`" in str(note)
     assert not load_recipe(None, {**MODEL, "epsilon_high": 0.3, "num_iterations": 2}).notes
 
 
@@ -734,7 +734,7 @@ def test_the_metric_of_groups_is_named_as_it_is_logged(tmp_path):
 @pytest.mark.parametrize(
     "given, words",
     [
-        ({"min_p": 2}, "min_p is 2, but must lie in [0, 1]. Write `min_p: 0.0`"),
+        ({"min_p": 2}, "min_p is 2, but must lie in [0, 1]. Set `min_p: 0.0`"),
         ({"temperature": "hot"}, "temperature is 'hot', which is not a number"),
         ({"top_k": [1]}, "top_k is [1], which is not a number"),
         ({"suppress_tokens": 5}, "suppress_tokens is 5, but must be a list of token ids"),

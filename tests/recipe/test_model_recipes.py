@@ -102,7 +102,7 @@ def test_templates_have_a_turn_for_the_system_message_as_the_table_says(family):
 
 
 def with_tiny_model(name, folder):
-    """The keys that replace a recipe's model and its data set of the hub."""
+    """The keys that replace a recipe's model and its dataset of the hub."""
     recipe = load_recipe(name)
     save_tiny(family_of(recipe.get("model_name_or_path")), folder / "model")
     replaced = {

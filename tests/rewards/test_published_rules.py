@@ -107,7 +107,7 @@ def test_countdown_agrees_on_plain_answers(nums, operators, bracketed, target):
 
 
 def published_format_of_swift(completion):
-    """From the first character `<think>`, `</think>`, white space, `<answer>`, and nothing after
+    """From the first character `<think>`, `</think>`, whitespace, `<answer>`, and nothing after
     `</answer>`.
     """
     pattern = "<think>.*?</think>[ \t\r\n\f\v]*<answer>.*?</answer>"
@@ -135,7 +135,7 @@ FORMATS = [
     ("<think>a</think><answer>b", 0, 0, 0, 0),
     ("<answer>b</answer>", 0, 0, 0, 0),
     ("", 0, 0, 0, 0),
-    # white space around
+    # whitespace around
     (f" {LINES}", 0, 1, 0, 0),
     (f"{LINES}\n", 0, 1, 1, 0),
     # text after the last tag

@@ -106,7 +106,7 @@ def test_a_column_that_a_function_does_not_take_is_found_when_the_columns_are_kn
 
 
 def test_a_parameter_that_is_no_column_is_found_without_a_parameter_for_completions():
-    with pytest.raises(ValueError, match="reads the column 'texts', which the data set lacks"):
+    with pytest.raises(ValueError, match="reads the column 'texts', which the dataset lacks"):
         check_columns([lambda texts, **kwargs: [0.0]], ["prompt", "level"])
 
 

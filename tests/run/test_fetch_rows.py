@@ -1,4 +1,4 @@
-"""`grpo-ext data`: the files hold the rows of the data set, and are never replaced by others."""
+"""`grpo-ext data`: the files hold the rows of the dataset, and are never replaced by others."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_recipes_of_the_package_name_their_data(capsys):
 def test_an_unknown_name_suggests_a_known_one(capsys):
     assert main(["data", "gsm8"]) == 2
     assert capsys.readouterr().err == (
-        "grpo-ext: unknown data set 'gsm8'. Did you mean 'gsm8k'? To fetch another one from the "
+        "grpo-ext: unknown dataset 'gsm8'. Did you mean 'gsm8k'? To fetch another one from the "
         "hub, write its id as owner/name.\n"
     )
 

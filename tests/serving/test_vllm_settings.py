@@ -59,7 +59,7 @@ def test_cache_has_room_for_one_sequence_and_bounds():
 
 
 def test_heads_that_vllm_has_no_kernel_for_are_refused():
-    with pytest.raises(ValueError, match=r"of this model have size 16\. Write `use_vllm: false`"):
+    with pytest.raises(ValueError, match=r"of this model have size 16\. Set `use_vllm: false`"):
         cpu_settings(TextModel(2, 4, 16, 512, "float32"), "float32", 8, 256)
 
 
@@ -94,7 +94,7 @@ def test_serve_prints_its_command(tiny_folder, tmp_path, capsys):
         f"model_name_or_path: {tiny_folder}\nuse_vllm: true\nuse_cpu: true\nbf16: false\n"
     )
     assert main(["serve", "--config", str(recipe)]) == 2
-    assert "write `use_vllm: true` and `vllm_mode: server`" in capsys.readouterr().err
+    assert "set `use_vllm: true` and `vllm_mode: server`" in capsys.readouterr().err
     assert main(["serve", "--config", str(recipe), "--vllm_mode", "server", "--dry_run"]) == 2
     assert "of this model have size 16" in capsys.readouterr().err
 

@@ -28,7 +28,7 @@ SIZES = {
     "max_train_samples": 16,
     "max_eval_samples": 4,
     "dataset_name": None,
-    "held_out_share": None,  # of a data set
+    "held_out_share": None,  # of a dataset
     "dataset_config": None,
     # the machine: no GPU, no vLLM, no DeepSpeed
     "accelerate_config": "cpu",

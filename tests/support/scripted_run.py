@@ -412,7 +412,7 @@ class Recorder:
 
 
 def hardness(number: int) -> float:
-    """Return how hard a row of the data set is; some are equally hard."""
+    """Return how hard a row of the dataset is; some are equally hard."""
     return 5 * number % 11 / 4
 
 

@@ -62,7 +62,7 @@ def test_what_cannot_be_used_is_told():
         Prompts().example({"question": "hi"})
     with pytest.raises(ValueError, match="reads the column 'answer', which the data lacks"):
         Prompts(rename_columns={"solution": "answer"}).example({"prompt": "hi"})
-    with pytest.raises(ValueError, match="The task 'prompts' needs a data set"):
+    with pytest.raises(ValueError, match="The task 'prompts' needs a dataset"):
         Prompts().dataset()
     with pytest.raises(ValueError, match="needs a list, but its value is 'red'"):
         Prompts(user_prompt="{a:letters}").example({"a": "red"})

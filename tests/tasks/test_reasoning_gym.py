@@ -148,7 +148,7 @@ def test_no_question_of_training_is_held_out_whatever_the_seed():
 
 
 def test_no_seed_of_training_makes_a_held_out_question(monkeypatch):
-    """The seeds of every data set that is made, of five task seeds."""
+    """The seeds of every dataset that is made, of five task seeds."""
     make_dataset = gym_rows.make_dataset
     seeds: dict[bool, set[int]] = {True: set(), False: set()}
 

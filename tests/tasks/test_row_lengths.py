@@ -1,6 +1,6 @@
 """`max_prompt_tokens` and `max_answer_tokens`.
 
-Which rows of a data set stay, and what is refused.
+Which rows of a dataset stay, and what is refused.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def test_state_of_the_order_goes_on(tiny_folder, tmp_path):
 
 
 def test_a_stream_has_no_curriculum(tiny_folder, tmp_path):
-    with pytest.raises(ValueError, match="the data set is a stream"):
+    with pytest.raises(ValueError, match="the dataset is a stream"):
         scripted_groups.train(
             tiny_folder,
             tmp_path,

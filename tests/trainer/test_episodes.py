@@ -309,7 +309,7 @@ def test_samples_hold_what_each_turn_counted_and_earned(tiny_folder, tmp_path, s
         ({"environment": {"name": "gess"}}, "Did you mean 'guess'?"),
         ({"loss_normalization": "micro_batch"}, "needs `loss_normalization: step`"),
         ({"generation_kwargs": {"stop": ["x"]}}, "Remove stop from generation_kwargs"),
-        ({"curriculum": "adaptive"}, "Write `curriculum: none`"),
+        ({"curriculum": "adaptive"}, "Set `curriculum: none`"),
         (
             {"environment": {**WORLD, "credit": "turn"}, "group_filter": "drop"},
             "`credit: turn` needs `group_filter: 'off'`",

@@ -1,6 +1,6 @@
 """Evaluation within training.
 
-Its own sampling, pass@k by counting subsets, each data set under its own name.
+Its own sampling, pass@k by counting subsets, each dataset under its own name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def half(completions, **kwargs):
 
 
 class Keeps(GRPOExtTrainer):
-    """Keeps the samples of the last evaluation of each data set."""
+    """Keeps the samples of the last evaluation of each dataset."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -156,7 +156,7 @@ def test_a_reward_model_and_what_a_reward_logs(tiny_folder, tmp_path):
 def test_one_data_set_by_name(tiny_folder, tmp_path):
     trainer = make(tiny_folder, tmp_path, eval_temperature=0.0)
     assert trainer.evaluate("new")["eval_half"] == 0.5 and len(trainer.kept["eval"]) == 3
-    with pytest.raises(ValueError, match=r"no held-out data set 'old'. Write one of: seen, new"):
+    with pytest.raises(ValueError, match=r"no held-out dataset 'old'. Write one of: seen, new"):
         trainer.evaluate("old")
     assert "eval_loss" in make(tiny_folder, tmp_path, num_generations_eval=4).evaluate(
         "new"

@@ -128,7 +128,7 @@ def test_rows_without_what_is_read_are_refused_with_their_columns(tiny_folder, t
         GRPOExtTrainer("no/model", [short], GRPOExtConfig("x", use_cpu=True, bf16=False), bare)
     with pytest.raises(ValueError, match="no column 'prompt'"):
         make(tiny_folder, tmp_path, [short], more={"eval_dataset": {"held_out": bare}})
-    with pytest.raises(ValueError, match="reads the column 'limit', which the data set lacks"):
+    with pytest.raises(ValueError, match="reads the column 'limit', which the dataset lacks"):
         make(tiny_folder, tmp_path, [short], rows().remove_columns("limit"))
 
 

@@ -234,12 +234,12 @@ def test_other_architectures_take_packed_rows(architecture, more):
 
 def test_a_recurrent_model_is_refused():
     more = {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}
-    with pytest.raises(ValueError, match=r"recurrent.*Write `layout: chunks`"):
+    with pytest.raises(ValueError, match=r"recurrent.*Set `layout: chunks`"):
         steps(SMALL, model_of("lfm2", **more), layout="packed")
 
 
 def test_learned_positions_are_refused():
-    with pytest.raises(ValueError, match=r"count padding.*Write `layout: chunks`"):
+    with pytest.raises(ValueError, match=r"count padding.*Set `layout: chunks`"):
         steps(SMALL, model_of("gpt2", n_embd=32, n_head=4), layout="packed")
 
 

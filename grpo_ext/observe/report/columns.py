@@ -47,8 +47,8 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
     """Return the index of a run's completions, and its prompts as a list of [prompt id, prompt].
 
     Each column of the index has one entry per completion; so has each reward in `rewards`. `prompt`
-    and `dataset` are positions in the list of prompts and in `datasets`, a list of (mode, data
-    set); `cut` is 1 for a completion that reached the length limit; `task` is "" if the row names
+    and `dataset` are positions in the list of prompts and in `datasets`, a list of (mode, dataset
+    ); `cut` is 1 for a completion that reached the length limit; `task` is "" if the row names
     none; `turns`, `end` and `environment_time` are `None` for a completion that is not an episode;
     `outcome` is the completion's score by the reward that judges its group, or `None`.
     """

@@ -101,7 +101,7 @@ def tests_passed(
 def outputs_right(program: str, tests: list[dict[str, Any]], limits: Limits) -> list[bool]:
     """Return, for each test, whether the program exits with code 0 and prints the expected output.
 
-    White space at the end of lines and of the output is ignored. Inputs that were not run count as
+    Whitespace at the end of lines and of the output is ignored. Inputs that were not run count as
     wrong.
 
     Raises:
@@ -166,5 +166,5 @@ def check_not_cheatable(conditions: list[str]) -> None:
 
 
 def stripped_lines(text: str) -> list[str]:
-    """Return an output's lines, without trailing white space or trailing empty lines."""
+    """Return an output's lines, without trailing whitespace or trailing empty lines."""
     return [line.rstrip() for line in text.rstrip().splitlines()]
