@@ -197,8 +197,8 @@ def write_rows(path: Path, rows: Dataset, title: str) -> None:
             except TypeError as error:
                 raise ValueError(
                     f"{title}: a row cannot be written as JSON ({one_line(error)}). Save the "
-                    "dataset as a folder instead, with load_dataset(NAME).save_to_disk(FOLDER), and "
-                    "set dataset_name: FOLDER."
+                    "dataset as a folder with load_dataset(NAME).save_to_disk(FOLDER), and set "
+                    "dataset_name: FOLDER."
                 ) from None
         file.flush()
         if path.exists() and not (path.is_file() and filecmp.cmp(file.name, path, shallow=False)):

@@ -39,7 +39,7 @@ function messageOf([role, content]) {
   return el("div", { class: "message", dir: "auto" }, role ? el("small", {}, role) : null, content);
 }
 
-// The columns of the data set that the rewards read, each as [name, value].
+// The columns of the dataset that the rewards read, each as [name, value].
 function columnsOfRow(columns) {
   if (!columns.length) return [];
   const rows = columns.map(([name, value]) => el("tr", {}, el("td", {}, name), el("td", { class: "said", dir: "auto" }, value)));
