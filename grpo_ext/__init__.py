@@ -1,6 +1,6 @@
 """grpo_ext: GRPO training with Hugging Face TRL, with results that can be trusted.
 
-Public names are loaded on first use, so `import grpo_ext` and `grpo-ext --help` are instant.
+Public names are imported on first use, which keeps `import grpo_ext` and `grpo-ext --help` fast.
 """
 
 from importlib import import_module
@@ -22,7 +22,7 @@ _HOME = {
 
 __all__ = [*_HOME]
 
-if TYPE_CHECKING:  # under their own names, so that type checkers take them as public
+if TYPE_CHECKING:  # `as` tells type checkers that the names are public
     from grpo_ext.environments.base import Environment as Environment
     from grpo_ext.environments.play import play as play
     from grpo_ext.recipe.load import load_recipe as load_recipe

@@ -1,4 +1,4 @@
-"""Let `python -m grpo_ext` run the command `grpo-ext`."""
+"""Entry point of `python -m grpo_ext`, which runs the command `grpo-ext`."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""Supervised training from a recipe with TRL's `SFTTrainer`.
+"""Supervised fine-tuning from a recipe with TRL's `SFTTrainer`.
 
-accelerate launch -m grpo_ext.sft --config RECIPE
+accelerate launch -m grpo_ext.sft --config RECIPE [--key value ...]
 """
 
 from __future__ import annotations
@@ -17,17 +17,23 @@ if TYPE_CHECKING:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run supervised training with `words`, by default `sys.argv`, and return the exit code."""
+    """Run supervised fine-tuning and return the exit code.
+
+    The code is 0 if the run finished, 2 if the recipe, its data or the checkpoint cannot be used,
+    75 if a signal ended the run, and 1 after any other failure (see `run_training`). `words` are
+    the command-line arguments; `None` uses `sys.argv`.
+    """
     return run_training(words, make_trainer, supervised=True)
 
 
 def make_trainer(recipe: Recipe) -> SFTTrainer:
     """Return TRL's `SFTTrainer` for a recipe.
 
+    The recipe is checked before the model is loaded. Sets `recipe.training.model_init_kwargs`.
+
     Raises:
         ValueError: if the recipe or the dataset has problems.
         OSError: if the dataset or the model cannot be found or read, or the hub does not answer.
-        Exception: any other error of `open_dataset`.
     """
     from trl import SFTTrainer, get_quantization_config
 

@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run GRPO training and return the exit code, which `run_training` describes.
+    """Run GRPO training and return the exit code.
 
-    `words` are the command-line arguments; `None` uses `sys.argv`.
+    The code is 0 if the run finished, 2 if the recipe, its data, its rewards or the checkpoint
+    cannot be used or the run could not learn anything, 75 if a signal ended the run, and 1 after
+    any other failure (see `run_training`). `words` are the command-line arguments; `None` uses
+    `sys.argv`.
     """
     return run_training(words, make_trainer)
 
@@ -26,19 +29,20 @@ def main(words: list[str] | None = None) -> int:
 def make_trainer(
     recipe: Recipe, model: Any = None, rewards: list[Any] | None = None, **more: Any
 ) -> GRPOExtTrainer:
-    """Return the trainer of a recipe.
+    """Build the trainer for a recipe.
 
-    The recipe, its rewards and its rows are checked before the model is loaded. The reward weights
-    of `recipe.training` are set, and `eval_on_start` is turned off if there is no evaluation.
+    The recipe, its rewards and its rows are checked before the model is loaded. `recipe.training`
+    is changed: its reward weights and model arguments are set, and `eval_on_start` is turned off
+    if there is no evaluation.
 
     Args:
         recipe: the recipe to train from.
         model: a model to train instead of the recipe's.
         rewards: rewards to use instead of the recipe's, each with a weight of 1.
-        more: additional arguments of the trainer.
+        more: additional arguments for the trainer.
 
     Raises:
-        ValueError: if the recipe, its rewards or its rows have problems, or the trainer refuses
+        ValueError: if the recipe, its rewards or its rows have problems, or the trainer rejects
             them.
         FileNotFoundError: if there is no such dataset.
         ConnectionError: if the hub does not answer.
@@ -68,7 +72,7 @@ def make_trainer(
         args.eval_on_start and eval_dataset is not None
     )  # `--eval_strategy no` switches all evaluations off
     check_start(recipe, train_dataset, rewards, model is not None)
-    if model is None or args.beta:  # the reference is loaded with them as well
+    if model is None or args.beta:  # the reference model is loaded with these arguments, too
         args.model_init_kwargs = model_init_kwargs(recipe)
     if model is None:
         model = recipe.model.model_name_or_path

@@ -256,7 +256,7 @@ def test_foreign_keys_are_not_ours_and_told_in_a_recipe():
                 "packing": True,
             },
         )
-    assert "torch_dtype is a key of open-r1, ms-swift. Write dtype." in str(error.value)
+    assert "torch_dtype is a key of open-r1, ms-swift. Use dtype." in str(error.value)
     assert "Write group_filter: refill" in str(error.value)
     assert "Write layout: packed" in str(
         error.value

@@ -1,7 +1,7 @@
-"""Split a step into micro-batches, and a micro-batch into chunks that run through the model.
+"""Split a step into micro-batches, and each micro-batch into chunks, one per model call.
 
-Costs are counted in tokens, because the time and memory of a forward and backward pass depend on
-them. The costs of chunks include their padding.
+Costs are in tokens, which determine the time and memory of a forward and backward pass. The cost of
+a chunk includes its padding.
 """
 
 from bisect import bisect_left
@@ -16,8 +16,8 @@ MAX_CHUNKS = 8
 def call_tokens(device: torch.device) -> int:
     """Return the fixed overhead of a model call, as the number of tokens that would take as long.
 
-    It is 128 on a CPU, where values from 64 to 128 were fastest for models of two and four layers.
-    It is 512 on other devices, whose overhead is higher and whose batches have more tokens.
+    The value is 128 on a CPU, where values from 64 to 128 were fastest for models with two and four
+    layers. It is 512 on other devices, where calls have more overhead and batches more tokens.
     """
     return 128 if device.type == "cpu" else 512
 
@@ -31,19 +31,20 @@ def deal_rows(
 ) -> list[Tensor]:
     """Distribute the live rows of a step over micro-batches with similar numbers of tokens.
 
-    Rows are ordered so that rows of one prompt stay together, with shorter groups first. This order
-    is cut into pieces so that the largest piece has as few tokens as possible: never more than if
-    all pieces had the same number of rows. A piece without a live row gets a dead row.
+    The live rows are ordered so that those of one prompt are adjacent, with shorter groups first.
+    They are cut into pieces in this order, so that the largest piece has as few tokens as possible:
+    never more than if all pieces had the same number of rows. If there are not enough live rows, a
+    piece gets a dead row.
 
     Args:
         prompts: (B,), the index of each row's prompt.
         prompt_lengths: (B,), in tokens.
         completion_lengths: (B,), in tokens.
-        live: (B,), bool, whether a row can affect the gradient.
+        live: (B,), bool, whether each row can affect the gradient; the other rows are dead.
         num_pieces: the number of micro-batches, at most B.
 
     Returns:
-        The row indices of each piece, none of them empty. All other dead rows are left out.
+        The row indices of each piece; no piece is empty. Dead rows that fill no piece are left out.
     """
     prompt_of_row = prompts.cpu().numpy()  # (B,)
     prompt_tokens = prompt_lengths.cpu().numpy()  # (B,)
@@ -71,9 +72,14 @@ def deal_rows(
 
 
 def even_cuts(costs: np.ndarray, num_pieces: int) -> list[int]:
-    """Return `num_pieces - 1` ascending cut positions that minimize the largest sum of a piece.
+    """Return ascending positions at which to cut `costs` so that the largest sum is minimal.
 
-    No piece is empty if there are enough items; otherwise the last pieces are empty.
+    There are `num_pieces - 1` positions. No piece is empty if there are at least `num_pieces`
+    costs; otherwise, the last pieces are empty.
+
+    Args:
+        costs: (n,), the integer cost of each item.
+        num_pieces: the number of pieces.
     """
     num_cuts = num_pieces - 1
     if len(costs) == 0:
@@ -99,9 +105,9 @@ def even_cuts(costs: np.ndarray, num_pieces: int) -> list[int]:
 
 
 def _fill(costs: np.ndarray, bound: int) -> list[int]:
-    """Return greedy cuts: a piece ends before the item that would lift its sum above `bound`.
+    """Return greedy cuts of `costs`: a piece ends before its sum would exceed `bound`.
 
-    There is no cut before the first item.
+    An item that alone exceeds `bound` is a piece by itself. There is no cut before the first item.
     """
     cuts = []
     total = 0
@@ -119,15 +125,15 @@ def packs(
     max_tokens: int | None = None,
     prompts: Tensor | None = None,
 ) -> list[Tensor]:
-    """Group rows into packed rows, and return the row indices of each.
+    """Group rows into packed rows, and return the row indices of each packed row.
 
     Args:
-        prompt_lengths: (B,), in tokens.
+        prompt_lengths: (B,), the lengths of the prompts, in tokens.
         lengths: (B,), the lengths of the completions, in tokens.
-        max_tokens: the maximum length of a packed row; a longer row stays alone. `None`: pack all
-            rows into one.
+        max_tokens: the maximum length of a packed row; a row that is longer by itself is packed
+            alone. If `None`, all rows are packed into one.
         prompts: (B,), the index of each row's prompt. A packed row contains each prompt only once.
-            `None`: each row has its own copy.
+            If `None`, each row has its own copy of its prompt.
     """
     if max_tokens is None:
         return [torch.arange(len(lengths))]
@@ -158,7 +164,7 @@ def length_chunks(
     call: int | None = None,
     max_tokens: int | None = None,
 ) -> list[Tensor]:
-    """Split rows by length into chunks where this saves more padding than a call costs.
+    """Split rows by length into chunks, wherever this saves more padding than a call costs.
 
     The rows are sorted by length and cut so that the sum over chunks of
     `rows x (per_row + longest) + call` is smallest.
@@ -166,12 +172,12 @@ def length_chunks(
     Args:
         lengths: (B,), the lengths of the completions, in tokens.
         per_row: the number of tokens that every row has in addition to its completion.
-        call: the overhead of a call, in tokens; `None`: `call_tokens` of the device.
-        max_tokens: the maximum size of a chunk of several rows, including padding. `None`: no
-            limit, but at most `MAX_CHUNKS` chunks.
+        call: the overhead of a call, in tokens; `None` uses `call_tokens(lengths.device)`.
+        max_tokens: the maximum size of a chunk of several rows, in tokens with padding. If `None`,
+            the size is not limited, but there are at most `MAX_CHUNKS` chunks.
 
     Returns:
-        The row indices of each chunk, the chunk of the shortest rows first.
+        The row indices of each chunk; the chunk with the shortest rows comes first.
     """
     if call is None:
         call = call_tokens(lengths.device)
@@ -211,15 +217,15 @@ def equal_prompts(
     prompt_ids: Tensor,
     prompt_mask: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Find the rows with the same prompt.
+    """Find the rows that have the same prompt.
 
     Args:
-        prompt_ids: (B, P), padded on the left.
+        prompt_ids: (B, P), left-padded.
         prompt_mask: (B, P), 1 for tokens of the prompt.
 
     Returns:
-        The first row of each of the N distinct prompts (N,), in order of appearance, and the index
-        of each row's prompt among them (B,).
+        The first row (N,) of each of the N distinct prompts, in order of appearance, and the index
+        (B,) of each row's prompt among them.
     """
     tokens = torch.where(prompt_mask.bool(), prompt_ids, -1)  # (B, P)
     numbers: dict[bytes, int] = {}  # indices of the distinct prompts, by their tokens

@@ -1,4 +1,4 @@
-"""The time that a benchmark may take."""
+"""The time limit of a benchmark."""
 
 import math
 import signal
@@ -10,7 +10,7 @@ from types import FrameType
 
 from grpo_ext.common.termination import terminable
 
-MINUTES = 2.0  # the default length of a budget
+MINUTES = 2.0  # the default time limit
 
 
 class BudgetSpent(Exception):
@@ -22,7 +22,7 @@ class Budget:
 
     Args:
         seconds: the length of the budget; unlimited by default.
-        clock: a function that returns the current time in seconds.
+        clock: a function that returns the current time in seconds, from any starting point.
 
     Attributes:
         interrupted: whether Ctrl-C has ended the budget.
@@ -41,7 +41,7 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """The seconds that are left, at least 0; 0 after an interruption."""
+        """The seconds that are left; 0 once the time is over or the budget was interrupted."""
         return 0.0 if self.interrupted else max(0.0, self.seconds - self.spent)
 
     def interrupt(self) -> None:
@@ -49,10 +49,14 @@ class Budget:
         self.interrupted = True
 
     def check(self, reserve: float = 0.0) -> None:
-        """Raise `BudgetSpent` if no more than `reserve` seconds are left.
+        """Raise an exception if too little time is left, or if the budget was interrupted.
 
-        After an interruption, raise `KeyboardInterrupt`, whatever time is left. The signal handler
-        has already raised it, but Python discards exceptions in callbacks of the garbage collector.
+        After Ctrl-C, the signal handler has already raised `KeyboardInterrupt`. It is raised again,
+        because Python discards exceptions in callbacks of the garbage collector.
+
+        Raises:
+            KeyboardInterrupt: if the budget was interrupted, whatever time is left.
+            BudgetSpent: if at most `reserve` seconds are left.
         """
         if self.interrupted:
             raise KeyboardInterrupt
@@ -62,11 +66,11 @@ class Budget:
 
 @contextmanager
 def interruptible(budget: Budget) -> Iterator[None]:
-    """Let Ctrl-C end a budget and raise `KeyboardInterrupt`, even while a trainer runs.
+    """Context manager in which Ctrl-C ends a budget and raises `KeyboardInterrupt`.
 
-    SIGTERM raises `Terminated`. A trainer normally installs its own handlers, which save a
-    checkpoint at the end of a step; it does not replace handlers that the program has installed.
-    Outside the main thread, this context does nothing.
+    SIGTERM raises `Terminated`. Both also work while a trainer runs: a trainer normally handles
+    these signals itself, to save a checkpoint at the end of a step, but it does not replace
+    handlers that are already installed. Outside the main thread, the context manager does nothing.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Show the results of a benchmark as they arrive, the current measurement, and the seconds left."""
+"""Show a benchmark's results as they arrive, its current measurement, and the seconds left."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from grpo_ext.bench.budget import Budget
 
 
 class Display(Protocol):
-    """The interface through which a benchmark shows its progress."""
+    """Protocol for objects that show the progress and the results of a benchmark."""
 
     def result(self, line: str) -> None:
         """Show a line of the results."""
 
     def begin(self, task: str) -> None:
-        """Show the name of the measurement that begins now."""
+        """Show that a measurement begins; `task` is its name."""
 
 
 class Lines:
@@ -23,7 +23,7 @@ class Lines:
 
     Args:
         budget: the time for all measurements.
-        results: whether results are printed.
+        results: whether to print results; if `False`, `result` does nothing.
     """
 
     def __init__(self, budget: Budget, results: bool):
@@ -39,7 +39,9 @@ class Lines:
 
 
 class Bar:
-    """Prints results in a terminal, above a bar of the time that has passed.
+    """Context manager that prints results in a terminal, above a bar of the time that has passed.
+
+    The bar is shown within the context, and removed at its end.
 
     Args:
         budget: the time for all measurements.

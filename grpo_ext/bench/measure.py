@@ -1,6 +1,6 @@
 """Measure short runs of a recipe as it is written, and its training phase with other settings.
 
-A single process trains on the completions of one process, without sharding. If the weights of a
+A single process trains on the completions of one process, without sharding. If the weights of the
 model are not on this machine, but its shape is known, the model gets random weights, and the
 lengths of completions are drawn at random.
 """
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 Settings = dict[str, Any]  # values of recipe keys
 
-GENERATIONS = 4  # most generations of the recipe as it is written; the first is a warm-up
+GENERATIONS = 4  # maximum generations with the recipe as it is written; the first is a warm-up
 RECIPE_SHARE = 1 / 3  # share of the time for these generations
 STEPS = 3  # steps of a run with other settings, of which the fastest counts
-FEWEST_STEPS = 2  # if time is short
-CANDIDATES = 8  # runs with other settings that should fit into the budget
-WORTH_ENLARGING = 1.5  # a larger step must have this many times as many completions
+FEWEST_STEPS = 2  # steps of such a run if time is short
+CANDIDATES = 8  # number of runs with other settings that should fit into the budget
+WORTH_ENLARGING = 1.5  # a larger step must have at least this many times as many completions
 MEMORY_SHARE = 0.5  # share of the available memory that estimated activations may take
-# most tokens, prompts included, of a step with other settings
+# maximum number of tokens, prompts included, in a step with other settings
 MAX_TOKENS = {"cpu": 32_768, "cuda": 131_072}
 RANDOM_COMPLETION_LENGTH = 128  # tokens per completion of a model with random weights
 TRAINING_PHASES = ("time/train", "time/scoring", "time/optimizer")
@@ -59,7 +59,7 @@ OTHER_FIGURES = (
     "sampling/generation_time",
     "frac_reward_zero_std",
 )
-# Nothing is written, evaluated or reported, and nothing else runs during training.
+# With these settings, nothing is saved, evaluated or reported, and nothing else runs in training.
 ISOLATED: Settings = {
     "report_to": "none",
     "save_strategy": "no",
@@ -74,7 +74,7 @@ ISOLATED: Settings = {
     "push_to_hub": False,
     "health_action": "none",
 }
-# All recorded completions are trained on once, whatever produced them.
+# With these settings, all recorded completions are trained on once, whatever produced them.
 ONE_PASS: Settings = {
     "gradient_accumulation_steps": 1,
     "steps_per_generation": None,
@@ -95,12 +95,15 @@ class Measurement:
 
     seconds: float
     tokens_per_second: float  # prompts included
-    share: float | None  # of the device's rate for matrix products
+    # share of the device's rate of matrix multiplications; `None` if it was not logged
+    share: float | None
     peak_gib: float
 
 
 class Bench:
     """Measures one recipe. Call `as_it_stands` before the other methods.
+
+    The constructor disables the progress bars of transformers.
 
     Args:
         recipe: the recipe, loaded for a single process.
@@ -108,15 +111,18 @@ class Bench:
 
     Attributes:
         device: "cpu" or "cuda".
-        figures: the figures of `as_it_stands`; empty until its first run has ended.
-        sizes: the batch sizes that these figures were measured with.
-        warm: whether the figures leave out the first generation.
+        figures: the results of `as_it_stands`; empty until its first run has ended.
+        sizes: the batch sizes that `figures` was measured with.
+        warm: whether `figures` leaves out the first generation.
         layout: the layout that the trainer chose for the recipe.
         gradient_checkpointing: whether the trainer used gradient checkpointing for the recipe.
-        num_completions: the completions per step of `training_phase`, a multiple of the group size.
+        num_completions: the number of completions per step in `training_phase`, a multiple of the
+            group size.
+        completions: the completions of the last generation that `as_it_stands` ran.
+        replay: the sampler that returns these completions.
     """
 
-    completions: Generation  # the recorded ones
+    completions: Generation
     replay: Replay
 
     def __init__(self, recipe: Recipe, budget: Budget | None = None):
@@ -136,23 +142,23 @@ class Bench:
         self.num_completions = 0
         self._steps = STEPS
         self._skips = False  # whether the recipe leaves out completions without gradient
-        self._seconds_to_start = 0.0  # of the last trainer
+        self._seconds_to_start = 0.0  # time to create the last trainer
 
     def as_it_stands(self) -> dict[str, float]:
         """Run the recipe for a few generations, and record the completions of the last one.
 
-        If the budget is limited and a generation has several groups, one generation of a single
-        group is run first, to find out how many groups fit into `RECIPE_SHARE` of the time. Its
-        figures are returned if no more than one group fits, or if the time ends during the run with
-        more groups.
+        If the budget is limited and a generation has several groups, a first run generates a single
+        group, to find out how many groups fit into `RECIPE_SHARE` of the time. The figures of this
+        first run are returned if no more than one group fits, or if the time ends during the run
+        with more groups.
 
         Returns:
-            The mean seconds per optimizer step of each phase, and the medians of `OTHER_FIGURES`,
-            as far as the run logged them.
+            The mean seconds per optimizer step of each phase, by the names in `PHASES`, and the
+            medians of `OTHER_FIGURES`, as far as the run logged them.
 
         Raises:
             ValueError: if the budget ends during the first run, or if the recipe cannot be run.
-            KeyboardInterrupt: after Ctrl-C, as for all methods that train.
+            KeyboardInterrupt: after Ctrl-C.
         """
         groups = self.batch.prompts
         if math.isinf(self.budget.seconds):
@@ -175,10 +181,10 @@ class Bench:
         return self.figures
 
     def _affordable_groups(self, seconds: float) -> int:
-        """Return how many groups per generation fit if two generations may take `seconds`.
+        """Return how many groups a generation may have if two generations may take `seconds`.
 
-        Returns 0 if not even one fits. On a GPU, the time to generate one group is assumed to be
-        enough for several.
+        Returns 0 if not even one group fits. On a GPU, several groups are assumed to be generated
+        in the time of one.
         """
         phases = [self.figures.get(name, 0.0) for name in PHASES]
         generation = sum(self.figures.get(name, 0.0) for name in GENERATION_PHASES)
@@ -193,7 +199,9 @@ class Bench:
     def _run_recipe(
         self, groups: int, generations: int, reserve: float = 0.0, pass_reserve: float = 0.0
     ) -> None:
-        """Run the recipe for up to `generations` generations, and set figures and completions.
+        """Run the recipe for up to `generations` generations, and set the attributes of `Bench`.
+
+        `num_completions` is not set.
 
         Args:
             groups: the number of groups per generation. If it is smaller than the recipe's, each
@@ -227,7 +235,7 @@ class Bench:
                 raise
             except torch.OutOfMemoryError:
                 raise ValueError(
-                    "The recipe does not fit into memory: write a smaller "
+                    "The recipe ran out of GPU memory. Lower "
                     "per_device_train_batch_size, num_generations or max_completion_length."
                 ) from None
         slices = trainer.generation
@@ -253,7 +261,7 @@ class Bench:
     def _seconds_per_completion(self) -> float:
         """Return how many seconds the training phase of `as_it_stands` took for each completion.
 
-        Completions that the recipe leaves out because they have no gradient do not count.
+        Completions that the trainer skips because they have no gradient are not counted.
         """
         trained = float(self.sizes.completions_per_step)
         if self._skips:
@@ -261,7 +269,7 @@ class Bench:
         return training_seconds(self.figures) / max(1.0, trained)
 
     def _choose_size(self, per_completion: float) -> None:
-        """Choose how many completions a step of `training_phase` has, and how many steps a run has.
+        """Set `num_completions` and the number of steps in a run of `training_phase`.
 
         A step has the recipe's number of completions, in whole groups, limited by the number of
         recorded completions, by `MAX_TOKENS`, and by the time for `CANDIDATES` runs. It has at
@@ -285,14 +293,17 @@ class Bench:
         self.num_completions = groups * group_size
 
     def enlarge(self, measurement: Measurement) -> bool:
-        """Raise `num_completions` if a measurement shows that there is time for more.
+        """Increase `num_completions` if a measurement shows that there is time for more.
 
         The previous number may be too small: it was chosen from steps of the recipe, and steps in
         which few groups have signal say little about the seconds per completion.
 
+        Args:
+            measurement: a measurement with the current `num_completions`.
+
         Returns:
-            True if there are now at least `WORTH_ENLARGING` times as many completions. Otherwise,
-            the number does not change.
+            Whether `num_completions` has grown. It grows by a factor of at least `WORTH_ENLARGING`,
+            or not at all.
         """
         before = (self.num_completions, self._steps)
         self._choose_size(measurement.seconds / self.num_completions)
@@ -303,7 +314,7 @@ class Bench:
 
     @property
     def sequence_lengths(self) -> list[int]:
-        """The number of tokens in each completion of `training_phase` and its prompt together."""
+        """The number of tokens, prompt and completion together, in each row of `training_phase`."""
         return self._lengths()[: self.num_completions]
 
     def _lengths(self) -> list[int]:
@@ -311,10 +322,13 @@ class Bench:
         return [len(prompt) + len(completion) for prompt, completion in pairs]
 
     def training_phase(self, settings: Settings) -> Measurement | None:
-        """Train on the recorded completions with other settings.
+        """Train on the recorded completions with other settings, and measure the training phase.
 
         Rewards alternate between 0 and 1, so that every group has signal. If the budget ends after
         at least `FEWEST_STEPS` steps, the completed steps are measured.
+
+        Args:
+            settings: recipe keys to change.
 
         Returns:
             The figures of the fastest step, with the peak memory of all steps; `None` if GPU memory
@@ -322,7 +336,7 @@ class Bench:
 
         Raises:
             ValueError: if the recipe cannot be used with the settings.
-            BudgetSpent: if the budget ends earlier.
+            BudgetSpent: if the budget ends before `FEWEST_STEPS` steps are completed.
         """
         settings = {
             "per_device_train_batch_size": self.num_completions,
@@ -364,9 +378,10 @@ class Bench:
     def fits_without_checkpointing(self) -> bool:
         """Return whether one micro-batch without gradient checkpointing should fit into memory.
 
-        A CPU process that fills the memory is killed, so the estimated activations may take at most
-        `MEMORY_SHARE` of the available memory. The result is always True on a GPU, where
-        `training_phase` can run out of memory without harm, and for a model of unknown size.
+        On a CPU, the estimated activations may take at most `MEMORY_SHARE` of the available memory,
+        because a process that fills the memory is killed. The result is always `True` on a GPU,
+        where `training_phase` can run out of memory without harm, and if the model's size is
+        unknown.
         """
         if self.device != "cpu" or self.forecast.size is None:
             return True
@@ -394,10 +409,13 @@ class Bench:
         )
 
     def _make_trainer(self, folder: str, settings: Settings, **arguments: Any) -> GRPOExtTrainer:
-        """Return a trainer for the recipe with other settings; `arguments` are for `make_trainer`.
+        """Return a trainer for the recipe with other settings.
 
-        The trainer writes to `folder`. With a sampler in `arguments`, the recipe's environments are
-        removed.
+        Args:
+            folder: the `output_dir` of the trainer.
+            settings: recipe keys to change.
+            arguments: additional arguments for `make_trainer`. With a `sampler`, the recipe's
+                environments are removed.
 
         Raises:
             ValueError: if the recipe cannot be used with the settings.
@@ -419,13 +437,13 @@ class Bench:
 
 
 class TimeLimit(TrainerCallback):
-    """Ends a run when its time is over.
+    """Trainer callback that ends a run when its time is over.
 
     The run stops after a step if there is no time for another one. If the time ends within a step,
-    the next forward pass raises `BudgetSpent`.
+    the next forward pass raises `BudgetSpent`, provided that `before_pass` is registered as a hook.
 
     Args:
-        budget: the time of the benchmark.
+        budget: the time limit of the benchmark.
         reserve: the seconds of the budget that must remain after another step.
         pass_reserve: the seconds of the budget that must be left before each forward pass.
         steps: the minimum number of steps before the run may stop between two steps.
@@ -441,9 +459,11 @@ class TimeLimit(TrainerCallback):
         self._begun = 0.0
 
     def before_pass(self, module: torch.nn.Module, inputs: object) -> None:
-        """Raise `BudgetSpent` if no more than `pass_reserve` seconds are left.
+        """Forward pre-hook for the input embedding, which ends the run if its time is over.
 
-        After Ctrl-C, raise `KeyboardInterrupt`. This is a forward pre-hook of the input embedding.
+        Raises:
+            BudgetSpent: if at most `pass_reserve` seconds are left.
+            KeyboardInterrupt: after Ctrl-C.
         """
         self.budget.check(self.pass_reserve)
 
@@ -461,7 +481,7 @@ class TimeLimit(TrainerCallback):
 
 
 def train_silently(trainer: GRPOExtTrainer, limit: TimeLimit) -> None:
-    """Train without printing to stdout, until the last step or the limit.
+    """Train until the last step or the limit, without printing to stdout.
 
     Raises:
         BudgetSpent: if the time is over before a forward pass.
@@ -479,12 +499,12 @@ def train_silently(trainer: GRPOExtTrainer, limit: TimeLimit) -> None:
 
 
 def step_logs(trainer: GRPOExtTrainer) -> list[dict[str, float]]:
-    """Return the logs of the optimizer steps that have ended."""
+    """Return the trainer's logs for the optimizer steps that have ended, oldest first."""
     return [log for log in trainer.state.log_history if "loss" in log]
 
 
 def with_groups(batch: Batch, groups: int) -> Batch:
-    """Return batch sizes with one optimizer step per generation of `groups` groups.
+    """Return batch sizes with `groups` groups per generation and one optimizer step for each.
 
     The micro-batch is at most as large as before.
     """
@@ -500,7 +520,7 @@ def with_groups(batch: Batch, groups: int) -> Batch:
 
 
 def batch_settings(batch: Batch) -> Settings:
-    """Return the batch sizes by recipe key."""
+    """Return the recipe keys that set the batch sizes, with their values in `batch`."""
     keys = (
         "per_device_train_batch_size",
         "gradient_accumulation_steps",
@@ -524,7 +544,7 @@ def training_seconds(log: dict[str, float]) -> float:
 
 
 def alternating_reward(completions: list[str], **columns: object) -> list[float]:
-    """Return 0 and 1 in turn, so that every group of two or more has different rewards."""
+    """Return 0 and 1 in turn, so that rewards differ in every group of two or more completions."""
     return [float(i % 2) for i in range(len(completions))]
 
 

@@ -1,4 +1,4 @@
-"""Random weights and random completions for a model that is not on this machine."""
+"""Create random weights and random completions for a model that is not on this machine."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from grpo_ext.step.records import Generation
 from grpo_ext.tiny.tokenizer import build_tokenizer
 
 MEAN_SHARE = 0.4  # mean length of random completions, as a share of max_completion_length
-LOG_DEVIATION = 0.43  # standard deviation of the logarithm of drawn lengths: 1 % reach the limit
+LOG_DEVIATION = 0.43  # standard deviation of the log of drawn lengths, so that 1 % reach the limit
 
 
 def has_weights(model: str) -> bool:
-    """Return whether a model's weights are in a folder of this name or in the hub's cache."""
+    """Return whether a model's weights are in the folder `model`, or in the hub's cache."""
     folder = Path(model).expanduser()
     if not folder.is_dir() and model.count("/") < 2:
         config = try_to_load_from_cache(model, "config.json")
@@ -36,13 +36,13 @@ def has_weights(model: str) -> bool:
 
 
 def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Return a model with the recipe's shape and random weights, and a tokenizer for it.
+    """Return a model with random weights and the shape of the recipe's model, and a tokenizer.
 
     The model is in bfloat16 on the GPU, or in float32 on the CPU if the recipe sets `use_cpu` or
-    there is no GPU.
+    there is no GPU. The tokenizer is a stand-in for the model's own.
 
     Raises:
-        ValueError: if the shape is not known and no config of the model can be read on this
+        ValueError: if the model's shape is not known, and its config cannot be read on this
             machine.
     """
     name = recipe.flat["model_name_or_path"]
@@ -51,7 +51,7 @@ def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokeni
     except OSError:
         raise ValueError(
             f"{name} has no readable config.json on this machine, and its shape is not known. "
-            "Write `--model_name_or_path FOLDER`, where FOLDER has at least the model's "
+            "Pass `--model_name_or_path FOLDER`, where FOLDER has at least the model's "
             "config.json."
         ) from None
     tokenizer = build_tokenizer([])
@@ -68,10 +68,11 @@ def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokeni
 
 
 def with_random_completions(generation: Generation, limit: int) -> Generation:
-    """Replace a random model's completions, which never end, with completions of random lengths.
+    """Return a copy of a random model's generation, with completions of random lengths.
 
-    The lengths are at most `limit` tokens. The tokens of each new completion are drawn from the
-    completion that it replaces. Sampling log-probs, if any, become 0, and kept tokens are dropped.
+    A random model does not end its completions itself. The new lengths are at most `limit` tokens.
+    The tokens of each new completion are drawn from the one that it replaces. Sampling log-probs,
+    if any, become 0, and kept tokens are dropped.
     """
     generator = np.random.default_rng(0)
     lengths = draw_lengths(len(generation.completion_ids), limit)
@@ -90,9 +91,10 @@ def with_random_completions(generation: Generation, limit: int) -> Generation:
 
 
 def draw_lengths(count: int, limit: int) -> list[int]:
-    """Return `count` lengths in tokens from a lognormal distribution, always the same ones.
+    """Draw `count` lengths, in tokens, from a lognormal distribution.
 
-    Their mean is about `MEAN_SHARE * limit`, and each is from 1 to `limit`.
+    Their mean is about `MEAN_SHARE * limit`, and each is from 1 to `limit`. Calls with the same
+    arguments return the same lengths.
     """
     location = math.log(MEAN_SHARE * limit) - LOG_DEVIATION**2 / 2
     generator = np.random.default_rng(0)

@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 class Replay(Sampler):
-    """Returns the same completions for every generation, whatever its prompts are.
+    """Sampler that returns recorded completions for every request, whatever its prompts are.
 
-    A request for fewer completions than were recorded gets the first ones.
+    A request for n completions gets the first n.
 
     Args:
         recorded: the completions, at least as many as any request has prompts.
-        original: the sampler that produced them; its abilities decide how they are scored.
+        original: the sampler that produced them; its abilities determine how they are scored.
     """
 
     name = "recorded completions"
@@ -44,7 +44,7 @@ class Replay(Sampler):
 
 
 def recorded_generation(slices: list[Scored]) -> Generation:
-    """Join the slices of a generation, without padding, and sort its rows by prompt."""
+    """Concatenate the slices of a generation, remove the padding, and sort the rows by prompt."""
     table = join(slices)
     prompt_ids = token_ids(table.prompt_ids, table.prompt_mask)
     completion_ids = token_ids(table.completion_ids, table.completion_mask)

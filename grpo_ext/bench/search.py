@@ -18,23 +18,24 @@ LAYOUTS = {"cpu": ("chunks", "padded", "packed"), "cuda": ("chunks", "packed", "
 CLOSE = 1.5
 # Other settings replace the recipe's only if they take less than this share of its time.
 WORTHWHILE = 0.97
-HEADROOM = 1.1  # another run needs this many times the seconds of the quickest run so far
+HEADROOM = 1.1  # another run is assumed to take this many times as long as the quickest so far
 # If training takes this many times as long as with the next larger token limit, smaller limits
 # cannot win.
 SLOWER = 1.2
 
 
 class Search:
-    """Searches for the fastest settings of a recipe, and keeps the fastest measurement of each.
+    """Searches for the settings with which a recipe trains fastest.
 
     Args:
         bench: measures the settings.
-        announce: a function called with settings before they are measured.
+        announce: a function that is called with settings before they are measured.
 
     Attributes:
-        measurements: maps the items of each tried settings dict to its fastest measurement, or to
-            `None` if the settings could not run.
-        refused: maps the items of refused settings to the reason.
+        measurements: maps the items of each settings dict that was tried to its fastest
+            measurement, or to `None` if the settings could not run.
+        refused: maps the items of each settings dict that cannot be used with the recipe to the
+            reason.
     """
 
     def __init__(self, bench: Bench, announce: Callable[[Settings], None] = lambda settings: None):
@@ -43,17 +44,18 @@ class Search:
         self.measurements: dict[Key, Measurement | None] = {}
         self.refused: dict[Key, str] = {}
         self._runs: Counter[Key] = Counter()
-        # of the shortest run so far, with the start of its trainer
+        # duration of the shortest run so far, including the start of its trainer
         self._seconds_to_measure = math.inf
 
     def run(self) -> Iterator[tuple[Settings, Measurement | None]]:
-        """Yield settings, each with its measurement, or with `None` if they could not run.
+        """Measure the candidates; yield (settings, measurement) for each.
 
-        The settings come in the order of `candidates`. If the first measurement shows that there is
-        time for more completions per step, it is repeated with them. Finally, all settings within
+        The measurement is `None` if the settings could not run. Settings come in the order of
+        `candidates`. If the first measurement shows that there is time for more completions per
+        step, it is repeated with more. As soon as three settings have run, a further candidate is
+        measured only if there is time for it and for two repetitions. Finally, all settings within
         `CLOSE` of the fastest are measured two more times, without being yielded again. The search
-        ends when the time of the bench is over. As soon as three settings have run, a further
-        candidate is measured only if there is time for it and two repetitions.
+        ends early when the budget of the bench ends.
 
         Raises:
             ValueError: if no layout can be used or fits into memory.
@@ -70,12 +72,12 @@ class Search:
             reasons = self.refused_layouts
             if not self._seconds() and reasons.keys() >= set(LAYOUTS[self.bench.device]):
                 raise ValueError(
-                    "No layout can be used with this recipe. `layout: padded` is refused because: "
+                    "No layout can be used with this recipe. The reason for `layout: padded` is: "
                     f"{reasons['padded']}"
                 )
             if not self._seconds() and not self.not_tried:
                 raise ValueError(
-                    "No layout that this recipe can use fits into memory: write a smaller "
+                    "No layout that this recipe can use fits into memory. Lower "
                     "num_generations or max_completion_length."
                 )
             self._measure_close_ones_again()
@@ -97,15 +99,15 @@ class Search:
 
         The recipe's own settings come first, then:
 
-        - the layout that the recipe's trainer has chosen, unless these are the recipe's own
-          settings
+        - one micro-batch in the layout that the recipe's trainer has chosen, unless the recipe's
+          own settings are the same
         - if the recipe uses gradient checkpointing, the fastest settings without it
         - token limits with the fastest layout, from the largest down to the first slow one
         - the other layouts, and token limits again if one of them is the fastest
         - the fastest settings with gradient checkpointing switched on or off
         - if nothing has run, token limits with gradient checkpointing
 
-        Gradient checkpointing is not switched off if the activations are not expected to fit into
+        Gradient checkpointing is switched off only if the activations are expected to fit into
         memory. The order depends on the measurements so far, and settings may be yielded twice.
         """
         own = self.own
@@ -137,18 +139,22 @@ class Search:
         return own["layout"] in layouts and own["gradient_accumulation_steps"] == 1
 
     def _fastest_or(self, layout: str) -> Settings:
-        """Return the fastest settings except the recipe's own; if none ran, `layout_settings`."""
+        """Return the fastest settings except the recipe's own; if none ran, those of `layout`."""
         return self._fastest_other() or layout_settings(layout, self.own["gradient_checkpointing"])
 
     def _other_checkpointing(self, layout: str) -> Iterator[Settings]:
-        """Yield `_fastest_or` with checkpointing toggled; off only if memory should suffice."""
+        """Yield the settings of `_fastest_or(layout)` with gradient checkpointing toggled.
+
+        Nothing is yielded if it would be switched off, but the activations are not expected to fit
+        into memory.
+        """
         settings = self._fastest_or(layout)
         switched = {**settings, "gradient_checkpointing": not settings["gradient_checkpointing"]}
         if switched["gradient_checkpointing"] or self.bench.fits_without_checkpointing():
             yield switched
 
     def _limits(self, settings: Settings) -> Iterator[Settings]:
-        """Yield settings with each token limit, from the largest down to the first slow one.
+        """Yield `settings` with each token limit, from the largest down to the first slow one.
 
         A limit is slow if training takes more than `SLOWER` times as long as with the limit before
         it; smaller limits cannot win then. The largest limit is compared with training without a
@@ -167,9 +173,9 @@ class Search:
                 previous = measurement.seconds
 
     def _all_limits(self, settings: Settings) -> list[Settings]:
-        """Return settings with each token limit, the largest first.
+        """Return `settings` with each token limit, the largest first.
 
-        The list is empty for `layout: padded`, which takes no limit.
+        The list is empty for `layout: padded`, which does not support a limit.
         """
         if settings["layout"] == "padded":
             return []
@@ -180,19 +186,19 @@ class Search:
     def _has_time(self, runs: int = 1) -> bool:
         """Return whether there is time for `runs` more runs, each as long as the quickest so far.
 
-        If nothing has run, the time of a run is unknown: return whether any time is left.
+        If nothing has run yet, return whether any time is left.
         """
         seconds = 0.0 if math.isinf(self._seconds_to_measure) else self._seconds_to_measure
         return self.bench.budget.left > runs * HEADROOM * seconds
 
     @property
     def refused_layouts(self) -> dict[str, str]:
-        """The reason of the last refusal for each layout with refused settings."""
+        """For each layout with settings that cannot be used, the last reason."""
         return {str(dict(key)["layout"]): reason for key, reason in self.refused.items()}
 
     @property
     def repeated(self) -> bool:
-        """True if the best settings were measured more than once."""
+        """Whether the best settings were measured more than once."""
         return self._runs[tuple(self.best.items())] > 1
 
     @property
@@ -211,7 +217,7 @@ class Search:
 
     @property
     def left_out_for_memory(self) -> bool:
-        """True if gradient checkpointing was always on, because memory might run out without it."""
+        """Whether gradient checkpointing was always on, because memory might run out without it."""
         tried = [dict(key)["gradient_checkpointing"] for key in self.measurements]
         return bool(tried) and all(tried) and not self.bench.fits_without_checkpointing()
 
@@ -226,11 +232,11 @@ class Search:
     def measure(self, settings: Settings, again: bool = False) -> Measurement | None:
         """Measure settings and return their fastest measurement; `None` if they cannot run.
 
-        Settings that were tried before are run again only if `again` is set. If the repetition
-        cannot run, the previous measurement is returned.
+        Settings that were tried before are run again only if `again` is set. If they then cannot
+        run, the previous measurement is returned.
 
         Raises:
-            BudgetSpent: if the time of the bench ends first.
+            BudgetSpent: if the budget ends before the measurement does.
         """
         key = tuple(settings.items())
         previous = self.measurements.get(key)
@@ -255,7 +261,7 @@ class Search:
     def _measure_close_ones_again(self) -> None:
         """Measure the settings within `CLOSE` of the fastest two more times, as far as time allows.
 
-        The recipe's own settings come first, then the fastest ones.
+        In both rounds, the recipe's own settings come first, then the others, fastest first.
         """
         first = self._seconds()
         limit = CLOSE * min(first.values(), default=0.0)
@@ -281,7 +287,10 @@ class Search:
 
     @property
     def best(self) -> Settings:
-        """The fastest settings, or the recipe's if they are almost as fast; empty if none ran."""
+        """The fastest settings, or the recipe's own if these are almost as fast.
+
+        `{}` if no settings ran.
+        """
         seconds = self._seconds()
         own_seconds = seconds.get(tuple(self.own.items()))
         other = self._fastest_other()
@@ -292,7 +301,7 @@ class Search:
         return other
 
     def _fastest_other(self) -> Settings:
-        """Return the fastest settings other than the recipe's; empty if none ran."""
+        """Return the fastest settings other than the recipe's own; `{}` if no others ran."""
         seconds = self._seconds()
         seconds.pop(tuple(self.own.items()), None)
         if not seconds:
@@ -301,7 +310,7 @@ class Search:
         return dict(fastest)
 
     def _seconds(self) -> dict[Key, float]:
-        """Return the training time in seconds of all settings that ran, by their items."""
+        """Return the shortest training time, in seconds, of all settings that ran, by items."""
         seconds = {}
         for key, measurement in self.measurements.items():
             if measurement is not None:
@@ -309,9 +318,10 @@ class Search:
         return seconds
 
     def lines(self) -> Settings:
-        """Return the best settings as recipe keys; empty if those are the recipe's, or none ran.
+        """Return the recipe keys to set for the best settings.
 
-        They do not change the numbers of completions per step and per generation.
+        They do not change the number of completions per step or per generation. The result is `{}`
+        if the recipe's own settings are the best, or if no settings ran.
         """
         best = self.best
         if not best or best == self.own:
@@ -348,7 +358,12 @@ class Search:
 def fastest_settings(config: str) -> Settings:
     """Measure a recipe on this machine as `grpo-ext bench` does, and return its best settings.
 
-    The settings are recipe keys, as in `Search.lines`; empty if the recipe's own are best.
+    Args:
+        config: the path or name of the recipe.
+
+    Returns:
+        The recipe keys to set, which do not change the number of completions per step or per
+        generation; `{}` if the recipe's own settings are the best.
 
     Raises:
         ValueError: if the recipe cannot be used, a step takes too long, no layout can be used or
@@ -383,7 +398,7 @@ def layout_settings(layout: str, checkpointing: bool) -> Settings:
 def token_budgets(lengths: list[int]) -> list[int]:
     """Return the three largest powers of 2 between the longest length and the sum of the lengths.
 
-    They are in ascending order. There may be fewer than three, or none.
+    The powers are in ascending order. There may be fewer than three, or none.
     """
     budgets = []
     for exponent in range(24):

@@ -1,1 +1,1 @@
-"""The console script `grpo-ext`: one file per subcommand, with heavy imports inside functions."""
+"""The console script `grpo-ext`: one module per subcommand, with heavy imports in functions."""

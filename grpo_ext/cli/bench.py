@@ -4,17 +4,17 @@ examples:
   grpo-ext bench --config recipes/countdown/tiny.yaml
   grpo-ext bench --config recipes/gsm8k/qwen2.5-1.5b.yaml --minutes 10 --json
 
-It runs the recipe for up to four generations, then only the training phase on the same completions
-with each layout, with token limits per micro-batch, with and without gradient checkpointing. If
-other settings are faster than the recipe's own, it prints them as lines to paste into the recipe,
-which change neither the completions per step nor the objective. If a step takes long, it measures
-fewer steps, and fewer completions, whose number it prints. When the time is over, or after Ctrl-C,
-it prints the best settings so far and what was not tried.
+It runs the recipe for up to four generations. Then it repeats only the training phase on the same
+completions: with each layout, with token limits per micro-batch, and with and without gradient
+checkpointing. If other settings are faster than the recipe's own, it prints them as lines to paste
+into the recipe. These lines change neither the completions per step nor the objective. If a step
+takes long, it measures fewer steps with fewer completions, and prints how many. When the time is
+over, or after Ctrl-C, it prints the best settings so far and what was not tried.
 
-A model that is not on this machine gets random weights, if its shape is known. The share of the
-rate relates the operations of training to the measured rate of matrix products. It counts 6
-operations per token for each trained weight and 4 for each frozen one, plus attention and the head,
-but no recomputation.
+If the model is not on this machine but its shape is known, it gets random weights. The share of the
+rate is the number of operations per second in training, divided by the device's measured rate of
+matrix multiplication. Training is counted as 6 operations per token for each trained weight and 4
+for each frozen one, plus attention and the head, without recomputation.
 
 exit codes: 0 done; 2 the recipe cannot be used, nothing fits into memory, or the time is too short
 for one step; 130 interrupted by Ctrl-C, with or without results; 143 ended by SIGTERM
@@ -60,7 +60,7 @@ def minutes(text: str) -> float:
         number = float(text)
         if 0 < number < math.inf:
             return number
-    raise argparse.ArgumentTypeError(f"it must be a number of minutes above 0; got {text!r}")
+    raise argparse.ArgumentTypeError(f"must be a number of minutes above 0; got {text!r}")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,9 +78,9 @@ def measure(args: argparse.Namespace, budget: Budget, display: Display) -> int:
     """Measure a recipe until all settings are measured or the budget ends, and show the results.
 
     Args:
-        args: the parsed command line.
+        args: the parsed command-line arguments.
         budget: the time for all measurements.
-        display: shows the results.
+        display: shows progress and results.
 
     Returns:
         The exit code: 130 after Ctrl-C, otherwise 0.
@@ -125,12 +125,12 @@ def measure(args: argparse.Namespace, budget: Budget, display: Display) -> int:
 
 
 def report(recipe: str, search: Search, longest: int | None) -> dict[str, object]:
-    """Return the measurements as plain data for JSON.
+    """Return the measurements as plain data for `--json`.
 
     Args:
         recipe: the recipe's file or name.
         search: the search, whether or not it has ended.
-        longest: the longest completion that fits; `None` if unknown.
+        longest: the longest completion that fits, in tokens; `None` if unknown.
     """
     bench = search.bench
     return {
@@ -153,7 +153,10 @@ def report(recipe: str, search: Search, longest: int | None) -> dict[str, object
 
 
 def figure_lines(bench: Bench) -> Iterator[str]:
-    """Yield the lines about the recipe as it is written, or with fewer groups per step."""
+    """Yield the lines with seconds and rates of the recipe as written.
+
+    If the time was too short for all its groups, the lines say how many completions were measured.
+    """
     figures = bench.figures
     phases = []
     for name, seconds in figures.items():
@@ -177,7 +180,7 @@ def figure_lines(bench: Bench) -> Iterator[str]:
 
 
 def completions(bench: Bench, count: int) -> str:
-    """Return how many completions of a step are measured, such as `8 of 64 completions`."""
+    """Format how many of a step's completions are measured, such as `8 of 64 completions`."""
     step = bench.batch.completions_per_step
     return f"{count} of {step} completions" if count < step else f"{count} completions"
 
@@ -198,9 +201,10 @@ def training_lines(search: Search) -> Iterator[str]:
 
 
 def settings_label(settings: Settings) -> str:
-    """Return the label of a row of measurements.
+    """Return the label for measured settings.
 
-    The recipe's own settings are marked: only they contain `per_device_train_batch_size`.
+    Settings with the key `per_device_train_batch_size` are the recipe's own; their label begins
+    with `recipe:`.
     """
     label = settings["layout"]
     if "per_device_train_batch_size" in settings:
@@ -227,10 +231,10 @@ def measurement_cells(measurement: Measurement | None, is_refused: bool) -> str:
 
 
 def measurement_rows(search: Search) -> list[dict[str, object]]:
-    """Return settings and measurements as plain data for JSON.
+    """Return settings and measurements as plain data for JSON, one mapping for each setting.
 
-    In place of a measurement, refused settings have the reason under `refused`, and settings that
-    ran out of memory have `out_of_memory: True`.
+    In place of a measurement, settings that cannot be used have the reason under `refused`, and
+    settings that ran out of memory have `out_of_memory: True`.
     """
     rows = []
     for key, measurement in search.measurements.items():
@@ -250,7 +254,7 @@ def advice_lines(search: Search, longest: int | None) -> Iterator[str]:
 
     Args:
         search: the search, whether or not it has ended.
-        longest: the longest completion that fits; `None` if unknown.
+        longest: the longest completion that fits, in tokens; `None` if unknown.
     """
     import yaml
 

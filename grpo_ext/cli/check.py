@@ -1,4 +1,4 @@
-"""`grpo-ext check`: find the faults of a recipe before a run.
+"""`grpo-ext check`: find the problems of a recipe before a run.
 
 examples:
   grpo-ext check --config recipes/countdown/tiny.yaml
@@ -6,15 +6,18 @@ examples:
   grpo-ext check --config mine.yaml --learning_rate 1e-5 --json
   grpo-ext check --config mine.yaml --sample 8
 
-It needs no GPU, and without --sample it loads no model. It checks keys, types, ranges,
-contradictions and the batch; the first rows of the data, with chat template, tools and tokenizer;
-the environment and the rewards on three made-up completions; the vLLM server; and the disk. A data
-set or model on a hub that cannot be reached is a problem, or a note with --elsewhere. --sample N
-also tries the rewards on N completions that the model writes, sampled as in training by
-transformers: in groups of num_generations, but at most 4, for the first rows. N is rounded up to
-whole groups. It says in how many groups the rewards differ, which is what GRPO learns from.
+It needs no GPU and, without --sample, loads no model. It checks the keys, types, ranges and
+contradictions of the recipe, and its batch sizes; the first rows of the data, with the chat
+template, tools and tokenizer; the environment, and the rewards on three made-up completions; the
+vLLM server; and the disk. If the hub cannot be reached, a dataset or model on it is a problem, or
+with --elsewhere only a note.
 
-exit codes: 0 the recipe is sound, also if the rewards differ in no group; 1 it has problems;
+--sample N also tries the rewards on N completions that the model generates for the first rows. They
+are sampled as in training, but by transformers, in groups of at most 4 completions (fewer if
+num_generations is smaller); N is rounded up to whole groups. The output says in how many groups the
+rewards differ, because GRPO learns only from those groups.
+
+exit codes: 0 the recipe is sound, even if the rewards differ in no group; 1 it has problems;
 2 there is no such recipe, or its file cannot be opened
 """
 
@@ -39,14 +42,14 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--elsewhere",
         action="store_true",
-        help="the run will be on another machine: do not check this one",
+        help="the run will be on another machine, so do not check this one",
     )
     parser.add_argument(
         "--sample",
         type=at_least(1),
         default=0,
         metavar="N",
-        help="also try the rewards on N completions of the model, if it is on this machine",
+        help="also try the rewards on N completions by the model, if it is on this machine",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
@@ -65,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_findings(findings: Findings, name: str) -> None:
-    """Print results, notes, problems and the verdict."""
+    """Print the figures, the notes, the problems and the verdict; `name` is the recipe's."""
     figures = findings.figures
     if figures.get("batch"):
         batch = figures["batch"]
@@ -93,7 +96,7 @@ def print_findings(findings: Findings, name: str) -> None:
     if figures.get("samples"):
         print_samples(figures["samples"])
     elif "samples" not in figures and has_equal_scores(figures):
-        print("         equal scores of made-up texts say little about a reward: try --sample 8")
+        print("         equal scores of made-up completions say little: try --sample 8")
     if "server" in figures:
         print(f"server   {figures['server']}")
     if "disk" in figures:
@@ -146,7 +149,7 @@ def print_prompts(prompts: Mapping[str, Any]) -> None:
 def print_episodes(episodes: Mapping[str, Any], place: str = "") -> None:
     """Print the token counts of answers to made-up turns, and how many turns would fit.
 
-    `place` comes before the counts, for a recipe with several environments.
+    `place` is printed before the counts, to name the environment if the recipe has several.
     """
     length = f"at least {episodes['shortest_answer']}"
     if episodes["answers"]:
@@ -162,7 +165,7 @@ def print_episodes(episodes: Mapping[str, Any], place: str = "") -> None:
 def print_rewards(rewards: Mapping[str, Any], task: str = "") -> None:
     """Print the score of each reward for each made-up completion, or `-` if there is no score.
 
-    `task` ends the title, for a recipe with several tasks.
+    `task` is appended to the title, to name the task if the recipe has several.
     """
     width = max(map(len, rewards["scores"]), default=0)
     print(f"rewards  on three made-up completions of the first row{task}:")
@@ -177,7 +180,7 @@ def print_rewards(rewards: Mapping[str, Any], task: str = "") -> None:
 
 
 def has_equal_scores(figures: Mapping[str, Any]) -> bool:
-    """Return whether a reward gave all made-up completions the same score, or scored none."""
+    """Return whether any reward gave all made-up completions the same score, or scored none."""
     trials = [*figures.get("rewards_by_task", {}).values()]
     if figures.get("rewards"):
         trials.append(figures["rewards"])
@@ -185,7 +188,11 @@ def has_equal_scores(figures: Mapping[str, Any]) -> bool:
 
 
 def print_samples(samples: Mapping[str, Any]) -> None:
-    """Print each sampled completion with its scores, the spread of each reward, and the groups."""
+    """Print each sampled completion with its scores, then figures about rewards and groups.
+
+    The figures are the mean and standard deviation of each reward, and the number of groups whose
+    completions have different rewards.
+    """
     completions = samples["completions"]
     groups = samples["groups"]
     print(

@@ -1,4 +1,4 @@
-"""Add the parsers of subcommands. The docstring of a subcommand's module is its `--help`."""
+"""Add parsers for subcommands. The docstring of a subcommand's module is its `--help` text."""
 
 import argparse
 from collections.abc import Callable
@@ -11,13 +11,13 @@ Run = Callable[[argparse.Namespace], int]
 def add_command(
     subparsers: argparse._SubParsersAction, doc: str | None, run: Run, **settings: Any
 ) -> argparse.ArgumentParser:
-    """Add the parser of one subcommand.
+    """Add the parser for one subcommand, and return it.
 
     Args:
         subparsers: the subparsers of `grpo-ext`.
         doc: the help text, which begins with "`grpo-ext NAME`: what it does.".
         run: the function that is called with the parsed arguments and returns the exit code.
-        settings: further arguments of `argparse.ArgumentParser`.
+        settings: additional arguments for `argparse.ArgumentParser`.
     """
     names, _, summary = (doc or "").partition("\n")[0].partition("`: ")
     parser = subparsers.add_parser(
@@ -34,13 +34,17 @@ def add_command(
 def add_recipe_command(
     subparsers: argparse._SubParsersAction, doc: str | None, run: Run, required: bool = True
 ) -> argparse.ArgumentParser:
-    """Add the parser of a subcommand that reads a recipe and takes its keys as `--key value`.
+    """Add the parser for a subcommand with a recipe, whose keys can be set as `--key value`.
 
     Args:
         subparsers: the subparsers of `grpo-ext`.
-        doc: the help text, as for `add_command`.
-        run: the function of the command, as for `add_command`.
-        required: whether the command always needs a recipe.
+        doc: the help text, which begins with "`grpo-ext NAME`: what it does.".
+        run: the function that is called with the parsed arguments and returns the exit code. Keys
+            set on the command line are in the argument `overrides`.
+        required: whether `--config` is required.
+
+    Returns:
+        The parser, to which further arguments can be added.
     """
     parser = add_command(subparsers, doc, run, allow_abbrev=False)
     parser.add_argument(
@@ -58,12 +62,12 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
         "--num_processes",
         type=at_least(1),
         metavar="N",
-        help="number of processes (default: that of the accelerate config, else 1)",
+        help="number of training processes (default: that of the accelerate config, else 1)",
     )
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
-    """Return an argparse `type` that accepts integers of at least `minimum`."""
+    """Return a function, for use as an argparse `type`, that parses integers >= `minimum`."""
 
     def parse(text: str) -> int:
         with suppress(ValueError):
@@ -71,7 +75,7 @@ def at_least(minimum: int) -> Callable[[str], int]:
             if number >= minimum:
                 return number
         raise argparse.ArgumentTypeError(
-            f"it must be a whole number of at least {minimum}; got {text!r}"
+            f"must be a whole number of at least {minimum}; got {text!r}"
         )
 
     return parse

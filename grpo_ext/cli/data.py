@@ -5,9 +5,9 @@ examples:
   grpo-ext data gsm8k --out data     data/gsm8k-main-train.jsonl and data/gsm8k-main-test.jsonl
   grpo-ext data HuggingFaceH4/MATH-500 --split test
 
-It writes each split of a hub dataset to a jsonl file. It prints how many rows each has, the
-license that the dataset's card states, and the recipe keys that take the files. A file that
-already exists is never replaced by other rows.
+It writes each split of a hub dataset to a jsonl file. It prints the number of rows in each file,
+the license that the dataset card states, and the recipe keys to set. An existing file is never
+replaced with different rows.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{source}: license {license_of(source)}")
     for file in files:
         print(f"  {counted(file.count, 'row')} of {file.split} in {file.path}")
-    print("In a recipe, these keys take the rows, without a network:")
+    print("To train on these files without a network, set these keys in a recipe:")
     for file in files:
         # only splits such as `train` or `train_sft` are meant for training
         key = "dataset_name" if "train" in file.split else "eval_dataset_name"

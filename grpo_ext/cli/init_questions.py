@@ -1,4 +1,4 @@
-"""Decide what `grpo-ext init` leaves to the user: by its flags, or by questions at the terminal."""
+"""Decide on the prompt and the reward for `grpo-ext init`, from flags or by asking the user."""
 
 from __future__ import annotations
 
@@ -31,9 +31,12 @@ class ClosedInput(ValueError):
 
 
 def check_input(args: argparse.Namespace) -> None:
-    """Raise `ClosedInput` if questions will be asked, but standard input is closed or at its end.
+    """Check that standard input is open if questions will be asked.
 
-    It does not wait: input that a program has yet to write is not checked.
+    The check does not wait for input that another program has yet to write.
+
+    Raises:
+        ClosedInput: if questions will be asked, but standard input is closed or at its end.
     """
     if args.yes or (args.prompt is not None and args.reward is not None):
         return
@@ -50,12 +53,12 @@ def check_input(args: argparse.Namespace) -> None:
 
 
 def decide(rows: list[Row], args: argparse.Namespace) -> Proposal:
-    """Return the proposal for rows, according to the flags and the user's answers.
+    """Propose a prompt and a reward for rows, according to the flags and the user's answers.
 
     Args:
         rows: the first rows of the data.
-        args: the flags `prompt`, `answer` and `reward`, each `None` if it is not given, and `yes`,
-            with which no question is asked.
+        args: the flags `prompt`, `answer` and `reward`, each `None` if not given, and `yes`; if
+            `yes` is set, no question is asked.
 
     Raises:
         ValueError: if there are no rows, no prompt can be proposed, a flag does not fit the rows,
@@ -88,12 +91,12 @@ def ask_about_columns(
     Args:
         proposal: the proposal so far.
         rows: the first rows of the data.
-        prompt: the prompt from the flags; `None`: ask for it.
-        args: the flags, as for `decide`. If they contain `answer` or `reward`, do not ask about the
-            answer column.
+        prompt: the prompt from the flags; if `None`, the user is asked.
+        args: the flags; if `answer` or `reward` is given, the user is not asked about the answer
+            column.
 
     Returns:
-        The proposal with the answers.
+        The proposal, updated with the user's answers.
     """
     from grpo_ext.preflight.proposal import gold_column, possible_answers
     from grpo_ext.preflight.propose import propose
@@ -138,8 +141,8 @@ def ask(question: str, default: str, check: Callable[[str], object]) -> str:
 
     Args:
         question: the question to print.
-        default: the answer for an empty line.
-        check: raises `ValueError` for an invalid answer, with a message that is printed.
+        default: the answer if the user enters an empty line.
+        check: called with an answer; raises `ValueError` if it is invalid, with a message to print.
 
     Raises:
         ClosedInput: if standard input is at its end.
@@ -160,9 +163,10 @@ def ask(question: str, default: str, check: Callable[[str], object]) -> str:
 
 
 def check_prompt(prompt: str, rows: list[Row]) -> None:
-    """Raise `ValueError` unless a prompt is a column or a template with columns in braces.
+    """Check that a prompt is a column, or a template with columns in braces.
 
-    Columns whose names a template cannot contain are refused as well.
+    Raises:
+        ValueError: if the prompt is neither, or uses a column whose name a template cannot contain.
     """
     from grpo_ext.preflight.proposal import columns_of
     from grpo_ext.tasks.templates import is_field_name
@@ -181,7 +185,7 @@ def check_prompt(prompt: str, rows: list[Row]) -> None:
 
 
 def check_answer(column: str, candidates: list[str]) -> None:
-    """Raise `ValueError` unless a column is one of the candidates for the answer column."""
+    """Raise `ValueError` if a column is not one of the candidates for the answer column."""
     if column not in candidates:
         raise ValueError(
             f"The column of the answers must be one of {', '.join(candidates)}, not {column!r}."
@@ -189,7 +193,7 @@ def check_answer(column: str, candidates: list[str]) -> None:
 
 
 def columns_of_reward(reward: str, proposal: Proposal, rows: list[Row]) -> dict[str, str]:
-    """Return the columns that a reward reads, each with the column of the data to use for it.
+    """Return the columns that a reward reads, each mapped to the column of the data to use for it.
 
     Args:
         reward: a name, or a function as `file.py:function` or `package.module:function`.
@@ -216,15 +220,15 @@ def columns_of_reward(reward: str, proposal: Proposal, rows: list[Row]) -> dict[
                 f"{UNWRITTEN} as the reward."
             )
         raise ValueError(
-            f"init does not offer a reward named {reward!r}.{hint} Name one of {', '.join(named)}, "
-            "or a function of your own as my_rewards.py:function."
+            f"init does not offer a reward named {reward!r}.{hint} It offers {', '.join(named)}, "
+            "and accepts your own function as my_rewards.py:function."
         )
     columns = columns_for(reward, proposal, rows)
     if columns is None:
         raise ValueError(
             f"The rows lack a column that the reward {reward!r} reads "
-            f"({', '.join(lookup(reward).columns)}). Name the column of the right answers with "
-            "--answer if the reward reads `solution`; otherwise, add the column or choose another "
+            f"({', '.join(lookup(reward).columns)}). If that column is `solution`, pass the column "
+            "of the right answers with --answer; otherwise, add the column or choose another "
             "reward."
         )
     return columns

@@ -1,17 +1,17 @@
-"""`grpo-ext`: GRPO training with Hugging Face TRL: recipes, rewards, and evaluation.
+"""`grpo-ext`: GRPO training on top of Hugging Face TRL, with recipes, rewards and evaluation.
 
 examples:
   grpo-ext demo                                        train a tiny model, offline, in minutes
   grpo-ext migrate run.sh --output mine.yaml           from TRL, open-r1, ms-swift or verl
-  grpo-ext check --config countdown/tiny               find the faults of a recipe before a run
+  grpo-ext check --config countdown/tiny               find the problems of a recipe before a run
   grpo-ext train --config countdown/tiny               train from a recipe
   grpo-ext train --config RECIPE --learning_rate 1e-5  any key of a recipe can be set here
   grpo-ext eval --config RECIPE --model BEFORE --model AFTER
   grpo-ext report runs/countdown-tiny                  curves and completions as one HTML file
 
 exit codes: 0 done; 1 a check or a run failed; 2 the command, the recipe or its data cannot be used;
-75 a signal ended a run, which can be continued from its checkpoint; 130 interrupted; 141 the reader
-of the output ended; 143 ended by SIGTERM
+75 a signal ended a run, which can be continued from its checkpoint; 130 interrupted by Ctrl-C; 141
+the program that reads the output has exited; 143 ended by SIGTERM
 """
 
 import argparse
@@ -27,7 +27,7 @@ from grpo_ext.common.untrusted import printable
 from grpo_ext.rewards.scores import UserCodeFailure
 from grpo_ext.vllm import EngineFailure
 
-EXIT_NO_READER = 141  # as of a Unix tool that SIGPIPE ends
+EXIT_NO_READER = 141  # the exit code of a Unix tool that SIGPIPE ends
 SUBCOMMANDS = (
     "init",
     "migrate",
@@ -67,9 +67,13 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run one subcommand and return its exit code; `words` default to the command line.
+    """Run one subcommand and return its exit code.
 
-    Errors are printed, or raised with `--debug`. Invalid words raise `SystemExit`, as in argparse.
+    `words` are the command-line arguments; `None` uses `sys.argv`. Errors are printed, or raised
+    with `--debug`.
+
+    Raises:
+        SystemExit: after `--help`, or if an argument is invalid.
     """
     wait_calmly()
     words = sys.argv[1:] if words is None else words
@@ -102,10 +106,10 @@ def main(words: list[str] | None = None) -> int:
 
 
 def has_no_reader() -> bool:
-    """Return whether the program that reads the standard output has exited, as `head` does early.
+    """Return whether the program that reads standard output, such as `head`, has exited.
 
     This prints an empty line. If there is no reader, it also discards the remaining output, so that
-    Python does not report an error when it exits.
+    Python does not report an error when this process exits.
     """
     try:
         print(flush=True)  # a flush alone has nothing to write if Python has dropped the text

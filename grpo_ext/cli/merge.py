@@ -4,7 +4,8 @@ examples:
   grpo-ext merge --model runs/poem-qwen2.5-7b-lora      writes runs/poem-qwen2.5-7b-lora/merged
   grpo-ext merge --model runs/poem-qwen2.5-7b-lora/checkpoint-300 --out models/poem --dtype float32
 
-It loads the result again and keeps it only if its log-probs match those of base and adapter.
+It loads the merged model again, and keeps it only if its log-probs match those of the base model
+with the adapter.
 """
 
 import argparse
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or args.model / MERGED
     difference = merge_adapter(args.model, out, args.dtype, args.trust_remote_code)
     print(
-        f"Merged into {out}: its log-probs differ from those of base and adapter by at most "
-        f"{difference:.1g}."
+        f"Merged into {out}. The log-probs differ from those of the base model with the adapter by "
+        f"at most {difference:.1g}."
     )
     return 0

@@ -7,10 +7,10 @@ examples:
 
 FILE is a YAML file, or a shell script with `trl grpo ...`, `accelerate launch ...grpo.py ...`,
 `swift rlhf ...` or `python -m verl.trainer.main_ppo ...`. A script is read and never run: variables
-that it sets to literals are substituted. Each key that was not translated, or only approximately,
-is named on the terminal and in a comment of the recipe, with what to write by hand. Batch sizes are
-translated to the same completions per optimizer step and per generation, also for another
---num_processes.
+that it sets to literals are substituted. Each key that was translated only approximately or not at
+all is named on the terminal and in a comment in the recipe, with what to set by hand. Batch sizes
+are translated so that the completions per optimizer step and per generation stay the same, also
+with another --num_processes.
 
 exit codes: 0 written; 2 the file cannot be read or has no such settings, or --output already exists
 """
@@ -37,13 +37,13 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--from",
         dest="project",
         metavar="PROJECT",
-        help="trl, open-r1, ms-swift or verl (default: recognized)",
+        help="trl, open-r1, ms-swift or verl (default: recognized from FILE)",
     )
     parser.add_argument(
         "--num_processes",
         type=at_least(1),
         metavar="N",
-        help="number of training processes of the recipe (default: that of FILE)",
+        help="number of training processes for the recipe (default: that of FILE)",
     )
 
 

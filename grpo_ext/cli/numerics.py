@@ -1,15 +1,16 @@
-"""`grpo-ext numerics`: measure how far sampler, trainer and float32 differ in log-probs.
+"""`grpo-ext numerics`: measure how far the log-probs of sampler, trainer and float32 differ.
 
 examples:
   grpo-ext numerics --config recipes/countdown/tiny.yaml
   grpo-ext numerics --config mine.yaml --completions 64 --json
   grpo-ext numerics --config mine.yaml --cast_lm_head_to_fp32 true
 
-It loads the recipe's model with its types, samples completions of the recipe's prompts with the
-run's own sampler, and scores the same tokens: with the run's step, with and without gradient and
-checkpointing, in each layout of rows, and under a copy of the weights in float32. With top_k, top_p
-or min_p it also compares the kept tokens. Nothing is trained or judged, and a single process
-measures. Each figure has a limit; if a figure is above it, a line says which key to set.
+It loads the model in the recipe's dtypes and samples completions for the recipe's prompts with the
+run's own sampler. Then it scores the same tokens with the run's training step, with and without
+gradient and checkpointing, in each layout of rows, and with a float32 copy of the weights. With
+top_k, top_p or min_p, it also compares the kept tokens. Nothing is trained, no reward is computed,
+and a single process measures. Each figure has a limit; if it is exceeded, a line says which key to
+set.
 
 exit codes: 0 all figures are within their limits; 1 some are above; 2 the recipe cannot be used;
 130 interrupted by Ctrl-C; 143 ended by SIGTERM
@@ -66,9 +67,9 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def progress(stages: int) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows the name of each new stage on stderr.
+    """Context manager that yields a function to call with the name of each stage that begins.
 
-    In a terminal, it updates a progress bar; otherwise, it prints a line.
+    In a terminal, the function updates a progress bar on stderr; otherwise, it prints a line there.
 
     Args:
         stages: the maximum number of stages, which is the length of the bar.

@@ -61,17 +61,21 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--gpu",
         type=gigabytes,
         metavar="GPU",
-        help="say whether the run fits into a GPU's memory, and the longest completion that does: "
-        f"{', '.join(GPU_GIGABYTES)}, or the GB of another",
+        help="estimate whether the run fits into a GPU's memory, and the longest completion that "
+        f"does; GPU is one of {', '.join(GPU_GIGABYTES)}, or the memory in GB",
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
 def gigabytes(gpu: str) -> float:
-    """Return the memory of a GPU in GB, given as a name in `GPU_GIGABYTES` or as the number itself.
+    """Return the memory of a GPU in GB, for use as an argparse `type`.
+
+    Args:
+        gpu: a name in `GPU_GIGABYTES`, or the memory in GB.
 
     Raises:
-        argparse.ArgumentTypeError: if it is neither.
+        argparse.ArgumentTypeError: if `gpu` is neither, or is not in the range from 0 to
+            `MOST_GIGABYTES`.
     """
     if gpu in GPU_GIGABYTES:
         return GPU_GIGABYTES[gpu]
@@ -83,7 +87,7 @@ def gigabytes(gpu: str) -> float:
         names = ", ".join(GPU_GIGABYTES)
         raise argparse.ArgumentTypeError(
             f"{printable(gpu)} is neither the name of a known GPU nor a number of GB up to "
-            f"{MOST_GIGABYTES:,}. Write {names}, or the GB of its memory, such as 24."
+            f"{MOST_GIGABYTES:,}. Choose one of {names}, or pass the memory in GB, such as 24."
         )
     return number
 
@@ -150,7 +154,7 @@ def gpu_lines(on_gpu: OnGpu, batch: Batch) -> Iterator[tuple[str, str]]:
 
 
 def remedy_lines(remedies: tuple[Remedy, ...]) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) for the changes to the recipe that make a run fit."""
+    """Yield (title, text) for the lines about changes to the recipe that would make a run fit."""
     from grpo_ext.recipe.difference import as_yaml
 
     for remedy in remedies:
@@ -165,7 +169,7 @@ def remedy_lines(remedies: tuple[Remedy, ...]) -> Iterator[tuple[str, str]]:
 
 
 def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) for the lines about batch, steps, evaluations and tokens."""
+    """Yield (title, text) for the lines about batch, steps, checkpoints, evaluations and tokens."""
     plan = forecast.plan
     batch = plan.batch
     prompts = "prompts"
@@ -241,8 +245,8 @@ def time_lines(time: RunTime | None, folder: str) -> Iterator[tuple[str, str]]:
     """Yield (title, text) for the lines about the time that the run takes.
 
     Args:
-        time: the time according to the log in `folder`; `None` if it has no log of this recipe, or
-            only one line of training.
+        time: the time according to the log in `folder`; `None` if there is no log of this recipe,
+            or if the log has only one training line.
         folder: the `output_dir` of the recipe.
     """
     if time is None:

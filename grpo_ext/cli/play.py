@@ -6,9 +6,9 @@ examples:
   grpo-ext play --config mine.yaml --by-model --row 3
   grpo-ext play --config runs/mine/recipe.yaml --replay runs/mine/samples.jsonl --line 12
 
-The episode has the run's chat template, limits, tools and guard. Without --turns, --by-model and
---replay, each line that you type is a turn, or with --blank_line what you type until a blank line;
-an end of file (Ctrl-D) ends the episode. Special tokens and the markup of calls are typed as the
+The episode has the run's chat template, limits, tools and guard. Without --turns, --by-model or
+--replay, each line that you type is a turn; with --blank_line, a turn is everything up to a blank
+line. End of file (Ctrl-D) ends the episode. Type special tokens and the markup of tool calls as the
 model writes them; the end token is added. --replay plays a line of samples.jsonl again, token by
 token, and says whether tokens, answers and rewards are the same.
 Any key of the recipe can be set as --key value, such as --model_name_or_path runs/mine.
@@ -94,9 +94,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def play_typed(game: "Game", until_blank: bool) -> None:
-    """Play the turns that a person types, and show each answer.
+    """Play the turns that a person types, and show each answer of the environment.
 
-    At the end of the input, an episode that has not ended is cut off.
+    If the input ends before the episode, the episode is cut off.
+
+    Args:
+        game: the episode to play, and what plays it.
+        until_blank: whether a turn ends with a blank line instead of a line break.
     """
     episode = game.episode
     for text in typed_turns(until_blank):
@@ -112,9 +116,9 @@ def play_typed(game: "Game", until_blank: bool) -> None:
 
 
 def typed_turns(until_blank: bool) -> Iterator[str]:
-    """Yield the turns typed at the terminal until the end of file.
+    """Yield the turns that are typed on standard input, until its end.
 
-    A turn is one line or, with `until_blank`, all lines up to a blank line or the end of file.
+    A turn is one line or, with `until_blank`, all lines up to a blank line or the end of the input.
     """
     lines: list[str] = []
     print("turn     ", end="", flush=True)
@@ -133,7 +137,7 @@ def typed_turns(until_blank: bool) -> Iterator[str]:
 
 
 def show_messages(episode: "Episode") -> None:
-    """Print the turns as they were written, with their lengths in tokens, and the answers."""
+    """Print the turns as the model wrote them, with their lengths in tokens, and the answers."""
     turns = iter(episode.turn_ids())
     for message in episode.messages:
         if message["role"] == "assistant":
@@ -144,12 +148,12 @@ def show_messages(episode: "Episode") -> None:
 
 
 def show_end(episode: "Episode", room: int, scores: dict[str, Any]) -> None:
-    """Print why an episode ended, the tokens that it used, failures, and its rewards.
+    """Print why an episode ended, how many tokens it used, failed calls, and its rewards.
 
     Args:
-        episode: the episode.
-        room: the maximum number of tokens that it could have.
-        scores: the score of each reward.
+        episode: the episode, which has ended or was cut off.
+        room: the maximum number of tokens in the episode, without the prompt.
+        scores: the score of each reward; `None` if the reward gave none.
     """
     by_model = sum(episode.mask)
     end = "single turn" if episode.single_turn and not episode.truncated else episode.end

@@ -85,7 +85,7 @@ def serve_report(folders: list[Path], port: int, max_completions: int) -> None:
     Args:
         folders: folders of runs, or folders with runs in their subfolders.
         port: the port at 127.0.0.1; if it is taken, a free one is used.
-        max_completions: the approximate number of completions on the page, the newest ones.
+        max_completions: the approximate number of newest completions on the page.
     """
     from grpo_ext.observe.report.serve import ReportServer
 

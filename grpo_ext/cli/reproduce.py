@@ -1,4 +1,4 @@
-"""`grpo-ext reproduce`: check published observations in three experiments, with verdicts.
+"""`grpo-ext reproduce`: test published observations from three experiments, with verdicts.
 
 examples:
   grpo-ext reproduce countdown                   all claims of Countdown, with tiny models, on a CPU
@@ -8,12 +8,12 @@ examples:
   grpo-ext reproduce verse --plan                which runs, and how many minutes
   grpo-ext reproduce countdown --config countdown/qwen2.5-3b --seeds 1      another model
 
-It makes tiny models, trains them once per seed, measures them, and prints for each claim what was
-published, what was measured here with its standard error over seeds, and a verdict based on 95 %
-intervals: it agrees, it does not agree, or it cannot be seen at this size, and why. The page
+It creates tiny models, trains them once per seed, and measures them. For each claim, it prints what
+was published, what was measured here with its standard error over seeds, and a verdict based on the
+95 % interval: "agrees", "does not", or "cannot be seen" at this size, with the reason. The page
 claims.html in the folder has plots. Finished runs are not repeated, and a killed run continues.
-With --config, the same claims are measured on the model of that recipe; any of its keys can be set
-as --key value.
+With --config, the same claims are measured with the model of that recipe, and any of its keys can
+be set as --key value.
 """
 
 import argparse
@@ -31,7 +31,7 @@ NAMES = ("countdown", "gsm8k", "verse")
 
 
 class RecipeOfModel(argparse.Action):
-    """Stores the value of `--config`, and allows the recipe's keys on the command line."""
+    """Argparse action that stores `--config`, and then allows recipe keys on the command line."""
 
     def __call__(
         self,
@@ -58,14 +58,14 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--claim",
         action="append",
         metavar="NAME",
-        help="check only this claim; repeatable",
+        help="test only this claim; repeatable",
     )
     add(
         "--seeds",
         type=at_least(1),
         default=3,
         metavar="N",
-        help="number of runs of each kind (default 3)",
+        help="number of seeds with which each run is repeated (default 3)",
     )
     add(
         "--folder",
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     if args.config:
         from grpo_ext.recipe.load import load_recipe
 
-        load_recipe(args.config, args.overrides)  # refuses a faulty one before slow imports
+        load_recipe(args.config, args.overrides)  # reports a faulty recipe before slow imports
     from grpo_ext.reproduce.command import print_claims, reproduce, selected
 
     scale: Scale = args.scale or ("pretrained" if args.config else "tiny")

@@ -65,7 +65,7 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def options_with_defaults(info: RewardInfo) -> str:
-    """Return the options in the form `mode='loose', target`; required options have no default."""
+    """Format a reward's options, such as `mode='loose', target`; required ones have no default."""
     options = []
     for name, default in {**info.options, **info.optional}.items():
         options.append(name if default is REQUIRED else f"{name}={default!r}")

@@ -49,13 +49,16 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def add_training_parser(
     subparsers: argparse._SubParsersAction, doc: str | None, module: str
 ) -> argparse.ArgumentParser:
-    """Add the parser of a subcommand that launches `module`; `doc` is its help text."""
+    """Add the parser for a subcommand that trains with `module`, and return it.
+
+    `doc` is the help text of the subcommand.
+    """
     parser = add_recipe_command(subparsers, doc, run)
     add_processes(parser)
     parser.add_argument(
         "--accelerate_config",
         metavar="NAME",
-        help="accelerate config to launch with: a file or a name",
+        help="accelerate config to launch with: a file, or a name such as zero3",
     )
     parser.set_defaults(module=module, serve=False, report=False)
     return parser
@@ -95,11 +98,13 @@ def run(args: argparse.Namespace) -> int:
 def run_beside_server(job: Callable[..., int], recipe: Recipe, num_processes: int) -> int:
     """Run a job alongside the vLLM server of its recipe, and return the job's exit code.
 
-    Both get the same secret key: the one in this process's environment, or a new random key. From
-    then on, SIGTERM stops the server and ends this process with exit code 143.
+    The job and the server get the same secret key: the one in this process's environment, or a new
+    random key, which is added to it. SIGTERM stops the server and ends this process with exit code
+    143; this signal handler stays installed afterwards.
 
     Args:
-        job: a function that takes environment variables and returns an exit code.
+        job: a function that takes `environment`, a mapping of environment variables, and returns an
+            exit code.
         recipe: a recipe that uses a vLLM server.
         num_processes: the number of processes that the job trains with.
     """

@@ -9,26 +9,29 @@ MERGED = "merged"  # the folder to which `grpo-ext merge` writes the complete mo
 
 
 def adapter_fault(folder: Path) -> str | None:
-    """Return an error message if a folder contains an adapter, not a whole model; else `None`."""
+    """Return an error message if `folder` has an adapter instead of a whole model, else `None`."""
     if not (folder / ADAPTER_CONFIG).is_file():
         return None
     merged = folder / MERGED
     if (merged / CONFIG).is_file():
         return (
-            f"the folder {folder} holds an adapter, not a complete model: write {merged}, the "
+            f"the folder {folder} holds an adapter, not a complete model: use {merged}, the "
             "complete model that `grpo-ext merge` has made from it."
         )
     return (
         f"the folder {folder} holds an adapter, not a complete model: run `grpo-ext merge --model "
-        f"{folder}`, and write {merged} instead."
+        f"{folder}`, and use {merged} instead."
     )
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raise `ValueError` if loading a model folder could block or fill the memory.
+    """Check that loading a model folder can neither hang nor exhaust the memory.
 
-    Does nothing if `folder` is not a directory, such as a model name on the hub. Raises `OSError`
-    if the folder cannot be listed or has too many entries.
+    Does nothing if `folder` is not a directory, for example because it is a model id on the hub.
+
+    Raises:
+        ValueError: if a file in the folder could block loading or exhaust the memory.
+        OSError: if the folder cannot be listed or has too many entries.
     """
     fault = model_files_fault(folder) if folder.is_dir() else None
     if fault is not None:

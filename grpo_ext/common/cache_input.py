@@ -1,6 +1,6 @@
 """The name of the argument through which a model receives its KV cache.
 
-transformers 5.24 renamed it, and 5.40 drops the old name.
+transformers 5.24 renamed the argument from `past_key_values` to `cache`; 5.40 drops the old name.
 """
 
 import inspect

@@ -1,10 +1,10 @@
-"""Names of dataset columns that several packages read, and what rows have in them."""
+"""Names of dataset columns that several packages use, and functions that look them up in a row."""
 
 from collections.abc import Collection, Mapping
 
 TASK = "task"  # the column that names the row's task, in a dataset of several tasks
 ENVIRONMENT = "environment"  # the column that names the row's environment, if there are several
-SINGLE_TURN = "single_turn"  # the task of rows without an environment, if others have one
+SINGLE_TURN = "single_turn"  # the task of rows without an environment, if other rows have one
 
 # Columns that may hold the correct answer; the first that a row has is used.
 ANSWERS = (
@@ -14,7 +14,7 @@ ANSWERS = (
     "answer_number", "correct_option", "cop", "correct",
     "summary", "highlights",
 )  # fmt: skip
-# Columns that may hold a part of the question, in addition to an instruction or a question.
+# Columns that may hold a part of the problem, in addition to an instruction or a question.
 CONTEXTS = (
     "input", "context", "passage", "document", "article", "background", "premise", "hypothesis",
     "table", "body", "paragraph", "story", "choices", "options", "endings",
@@ -27,16 +27,17 @@ NESTED_ANSWERS = (
 
 
 def has_task(row: Mapping[str, object], tasks: Collection[str] | None) -> bool:
-    """Return whether a row belongs to one of `tasks`; `None` stands for all rows."""
+    """Return whether the row's task is one of `tasks`; always true if `tasks` is `None`."""
     return tasks is None or row.get(TASK) in tasks
 
 
 def answer_column(row: dict[str, object]) -> str | None:
-    """Return the name of the column with the correct answer; `None` if there is none.
+    """Return the name of the column that holds the row's correct answer; `None` if there is none.
 
-    This is the first of `ANSWERS`, then of `NESTED_ANSWERS`, with a value in the row. A name in
-    `NESTED_ANSWERS` is `column.key`, for an answer in a mapping. `None`, empty strings and empty
-    lists do not count as values, nor do mappings in the columns of `ANSWERS`.
+    The names in `ANSWERS` are tried first, then those in `NESTED_ANSWERS`; the first one with a
+    value in the row is returned. A name in `NESTED_ANSWERS` has the form `column.key`, for an
+    answer inside a mapping. `None`, empty strings and empty lists do not count as values; in the
+    columns of `ANSWERS`, mappings do not count either.
     """
     for name in ANSWERS:
         if row.get(name) not in (None, "", []) and not isinstance(row[name], dict):

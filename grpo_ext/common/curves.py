@@ -15,11 +15,21 @@ FEWEST_VALUES = 10  # fewer values without errors say too little about the noise
 
 @dataclass(frozen=True)
 class Change:
-    """The first and the last value of a curve, each a mean over `count` neighboring values.
+    """The change between the ends of a curve, where each end is a mean of neighboring values.
 
-    The errors and the bounds of the last value are `None` if the noise of the curve is unknown. The
-    verdict is then `None`, too, except that a long constant curve "did not clearly change". It is
-    also `None` if both errors are 0.
+    The errors and bounds are `None` if no errors were given and they cannot be estimated, because
+    the curve is constant or has fewer than `FEWEST_VALUES` values.
+
+    Attributes:
+        first: the mean at the start.
+        last: the mean at the end.
+        count: the number of values in each mean.
+        first_error: the standard error of `first`.
+        last_error: the standard error of `last`.
+        last_low: the lower bound of the 95 % interval of `last`.
+        last_high: the upper bound of the 95 % interval of `last`.
+        verdict: whether the curve rose or fell; `None` if both errors are 0, or if the curve has
+            fewer than `FEWEST_VALUES` values and no errors.
     """
 
     first: float
@@ -33,7 +43,7 @@ class Change:
 
     @property
     def ends_overlap(self) -> bool:
-        """True if the ends differ by less than the sum of their errors.
+        """Whether the two ends differ by less than the sum of their standard errors.
 
         `False` if an error is unknown.
         """
@@ -48,23 +58,25 @@ def curve_change(
     problems: Sequence[float | None] | None = None,
     sampling_errors: Sequence[float | None] | None = None,
 ) -> Change | None:
-    """Return the ends of a curve and whether it rose or fell; `None` without a finite value.
+    """Return the change between the ends of a curve; `None` if the curve has no finite value.
 
-    With `errors`, as for held-out evaluations, each end is the mean of a tenth of the values (at
-    least one). Its error is the mean of their errors, because all evaluations use the same
-    problems. Without `errors`, or if one at the ends is missing, each end is the mean of `ends(N)`
-    values, and its error comes from the noise of the curve around its trend. With fewer than
-    `FEWEST_VALUES` values, the ends are then the first and the last value, without errors or
-    verdict.
+    If `errors` are given, as for held-out evaluations, each end is the mean of a tenth of the
+    values (at least one). The error of an end is then the mean of the errors of these values,
+    because all evaluations use the same problems.
+
+    If there are no `errors`, or one of those at the ends is missing, each end is the mean of
+    `ends(N)` values, and its error is estimated from the noise of the curve around its trend. In
+    this case, a curve of fewer than `FEWEST_VALUES` values has its first and last value as ends,
+    and neither errors nor a verdict.
 
     Args:
         values: (N,), in the order of the steps; values that are `None` or not finite are skipped.
-        errors: (N,), the standard errors of the values; ignored for a single value.
-        problems: (N,), the number of problems of each value, for the degrees of freedom of its
-            error (Welch); `None` means that the errors are known exactly.
-        sampling_errors: (N,), the standard errors of the values of a training curve, where each
-            value is a mean over different prompts. The noise is assumed to be at least as large.
-            Ignored unless all remaining values have one.
+        errors: (N,), the standard errors of the values; ignored if only one value is finite.
+        problems: (N,), the number of problems in each evaluation, which determines the degrees of
+            freedom of its error (Welch); `None` means that the errors are known exactly.
+        sampling_errors: (N,), for a training curve, the standard error of each value as a mean over
+            the prompts of its step. The noise of the curve is assumed to be at least as large.
+            Ignored if `errors` are used, or if a finite value has no sampling error.
     """
     curve = np.array(values, dtype=float)  # `None` becomes NaN
     keep = np.isfinite(curve)
@@ -94,8 +106,8 @@ def change_by_errors(
 
     Args:
         values: (N,), the curve.
-        errors: (N,), the standard errors of the values.
-        problems: (N,), the number of problems of each value, or `None` if the errors are exact.
+        errors: (N,), the standard errors of the values; finite at both ends.
+        problems: (N,), the number of problems in each evaluation; `None` if the errors are exact.
         count: the number of values in the mean at each end.
     """
     first = float(values[:count].mean())
@@ -132,11 +144,18 @@ def change_by_errors(
 def change_by_noise(values: Array, sampling_errors: Array | None = None) -> Change:
     """Return the change between the ends of a training curve, judged by the noise of the curve.
 
-    The whole curve decides whether there is a trend (`has_trend`); the ends decide its direction.
-    If the line through the curve has the opposite direction, as when a curve dips and recovers, the
-    curve has neither risen nor fallen.
-    With fewer than `FEWEST_VALUES` values, the ends are single values without errors or verdict. A
-    constant curve has no errors, but a verdict. For `sampling_errors`, see `curve_change`.
+    The verdict is "rose" or "fell" only if the whole curve has a trend (`has_trend`), and the ends
+    and the straight line through the curve agree on its direction. They can disagree if, for
+    example, the curve dips and recovers.
+
+    If there are fewer than `FEWEST_VALUES` values, the ends are the first and the last value, and
+    there are neither errors nor a verdict. A constant curve has no errors; its verdict is "did not
+    clearly change".
+
+    Args:
+        values: (N,), the curve; all values are finite.
+        sampling_errors: (N,), the standard errors of the values. The noise is assumed to be at
+            least as large. They are ignored if one of them is not finite.
     """
     if len(values) < FEWEST_VALUES:
         return Change(float(values[0]), float(values[-1]), 1)
@@ -178,6 +197,7 @@ def change_by_noise(values: Array, sampling_errors: Array | None = None) -> Chan
 def ends(total: int) -> int:
     """Return how many of `total` values to average at each end of a curve.
 
-    This is a tenth of them, but at least 5 or, with fewer than 15 values, a third.
+    The result is a tenth of `total`, but at least 5. If `total` is below 15, it is a third. Both
+    are rounded down.
     """
     return max(total // 10, min(total // 3, 5))

@@ -1,4 +1,4 @@
-"""The devices of this machine, and whether waiting threads spin or sleep."""
+"""Find the GPU and the memory of this machine, and set whether waiting threads spin or sleep."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ WAITING = (
     "OMP_WAIT_POLICY",
     "GOMP_SPINCOUNT",
     "KMP_BLOCKTIME",
-)  # environment variables that set how threads wait for each other
+)  # environment variables that control how threads wait for each other
 
 SHORT_SPIN = "1000"  # rounds of GNU's OpenMP before a waiting thread sleeps: some 20 microseconds
 
@@ -28,9 +28,10 @@ def gpu_is_there() -> bool:
 
 
 def device_bytes(use_cpu: bool) -> int:
-    """Return the GPU's memory in bytes, or the machine's if it has no GPU or `use_cpu` is true.
+    """Return the memory of the first CUDA GPU in bytes, or the main memory.
 
-    In a container, the memory of the machine is at most the container's limit.
+    The main memory is returned if there is no CUDA GPU or `use_cpu` is true. In a container, it
+    is capped at the container's limit.
     """
     import psutil
     import torch
@@ -45,10 +46,10 @@ def device_bytes(use_cpu: bool) -> int:
 
 
 def settings_here(use_cpu: bool | None, bf16: bool | None) -> dict[str, bool]:
-    """Return the settings `use_cpu` and `bf16` that a machine without an accelerator needs.
+    """Return the settings `use_cpu` and `bf16` to apply on a machine without an accelerator.
 
-    These are `use_cpu: true`, and the given `bf16`, where `None` becomes `False`. The mapping is
-    empty if the machine has an accelerator, or if `use_cpu` is not `None`.
+    `use_cpu` is `True`, and `bf16` is the given value, or `False` if it is `None`. The dict is
+    empty if the machine has an accelerator, or if the user has set `use_cpu` (it is not `None`).
     """
     import torch
 
@@ -60,7 +61,8 @@ def settings_here(use_cpu: bool | None, bf16: bool | None) -> dict[str, bool]:
 def bfloat16_is_slow() -> bool:
     """Return whether the CPU is an x86 processor without AVX-512.
 
-    There, bfloat16 products take at least ten times as long as float32 products.
+    In our measurements on such processors, matrix multiplications take at least ten times as long
+    in bfloat16 as in float32.
     """
     import torch
 
@@ -69,11 +71,14 @@ def bfloat16_is_slow() -> bool:
 
 
 def wait_calmly() -> None:
-    """On a machine without a GPU, make waiting threads sleep soon instead of spinning for long.
+    """On a machine without a GPU, make torch's waiting threads sleep after a short spin.
 
-    Does nothing if the user has set one of `WAITING` or torch is already imported. By default,
-    torch's threads spin so long that a training step takes ten times as long while another process
-    is busy. If they slept at once, a step would take twice as long on an idle machine.
+    Sets environment variables, which torch's threading libraries read when torch is imported. Does
+    nothing if the user has set one of `WAITING`, or if torch is already imported.
+
+    By default, the threads spin for so long that a training step takes about ten times as long
+    while another process is busy. If they slept at once, a step would take about twice as long on
+    an idle machine.
     """
     chosen = any(name in os.environ for name in WAITING)
     if chosen or gpu_is_there() or "torch" in sys.modules:
@@ -83,7 +88,7 @@ def wait_calmly() -> None:
 
 
 def how_threads_wait(count: int) -> str:
-    """Describe the number of threads, with advice if several of them spin while they wait."""
+    """Return a phrase about `count` threads, with advice if several of them spin while waiting."""
     if count == 1 or any(name in os.environ for name in WAITING):
         return f"{count} thread{'s' * (count > 1)}"
     return (

@@ -1,15 +1,15 @@
 """Means with standard errors and 95 % intervals, and verdicts on whether a metric rose or fell.
 
-Most standard errors, intervals and verdicts that the package shows come from this module or from
-`grpo_ext.common.curves`; the range of group sizes in `evaluation.group_size` is a bootstrap:
+Most standard errors, intervals and verdicts that the package shows come from these functions; the
+range of group sizes in `evaluation.group_size` is a bootstrap interval instead.
 
-- `mean_of`: the mean over rows, with a cluster-robust error for several rows of the same problem,
-  and Student's t interval, or Wilson's for values from 0 to 1.
+- `mean_of`: the mean over rows. Its error is cluster-robust if a problem has several rows; its
+  interval is Student's t, or Wilson's for values from 0 to 1.
 - `mean_difference`: the mean of paired differences between two evaluations of the same rows.
 - `mean_over_runs`: the mean of a metric over several seeds.
-- `curves.curve_change`: compares the first with the last values of a curve, using the standard
-  errors of its values; for a training curve, tests for a trend in noise of unknown autocorrelation
-  (`trend.has_trend`).
+- `curves.curve_change`: the change from the first to the last values of a curve. It is judged by
+  the standard errors of the values or, for a training curve, by a test for a trend in noise of
+  unknown autocorrelation (`trend.has_trend`).
 """
 
 from collections.abc import Hashable, Sequence
@@ -24,30 +24,34 @@ from scipy.special import ndtri, stdtrit
 Array = NDArray[np.float64]
 Verdict = Literal["rose", "fell", "did not clearly change"]
 
-LEVEL = 0.95  # confidence level; without a change, at most 1 - LEVEL of the verdicts are wrong
+LEVEL = 0.95  # confidence level of the intervals, and of the verdicts that follow from them
 Z = float(ndtri((1 + LEVEL) / 2))
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its standard error and interval, both `None` for a single problem."""
+    """A mean with its standard error and 95 % interval, which are `None` for a single problem."""
 
     mean: float
     error: float | None
     low: float | None
     high: float | None
-    problems: int  # number of independent problems; in `mean_over_runs`, of runs
+    problems: int  # number of independent problems, or of runs in `mean_over_runs`
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict on this mean, interpreted as a change; `None` without an interval."""
+        """The verdict on this mean as a change in a metric; `None` if there is no interval."""
         if self.low is None or self.high is None:
             return None
         return verdict_of(self.low, self.high)
 
 
 def verdict_of(low: float, high: float) -> Verdict:
-    """Return the verdict on a change with the interval from `low` to `high`."""
+    """Return the verdict on a change whose confidence interval is from `low` to `high`.
+
+    It is "rose" if the interval is above 0, "fell" if it is below 0, otherwise "did not clearly
+    change".
+    """
     if low > 0:
         return "rose"
     if high < 0:
@@ -74,12 +78,12 @@ def clearly_above(
 
 
 def with_error(mean: float, error: float | None) -> str:
-    """Format a mean, with its standard error if it is known."""
+    """Format a mean with its standard error, such as `0.512 ± 0.031`, or alone if it has none."""
     return f"{mean:.3f}" if error is None else f"{mean:.3f} ± {error:.3f}"
 
 
 def t_quantile(freedom: float) -> float:
-    """Return the half-width of a confidence interval in standard errors (Student's t).
+    """Return the half-width of Student's 95 % interval, in standard errors.
 
     `freedom` is the number of degrees of freedom.
     """
@@ -93,13 +97,16 @@ def mean_of(
     """Return the mean of `values`, ignoring NaN, with its error; `None` if all values are NaN.
 
     The variance of the mean is s^2 / n, or cluster-robust if a problem has several rows (Liang and
-    Zeger 1986), and the interval uses Student's t. If all values are from 0 to 1, the interval is
-    Wilson's (1927). It is computed for the effective number of rows: the number for which a
-    proportion would have this variance (Korn and Graubard 1998). The error is then at least the
-    half-width of this interval divided by 1.96, so that ten correct of ten do not give "1 ± 0". If
-    the values are not all 0 or 1, or a problem has several rows, the returned interval is computed
-    for fewer rows, so that it is wider, as with Student's t.
-    With a single problem, the error and the interval are `None`.
+    Zeger 1986). If a value is below 0 or above 1, the interval is Student's t.
+
+    If all values are from 0 to 1, the interval is Wilson's (1927) for the effective number of rows,
+    for which a proportion would have this variance (Korn and Graubard 1998). The error is then at
+    least the half-width of that interval divided by 1.96, so that ten correct of ten do not give
+    "1 ± 0". If the values are not all 0 or 1, or a problem has several rows, the variance is only
+    an estimate. The interval is then computed for fewer rows, which widens it about as much as
+    Student's t widens a normal interval.
+
+    If there is only one problem, the error and the interval are `None`.
 
     Args:
         values: (N,), one value for each row.
@@ -134,10 +141,13 @@ def mean_of(
 def mean_over_runs(estimates: Sequence[Estimate]) -> Estimate:
     """Return the mean of a metric over independent runs, such as several seeds.
 
-    The standard error comes from the scatter of the runs or from their own standard errors,
-    whichever is larger, because a few runs may agree by chance. The interval is Student's t. If no
-    run has a standard error and all means are -1, 0 or 1, the interval is that of
-    `mean_difference`. A single run is returned unchanged.
+    The standard error is computed from the scatter of the runs and from their own standard errors,
+    and the larger result is used, because a few runs may agree by chance. The interval is Student's
+    t. If no run has a standard error and all means are -1, 0 or 1, the means are treated as the
+    differences of pairs, as in `mean_difference`. A single run is returned unchanged.
+
+    Args:
+        estimates: the estimate from each run; at least one.
     """
     if len(estimates) == 1:
         return estimates[0]
@@ -166,8 +176,9 @@ def mean_difference(
     """Return the mean increase from `before` to `after` over rows; `None` if no row has both.
 
     The interval is Student's t. If every problem's mean difference is -1, 0 or 1, as for correct
-    and wrong answers, the interval is that of Bonett and Price (2012), which adds one pair that
-    rose and one that fell: even if all observed pairs agree, others might not.
+    and wrong answers, the interval is that of Bonett and Price (2012). They add one pair that rose
+    and one that fell, because other pairs might differ even if all observed pairs agree. If there
+    is only one problem, the error and the interval are `None`.
 
     Args:
         before: (N,), one value for each row; NaN if the row has none.
@@ -207,9 +218,11 @@ def clusters(
     problems: Sequence[Hashable] | None,
     keep: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
-    """Return the problem of each kept row as an index, numbered from 0.
+    """Return the index of each kept row's problem; problems are numbered from 0.
 
-    If `problems` is `None`, each row is a separate problem.
+    Args:
+        problems: (N,), the problem of each row; `None` means that each row is a separate problem.
+        keep: (N,), whether to keep each row.
     """
     if problems is None:
         return np.arange(int(keep.sum()))
@@ -234,11 +247,11 @@ def variance_of_mean(values: Array, cluster: NDArray[np.int64]) -> float:
 
 
 def effective_rows(share: float, variance: float, count: int) -> float:
-    """Return the number of independent rows for which a proportion would have this variance.
+    """Return for how many independent rows an estimated proportion would have a given variance.
 
     Args:
         share: the proportion, from 0 to 1.
-        variance: the variance of its estimate.
+        variance: the variance of the estimate.
         count: the number of problems, which is returned if the variance is 0.
     """
     if variance <= 1e-12:

@@ -14,17 +14,22 @@ CHECKPOINT = re.compile("checkpoint-[0-9]{1,18}")
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` in one step; see `replacing`."""
+    """Write `text` to `path` as UTF-8, or leave `path` unchanged if an error occurs.
+
+    Missing parent folders are created. Characters that UTF-8 cannot encode become backslash
+    escapes.
+    """
     with replacing(path) as file:
         file.write(text)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
-    """Open a temporary file that replaces `path` at the end, so that no partial file is left.
+    """Context manager that opens a temporary text file and moves it to `path` at the end.
 
-    After an error, `path` is unchanged. Missing parent folders are created. Lone surrogates, which
-    tokenizers can produce and UTF-8 cannot encode, become backslash escapes.
+    If the block raises an error, the temporary file is deleted, and `path` is unchanged. Missing
+    parent folders are created. The file is UTF-8; lone surrogates, which tokenizers can produce and
+    UTF-8 cannot encode, become backslash escapes.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -38,13 +43,13 @@ def replacing(path: Path) -> Iterator[TextIO]:
 
 
 def data_lines(package: str, name: str) -> list[str]:
-    """Return the lines of the file `data/NAME` of a package, without lines that begin with `#`."""
+    """Return the lines of a package's file `data/NAME`, except those that begin with `#`."""
     text = resources.files(package).joinpath("data", name).read_text(encoding="utf-8")
     return [line for line in text.splitlines() if not line.startswith("#")]
 
 
 def data_yaml(package: str, name: str) -> Any:
-    """Return the content of the YAML file `data/NAME` of a package."""
+    """Parse a package's YAML file `data/NAME` and return its content."""
     import yaml  # imported here, because many commands read no YAML
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # written in C and 30 times as fast
@@ -53,10 +58,13 @@ def data_yaml(package: str, name: str) -> Any:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """Return the folders `checkpoint-STEP` of a run, sorted by step, including incomplete ones.
+    """Return the paths named `checkpoint-STEP` in a run's folder, sorted by step.
 
-    Returns an empty list if the run's folder does not exist or is not a folder. Raises `OSError` if
-    it cannot be read or has too many entries.
+    Incomplete checkpoints are included. The list is empty if `run` does not exist or is not a
+    folder.
+
+    Raises:
+        OSError: if the folder cannot be read or has too many entries.
     """
     try:
         inside = entries(run)
@@ -67,12 +75,12 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def step_of(checkpoint: Path) -> int:
-    """Return the step of a folder `checkpoint-STEP`."""
+    """Return the step in the name of a folder `checkpoint-STEP`."""
     return int(checkpoint.name.rpartition("-")[2])
 
 
 def in_bytes(count: float) -> str:
-    """Format a number of bytes with a unit, from B to GiB."""
+    """Format a number of bytes with a unit from B to GiB, such as `1.5 MiB`."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.3g} {unit}"

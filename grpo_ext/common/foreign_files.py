@@ -2,8 +2,9 @@
 
 Such a folder can contain anything: a FIFO that blocks its reader, an endless device, a link to one
 of the reader's own files, a single line of many gigabytes. The functions here open only regular
-files, never block, follow no link out of the folder, and read a bounded number of bytes at a time.
-`tests/test_house.py` checks that such files are not opened in any other way.
+files, never block, and read a bounded number of bytes at a time. If the folder is given as
+`within`, they follow no link out of it, except into the hub's cache. `tests/test_house.py` checks
+that such files are not opened in any other way.
 """
 
 import errno
@@ -24,25 +25,25 @@ CACHED_REPOS = ("models--", "datasets--")  # prefixes of the folders in the hub'
 
 
 class ForeignFile(OSError):
-    """Raised for a file that is special, too large or sparse, or leads out of its folder.
+    """Raised if a file is not regular, is too large or sparse, or is a link out of its folder.
 
-    Also raised for a line that is too long, and for a folder with too many entries.
+    Also raised if a line is too long, or a folder has too many entries.
     """
 
 
 def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
-    """Open a regular file for reading without blocking.
+    """Open a regular file for reading bytes, without blocking.
 
     Args:
         path: the file, or a link to it.
         within: the folder that must contain the file after all links are resolved. Links into the
             hub's cache are allowed too, because `huggingface_hub` makes folders of such links.
-            With `None`, links may lead anywhere: use it for files that the user named.
+            If `None`, links may point anywhere; use this only for files that the user named.
 
     Raises:
-        ForeignFile: if the file is a FIFO, a device, a socket or a folder, or is outside `within`,
-            or if it is sparse (see `is_sparse`): it takes no disk space but a very long time to
-            read.
+        ForeignFile: if the file is a FIFO, a device, a socket or a folder, is outside `within`, or
+            is sparse (see `is_sparse`). A sparse file takes little disk space, but can take very
+            long to read.
         OSError: if the file does not exist or cannot be read.
     """
     real = Path(os.path.realpath(path, strict=True))
@@ -51,8 +52,8 @@ def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
         os.close(number)
         raise ForeignFile(
             errno.EFBIG,
-            f"it is a sparse file: more than half of it, and more than {MOST_HOLES:,} bytes, were "
-            "never written, so it is probably an incomplete copy. Copy it again",
+            "a sparse file, probably an incomplete copy: more than half of it, and more than "
+            f"{MOST_HOLES:,} bytes, were never written. Copy it again",
             str(path),
         )
     return open(number, "rb")
@@ -64,7 +65,8 @@ def is_sparse(number: int) -> bool:
     Returns `False` on file systems that do not report holes.
 
     Args:
-        number: the file descriptor, positioned at the start of the file, before and after.
+        number: the file descriptor. Its position must be the start of the file, and is the start
+            again afterwards.
     """
     size = os.fstat(number).st_size
     if size <= MOST_HOLES:
@@ -86,10 +88,11 @@ def is_sparse(number: int) -> bool:
 
 
 def append_plain(path: Path, within: Path) -> FileIO:
-    """Open or create a regular file in the folder `within` for unbuffered appending.
+    """Open or create a regular file in the folder `within`, to append bytes without buffering.
 
     Raises:
-        ForeignFile: as `open_plain`, except that holes are not checked.
+        ForeignFile: if the file is a FIFO, a device, a socket or a folder, or a link that points
+            neither into `within` nor into the hub's cache.
         OSError: if the folder does not exist or the file cannot be opened.
     """
     real = Path(os.path.realpath(path))
@@ -98,11 +101,18 @@ def append_plain(path: Path, within: Path) -> FileIO:
 
 
 def _descriptor(path: Path, real: Path, within: Path | None, flags: int) -> int:
-    """Open the regular file at `path`, which resolves to `real`, and return its descriptor.
+    """Open a regular file and return its descriptor.
+
+    Args:
+        path: the path to name in errors.
+        real: the same path with all links resolved.
+        within: the folder that must contain the file, unless it is in the hub's cache; `None`
+            allows any folder.
+        flags: the flags for `os.open`, to which flags against blocking are added.
 
     Raises:
-        ForeignFile: if it is not a regular file, or leads out of `within`.
-        OSError: if it cannot be opened.
+        ForeignFile: if the file is not regular, or is outside `within`.
+        OSError: if the file cannot be opened.
     """
     root = None
     if within is not None:
@@ -130,24 +140,35 @@ def read_bytes(path: Path, most: int = MOST_BYTES, within: Path | None = None) -
     Args:
         path: the file, or a link to it.
         most: the maximum size in bytes.
-        within: the folder that must contain the file, as for `open_plain`.
+        within: the folder that must contain the file after all links are resolved, unless it is in
+            the hub's cache. If `None`, links may point anywhere.
 
     Raises:
-        ForeignFile: if the file is larger than `most`, or for the reasons of `open_plain`.
+        ForeignFile: if the file is larger than `most`, is sparse, is not a regular file, or is
+            outside `within`.
         OSError: if the file does not exist or cannot be read.
     """
     with open_plain(path, within) as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise ForeignFile(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
+        raise ForeignFile(errno.EFBIG, f"larger than {most:,} bytes", str(path))
     return content
 
 
 def read_text(path: Path, most: int = MOST_BYTES, within: Path | None = None) -> str:
     """Return the content of a UTF-8 file as a string.
 
-    The arguments and errors are those of `read_bytes`. Raises `UnicodeDecodeError` if the file is
-    not UTF-8.
+    Args:
+        path: the file, or a link to it.
+        most: the maximum size in bytes.
+        within: the folder that must contain the file after all links are resolved, unless it is in
+            the hub's cache. If `None`, links may point anywhere.
+
+    Raises:
+        ForeignFile: if the file is larger than `most`, is sparse, is not a regular file, or is
+            outside `within`.
+        OSError: if the file does not exist or cannot be read.
+        UnicodeDecodeError: if the file is not UTF-8.
     """
     return read_bytes(path, most, within).decode()
 
@@ -155,8 +176,14 @@ def read_text(path: Path, most: int = MOST_BYTES, within: Path | None = None) ->
 def lines_of(file: BinaryIO, path: Path) -> Iterator[bytes]:
     """Yield the lines from the file's current position to its current end.
 
-    Lines that are appended meanwhile are not read, and the last line may lack its line break.
-    Raises `ForeignFile`, which names `path`, for a line of more than `MOST_LINE` bytes.
+    Lines that are appended meanwhile are not read. The last line may lack its line break.
+
+    Args:
+        file: the open file.
+        path: the path to name in errors.
+
+    Raises:
+        ForeignFile: if a line has more than `MOST_LINE` bytes.
     """
     left = os.fstat(file.fileno()).st_size - file.tell()
     while left > 0:
@@ -170,20 +197,25 @@ def lines_of(file: BinaryIO, path: Path) -> Iterator[bytes]:
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return the sorted entries of a folder.
+    """Return the paths of a folder's entries, sorted by name.
 
-    Raises `ForeignFile` if there are more than `MOST_ENTRIES`, and another `OSError` if the folder
-    does not exist or cannot be read.
+    Raises:
+        ForeignFile: if there are more than `MOST_ENTRIES` entries.
+        OSError: if the folder does not exist or cannot be read.
     """
     with os.scandir(folder) as listing:
         names = [entry.name for entry in islice(listing, MOST_ENTRIES + 1)]
     if len(names) > MOST_ENTRIES:
-        raise ForeignFile(errno.E2BIG, f"it has more than {MOST_ENTRIES:,} entries", str(folder))
+        raise ForeignFile(errno.E2BIG, f"more than {MOST_ENTRIES:,} entries", str(folder))
     return [folder / name for name in sorted(names)]
 
 
 def size_of(path: Path, within: Path) -> int:
-    """Return the size in bytes of a regular file in `within` or the hub's cache; 0 otherwise."""
+    """Return the size of a regular file in bytes; 0 if it is missing, special or out of place.
+
+    A file is out of place if it is, after all links are resolved, in neither `within` nor the hub's
+    cache.
+    """
     try:
         real = Path(os.path.realpath(path, strict=True))
         about = os.lstat(real)
@@ -201,10 +233,13 @@ def leads_out(path: Path, within: Path) -> bool:
 
 
 def special_file(folder: Path) -> Path | None:
-    """Return the first FIFO, device or socket in a folder, or `None`.
+    """Return the first FIFO, device or socket in a folder, or `None` if there is none.
 
-    Such a file could block a reader. Links are followed; subfolders are not searched. Raises the
-    errors of `entries`.
+    Such a file could block a reader. Links are followed; subfolders are not searched.
+
+    Raises:
+        ForeignFile: if the folder has more than `MOST_ENTRIES` entries.
+        OSError: if the folder does not exist or cannot be read.
     """
     for path in entries(folder):
         try:
@@ -217,12 +252,15 @@ def special_file(folder: Path) -> Path | None:
 
 
 def check_tree(folder: Path) -> None:
-    """Raise `ForeignFile` if a folder contains a FIFO, device or socket, or a link that leads out.
+    """Check that a folder contains only regular files, subfolders and safe links.
 
-    All subfolders are searched. Links within the folder and into the hub's cache are allowed. A
-    tree of more than `MOST_ENTRIES` entries is refused too. Another `OSError` is raised if a folder
-    does not exist or cannot be read. Call this before passing the folder to a library that opens
-    its files.
+    A link is safe if it points to a place within the folder or in the hub's cache. All subfolders
+    are checked. Call this before passing the folder to a library that opens its files.
+
+    Raises:
+        ForeignFile: if the folder or a subfolder contains a FIFO, a device, a socket or any other
+            link, or if there are more than `MOST_ENTRIES` entries in all.
+        OSError: if a folder does not exist or cannot be read.
     """
     waiting = [folder]
     num_entries = 0
@@ -230,9 +268,7 @@ def check_tree(folder: Path) -> None:
         for path in entries(waiting.pop()):
             num_entries += 1
             if num_entries > MOST_ENTRIES:
-                raise ForeignFile(
-                    errno.E2BIG, f"it has more than {MOST_ENTRIES:,} entries", str(folder)
-                )
+                raise ForeignFile(errno.E2BIG, f"more than {MOST_ENTRIES:,} entries", str(folder))
             if leads_out(path, folder):
                 raise _link_out(path)
             mode = os.lstat(path).st_mode
@@ -245,7 +281,7 @@ def check_tree(folder: Path) -> None:
 def _is_in(root: Path | None, real: Path) -> bool:
     """Return whether a resolved path is in the folder `root` or in the hub's cache.
 
-    `root` must be resolved too; with `None`, every path is allowed.
+    Always true if `root` is `None`; otherwise, `root` must be resolved too.
     """
     if root is None or real.is_relative_to(root):
         return True
@@ -262,10 +298,10 @@ def _opened(number: int, path: Path) -> Path:
 
 
 def _link_out(path: Path) -> ForeignFile:
-    return ForeignFile(errno.EXDEV, "it is a link that leads out of its folder", str(path))
+    return ForeignFile(errno.EXDEV, "a link that points outside its folder", str(path))
 
 
 def _not_plain(path: Path) -> ForeignFile:
     return ForeignFile(
-        errno.EINVAL, "it is a FIFO, a device, a socket or a folder, not a plain file", str(path)
+        errno.EINVAL, "a FIFO, a device, a socket or a folder, not a plain file", str(path)
     )

@@ -1,4 +1,4 @@
-"""Hashes that are the same in every process and run, to identify prompts and sample keys."""
+"""Hashes that are the same in every process and run, to identify prompts and to sample keys."""
 
 import json
 from hashlib import blake2b
@@ -23,8 +23,10 @@ def in_share(key: str, share: float) -> bool:
 def share_between(lowest: int, highest: int) -> float:
     """Return a share with few decimal digits that includes the hash `lowest`, but not `highest`.
 
+    A share includes a hash if `in_share` is true for its key.
+
     Args:
-        lowest: a hash, from `number_of`.
+        lowest: a hash from `number_of`.
         highest: a larger hash.
     """
     for digits in range(2, 17):

@@ -1,4 +1,4 @@
-"""A head that reads some positions of each row, without a copy of its weights for every row."""
+"""Avoid copies of a head's weights when the head is applied to some positions of each row."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,11 +8,13 @@ from transformers import PreTrainedModel
 
 @contextmanager
 def contiguous_head_input(model: PreTrainedModel) -> Iterator[None]:
-    """Make the input of the model's head contiguous within the context, if the model has a head.
+    """Context manager that makes the input of the model's head contiguous.
 
-    With `logits_to_keep`, the head gets the last positions of each row, which are a slice of the
-    hidden states. torch would multiply a slice by frozen weights row by row, with a copy of the
-    weights for each row: 57 MB per row for SmolLM2-135M in bfloat16.
+    With `logits_to_keep`, the head receives a slice of the hidden states, with the last positions
+    of each row. torch would multiply the slice by frozen weights row by row, and copy the weights
+    for each row: 57 MB per row for SmolLM2-135M in bfloat16.
+
+    Does nothing if the model has no head.
     """
     head = model.get_output_embeddings()
     if head is None:

@@ -21,12 +21,12 @@ from grpo_ext.common.untrusted import one_line
 # Time limit for connecting, which includes the DNS lookup but not the TLS handshake.
 CONNECT_SECONDS = 5.0
 MOST_BYTES = 16 * 2**20  # size limit of a response
-MAX_TEXT = 300  # maximum number of characters of a response that an error shows
-READ_BYTES = 2**16  # size of one read
+MAX_TEXT = 300  # maximum number of characters of a response that an error message shows
+READ_BYTES = 2**16  # number of bytes to read at a time
 
 
 class StatusError(ConnectionError):
-    """Raised if the server responds with an unexpected HTTP status, available as `status`."""
+    """Raised if a server responds with an unexpected HTTP status, which is stored as `status`."""
 
     def __init__(self, status: int, text: str):
         super().__init__(f"Request failed: {status}, {text}")
@@ -37,7 +37,7 @@ class StatusError(ConnectionError):
 class Answer:
     """A server's response to a request."""
 
-    path: str
+    path: str  # of the requested URL, without the query
     status_code: int
     body: bytes
     headers: dict[str, str] = field(repr=False)  # names in lower case
@@ -49,7 +49,10 @@ class Answer:
         return one_line(beginning)[:MAX_TEXT]
 
     def read_as(self, kind: Any) -> Any:
-        """Parse the body as JSON and return it as the type `kind`.
+        """Parse the body as JSON and return it as a value of the type `kind`.
+
+        Args:
+            kind: a type that pydantic can validate, such as `dict[str, int]` or a model class.
 
         Raises:
             ValueError: if the body is not JSON or does not fit `kind`. The message is one line,
@@ -95,17 +98,25 @@ class Line:
 
         Args:
             url: the URL.
-            params: the parameters of the query, appended to the URL.
+            params: the query parameters to append to the URL.
             timeout: the time limit in seconds; `None` uses `self.seconds`.
+
+        Raises:
+            ConnectionError: if no complete response arrives in time, or the response is larger than
+                `self.most` bytes.
         """
         if params:
             url = f"{url}?{urlencode(params)}"
         return self.ask("GET", url, None, timeout or self.seconds)
 
     def post(self, url: str, json: Any = None) -> Answer:
-        """Send a POST request, with `json` as its body unless it is `None`; return the response.
+        """Send a POST request with a JSON body, and return the response, whatever its status.
 
-        Like `get`, it does not check the status.
+        The body is empty if `json` is `None`.
+
+        Raises:
+            ConnectionError: if no complete response arrives in time, or the response is larger than
+                `self.most` bytes.
         """
         body = b"" if json is None else jsons.dumps(json).encode()
         return self.ask("POST", url, body, self.seconds)
@@ -121,15 +132,15 @@ class Line:
         """Send a request and return the complete response, whatever its status.
 
         Args:
-            method: the HTTP method.
+            method: the HTTP method, such as "GET".
             url: the URL, with its query.
-            body: the body; `None` sends none.
-            seconds: the time limit for the complete response, including connecting.
-            headers: further headers of this request.
+            body: the request body; `None` sends no body.
+            seconds: the time limit in seconds, from connecting to the end of the response.
+            headers: headers for this request; they override those in `self.headers`.
 
         Raises:
-            ConnectionError: if no complete response arrives in time, if it is larger than
-                `self.most` bytes, or if it is not HTTP.
+            ConnectionError: if the URL is invalid, if no complete response arrives in time, or if
+                the response is not HTTP or is larger than `self.most` bytes.
         """
         try:
             place = urlsplit(url)
@@ -185,10 +196,14 @@ class Line:
 
 
 def connect(place: SplitResult, seconds: float) -> HTTPConnection:
-    """Return an open connection to the host of a URL; its socket has no timeout.
+    """Return an open connection to the host of a URL; the connection's socket has no timeout.
 
     Connects in a thread, because DNS lookups have no time limit and a name can have many addresses.
     For https, the TLS handshake is left to the caller.
+
+    Args:
+        place: the URL, split by `urlsplit`.
+        seconds: the time limit for connecting, including the DNS lookup.
 
     Raises:
         TimeoutError: if there is no connection after `seconds`.
@@ -231,12 +246,12 @@ def connect(place: SplitResult, seconds: float) -> HTTPConnection:
 
 @lru_cache(maxsize=1)
 def tls_context() -> ssl.SSLContext:
-    """Return the TLS settings, cached because creating them takes longer than a request."""
+    """Return the default TLS context, cached because creating one takes longer than a request."""
     return ssl.create_default_context()
 
 
 def target_of(url: str) -> str:
-    """Return the request target of a URL: all that follows the host, such as `/v1?a=1`, or `/`."""
+    """Return a URL's request target: the part after the host, such as `/v1?a=1`; `/` if empty."""
     place = urlsplit(url)
     return url.removeprefix(f"{place.scheme}://{place.netloc}") or "/"
 

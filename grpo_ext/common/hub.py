@@ -1,4 +1,4 @@
-"""A quick check that a model or dataset exists, without the many retries of the libraries."""
+"""Check quickly that a model or dataset exists, without the many retries of the libraries."""
 
 from pathlib import Path
 
@@ -11,28 +11,37 @@ NOUNS = {"model": "model", "dataset": "dataset"}
 
 
 def find_model(name: str) -> None:
-    """Check that a model is a local folder or, with `find_repo`, in the cache or on the hub.
+    """Check that a model exists as a local folder, in the cache or on the hub.
 
-    The hub is asked once; transformers would retry each file for half a minute.
+    At most one request is sent to the hub; transformers would retry each file for half a minute.
+
+    Args:
+        name: the model's folder or hub id.
 
     Raises:
-        FileNotFoundError, ConnectionError: see `find_repo`.
+        FileNotFoundError: if the model is in none of these places, or is private. The message
+            suggests a similar name, if there is one.
+        ConnectionError: if the hub cannot be reached or responds with an error.
     """
     if not Path(name).expanduser().is_dir():
         find_repo(name, "model")
 
 
 def find_repo(name: str, kind: str) -> None:
-    """Check that `name`, which is not a local folder, is a repository in the cache or on the hub.
+    """Check that a repository exists in the cache or on the hub.
+
+    Call this only for names that are not local folders. A name that looks like a path is reported
+    as missing without a request to the hub.
 
     Args:
-        name: the name of the repository, or the path of a folder that does not exist.
+        name: the repository id, or the path of a folder that does not exist.
         kind: `"model"` or `"dataset"`.
 
     Raises:
-        FileNotFoundError: if it is in neither place, or is private. The message suggests a similar
-            name from the cache or from the folder that would contain the path.
-        ConnectionError: if the hub cannot be reached or its response is an error.
+        FileNotFoundError: if the repository does not exist or is private, or if `name` looks like a
+            path. The message suggests a similar name from the cache or, for a path, from the same
+            folder.
+        ConnectionError: if the hub cannot be reached or responds with an error.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -47,26 +56,28 @@ def find_repo(name: str, kind: str) -> None:
     guess = did_you_mean(name, [*neighbors(name), *cached])
     noun = NOUNS[kind]
     if name.count("/") > 1 or name.startswith(("/", ".", "~")):
-        hint = guess or " If an earlier stage of training writes it, run that stage first."
+        hint = guess or " If an earlier stage of training creates it, run that stage first."
         raise FileNotFoundError(f"the {noun} folder {name} does not exist.{hint}")
     try:
         HfApi().repo_info(name, repo_type=kind, timeout=PATIENCE)
     except (RepositoryNotFoundError, HFValidationError):  # missing, private or an invalid name
         raise FileNotFoundError(
             f"there is no folder {name}, and the hub has no visible {noun} of that name.{guess} "
-            "If it is private, run `hf auth login`."
+            f"If the {noun} is private, run `hf auth login`."
         ) from None
     except Exception as error:  # from any of the libraries that it uses
         raise ConnectionError(
             f"the {noun} {name} is neither a folder nor in the cache, and asking the hub for it "
-            f"failed ({first_line(error)}).{guess} Try again, or download it and write its folder."
+            f"failed ({first_line(error)}).{guess} Try again, or download the {noun} and set the "
+            "path of its folder."
         ) from None
 
 
 def neighbors(name: str) -> list[str]:
-    """Return the paths in the same folder as the path `name`, with the same prefix (such as `~/`).
+    """Return the paths in the folder that contains `name`, with the same prefix as `name`.
 
-    Returns an empty list if the folder does not exist, cannot be read, or has too many entries.
+    For example, they begin with `~/` if `name` does. The list is empty if the folder does not
+    exist, cannot be read, or has too many entries.
     """
     try:
         inside = entries(Path(name).expanduser().parent)

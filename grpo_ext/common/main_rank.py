@@ -1,4 +1,4 @@
-"""Run a function on the main process and share its result (or error) with all ranks."""
+"""Run a function on the main process and send its result or error to all ranks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,8 @@ from accelerate.utils import broadcast_object_list
 def from_main(accelerator: Accelerator, ask: Callable[[], Any]) -> Any:
     """Run `ask()` on the main process and return its result, or raise its error, on all ranks.
 
-    All ranks must call it. The result or error is sent to the other ranks by pickle.
+    All ranks must call this function. The result or error must be picklable, because it is sent to
+    the other ranks.
     """
     answer = None
     error = None

@@ -1,4 +1,4 @@
-"""The rate at which a device multiplies matrices with the shapes of a model."""
+"""Measure the rate at which a device multiplies matrices that have the shapes of a model."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from functools import cache
 import torch
 from transformers import PreTrainedModel
 
-MEASUREMENTS = 3  # number of first calls of `share` that measure the rate
-SECONDS = 0.1  # a measurement multiplies for this long, and at least `PRODUCTS` times
-PRODUCTS = 3
-MOST_ROWS = {"cpu": 1024}  # more rows do not speed up a CPU
+MEASUREMENTS = 3  # the first calls of `share`, up to this number, measure the rate
+SECONDS = 0.1  # minimum duration of a measurement
+PRODUCTS = 3  # minimum number of matrix multiplications in a measurement
+MOST_ROWS = {"cpu": 1024}  # more rows do not make a CPU faster
 MOST_ROWS_OF_GPU = 8192
 FEWEST_ROWS = 128
 
 
 class MatrixRate:
-    """The fastest known rate of a device in matrix products of one dtype and shape.
+    """The highest known rate at which a device multiplies matrices of one dtype and shape.
 
-    The products are those of a feed-forward layer: the tokens of a micro-batch (N, `hidden`) times
-    its weights (`hidden`, `intermediate`).
+    The matrices are those of a feed-forward layer: the hidden states of a micro-batch (N, `hidden`)
+    and the weights (`hidden`, `intermediate`).
 
-    Other work on the machine can slow down a measurement, but nothing can speed it up. So the
-    fastest measurement counts, and the rate is measured several times.
+    Other work on the machine can slow down a measurement, but nothing can speed it up. Therefore
+    the rate is measured several times, and the highest result is used.
 
     Args:
-        device: the type of the device.
+        device: the type of the device, such as "cuda".
         dtype: the dtype of the matrices.
-        hidden: the width of the model.
-        intermediate: the width of its feed-forward layers.
+        hidden: the hidden size of the model.
+        intermediate: the intermediate size of the feed-forward layers.
     """
 
     def __init__(self, device: str, dtype: torch.dtype, hidden: int, intermediate: int):
@@ -41,15 +41,15 @@ class MatrixRate:
         self._measurements = 0
 
     def share(self, rate: float, tokens: int) -> float:
-        """Return the rate of training as a share of the rate of matrix products, at most 1.
+        """Return the training rate as a share (at most 1) of the rate of matrix multiplication.
 
-        The first `MEASUREMENTS` calls measure the rate of matrix products, and so do later calls if
-        the share would exceed 1. If it would still exceed 1, the measurements were disturbed, or
-        other shapes in the model run faster. Training itself consists of matrix products, so its
-        rate then becomes the fastest known rate, and the share is 1.
+        The first `MEASUREMENTS` calls measure the rate of matrix multiplication. Later calls
+        measure it again only if the share would exceed 1. If the share would exceed 1 even then,
+        the measurements were disturbed, or other shapes in the model run faster: the training rate
+        becomes the highest known rate, and the share is 1.
 
         Args:
-            rate: the operations per second of training.
+            rate: the floating-point operations per second of training.
             tokens: the number of tokens in a micro-batch.
         """
         if self._measurements < MEASUREMENTS or rate > self.fastest:
@@ -59,10 +59,10 @@ class MatrixRate:
         return rate / self.fastest
 
     def measure(self, tokens: int) -> float:
-        """Return the rate of the fastest of several products, in operations per second.
+        """Measure several matrix multiplications and return the highest rate.
 
-        The first matrix has `tokens` rows, within the limits of the device. The random state of the
-        run does not change.
+        The rate is in floating-point operations per second. The first matrix has `tokens` rows, but
+        at least `FEWEST_ROWS` and at most the device's limit. The global RNG states do not change.
         """
         most = MOST_ROWS.get(self.device, MOST_ROWS_OF_GPU)
         rows = max(FEWEST_ROWS, min(tokens, most))
@@ -86,21 +86,25 @@ class MatrixRate:
 
 @cache
 def matrix_rate(device: str, dtype: torch.dtype, hidden: int, intermediate: int) -> MatrixRate:
-    """Return the `MatrixRate` of these arguments, which a process creates only once.
+    """Return the `MatrixRate` for these arguments; later calls return the same object.
 
-    The arguments (`device`, `dtype`, `hidden`, `intermediate`) are those of `MatrixRate`.
+    Args:
+        device: the type of the device, such as "cuda".
+        dtype: the dtype of the matrices.
+        hidden: the hidden size of the model.
+        intermediate: the intermediate size of the feed-forward layers.
     """
     return MatrixRate(device, dtype, hidden, intermediate)
 
 
 def matrix_rate_of(model: PreTrainedModel, device: str, dtype: torch.dtype) -> MatrixRate:
-    """Return the `MatrixRate` of a model's shape on a device.
+    """Return the `MatrixRate` for the shapes of a model on a device.
 
-    If the config has no width, 512 is used. If it has no size of feed-forward layers, four times
-    the width is used; if it has several sizes, the largest is used.
+    If the config has no `hidden_size`, 512 is used. If it has no `intermediate_size`, four times
+    the hidden size is used; if it has one for each layer, the largest is used.
 
     Args:
-        model: the model; only its config is read.
+        model: the model; only its config is used.
         device: the type of the device, such as "cuda".
         dtype: the dtype of the matrices.
     """
@@ -113,7 +117,7 @@ def matrix_rate_of(model: PreTrainedModel, device: str, dtype: torch.dtype) -> M
 
 
 def product_seconds(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Return the time in seconds of the product of `a` (N, K) and the transpose of `b` (M, K)."""
+    """Multiply `a` (N, K) by the transpose of `b` (M, K), and return the seconds that it takes."""
     start = time.perf_counter()
     a @ b.T
     wait_for(a.device.type)

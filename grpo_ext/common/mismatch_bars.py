@@ -1,4 +1,4 @@
-"""Limits on the difference between the probabilities of sampler and trainer, with their sources.
+"""Limits on how far the sampler's and the trainer's probabilities may differ, with their sources.
 
 `grpo-ext numerics` applies these limits before a run, and the alarms of a run apply them during it.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bar:
-    """A limit on a figure: values up to the limit are attributed to rounding."""
+    """A limit on one measure of this difference; values up to it are attributed to rounding."""
 
     limit: float
     source: str  # where the limit comes from

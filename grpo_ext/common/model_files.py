@@ -22,13 +22,14 @@ TOKENIZER = "tokenizer.json"
 MOST_BYTES = 2**28  # maximum size of either file
 LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 MOST_LAYERS = 10_000
-MOST_GROWTH = 10_000  # maximum factor by which all replacements of a tokenizer lengthen a text
+MOST_GROWTH = 10_000  # maximum factor by which a tokenizer's replacements may lengthen a string
 
 
 def model_files_fault(folder: Path) -> str | None:
-    """Return a message about a file that could block loading or fill the memory, or `None`.
+    """Return an error message if a model's file could block loading or exhaust the memory.
 
-    A model's files may be links to anywhere, because large weights are often on another disk.
+    Returns `None` if there is no such file. Links may point anywhere, because large weights are
+    often stored on another disk.
 
     Raises:
         OSError: if the folder cannot be listed or has too many entries.
@@ -41,7 +42,7 @@ def model_files_fault(folder: Path) -> str | None:
             if path.is_file():
                 open_plain(path).close()
         except ForeignFile as error:
-            return f"{path} is refused: {error.strerror}. Replace it or remove it."
+            return f"{path} cannot be loaded: {error.strerror}. Replace or remove the file."
         except OSError:  # loading the model reports the error
             continue
     config = read_json(folder / CONFIG)
@@ -55,16 +56,19 @@ def model_files_fault(folder: Path) -> str | None:
                 )
     if growth_of_text(read_json(folder / TOKENIZER)) > MOST_GROWTH:
         return (
-            f"{folder / TOKENIZER} has replacements that can make a text more than "
+            f"{folder / TOKENIZER} has replacements that can make a string more than "
             f"{MOST_GROWTH:,} times as long: remove them."
         )
     return None
 
 
 def growth_of_text(tokenizer: Any) -> int:
-    """Return an upper bound on the factor by which a `tokenizer.json` can lengthen a string.
+    """Return an upper bound on the factor by which a tokenizer's replacements lengthen a string.
 
-    It is the product of the lengths of all replacements; 1 if there are none.
+    The bound is the product of the lengths of all replacement strings, or 1 if there are none.
+
+    Args:
+        tokenizer: the content of `tokenizer.json`; 1 is returned if it is not a mapping.
     """
     growth = 1
     if not isinstance(tokenizer, dict):
@@ -86,7 +90,7 @@ def read_json(path: Path) -> Any:
 
 
 def mappings_in(content: Any) -> Iterator[dict[str, Any]]:
-    """Yield all mappings in a JSON document, each before the mappings inside it."""
+    """Yield all mappings in a parsed JSON document, each before the mappings inside it."""
     waiting = [content]
     while waiting:
         part = waiting.pop()

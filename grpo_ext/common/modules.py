@@ -47,10 +47,11 @@ def versions() -> Mapping[str, str]:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Disable the garbage collector, which takes a quarter of the time of large imports.
+    """Context manager that disables the garbage collector, to speed up large imports.
 
-    When the context ends, the collector is enabled again, but ignores all objects that exist by
-    then. A collector that was already disabled stays disabled.
+    The collector takes about a quarter of the time of such imports. On exit, it is enabled again,
+    but ignores all objects that exist by then (`gc.freeze`). If it was disabled before, it stays
+    disabled.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -65,10 +66,12 @@ def without_collector() -> Iterator[None]:
 def load_file(path: str | Path) -> ModuleType:
     """Import a Python file and return its module; each process runs the file only once.
 
-    If the file has been imported under another name, such as by `import`, return that module.
+    If the file has already been imported in another way, such as by `import`, that module is
+    returned. Errors that the file itself raises are passed on.
 
-    Raises `FileNotFoundError` if there is no such file, `ImportError` if it is not a Python file or
-    calls `sys.exit`, and any error that the file itself raises.
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ImportError: if it is not a Python file, or calls `sys.exit`.
     """
     path = Path(path).expanduser().resolve()
     if not path.is_file():
@@ -92,9 +95,9 @@ def load_file(path: str | Path) -> ModuleType:
 
 
 def module_of_file(path: Path) -> ModuleType | None:
-    """Return the module that was imported from a file, or `None`. Never return `__main__`.
+    """Return the imported module whose file is `path`, or `None` if there is none.
 
-    `path` is absolute, without symbolic links.
+    `__main__` does not count. `path` must be absolute and without symbolic links.
     """
     for name, module in list(sys.modules.items()):
         if name == "__main__":  # the program itself, which may not have run to its end
@@ -107,7 +110,10 @@ def module_of_file(path: Path) -> ModuleType | None:
 
 @contextmanager
 def exits_as_errors(what: str) -> Iterator[None]:
-    """Turn `sys.exit` in imported code, which would end a command silently, into `ImportError`."""
+    """Context manager that turns `sys.exit` in imported code into `ImportError`.
+
+    Otherwise, `sys.exit` would end the command silently. `what` names the code in the message.
+    """
     try:
         yield
     except SystemExit as error:
@@ -120,11 +126,13 @@ def exits_as_errors(what: str) -> Iterator[None]:
 def load_class(kind: str, name: str, known: Mapping[str, str]) -> Any:
     """Import and return the class that `name` refers to, without checking that it is a class.
 
+    The working directory is appended to `sys.path` if it is missing there, so that modules in it
+    are found.
+
     Args:
         kind: the kind of class, for error messages.
-        name: a known name, `package.module:Class` or `file.py:Class`. Modules in the working
-            directory are found too, after those on `sys.path`.
-        known: the location of each known name, in one of the last two forms.
+        name: a known name, `package.module:Class` or `file.py:Class`.
+        known: the location of each known name, as `package.module:Class` or `file.py:Class`.
 
     Raises:
         ValueError: if the name is unknown, its module cannot be imported, or the module has no such
@@ -154,11 +162,11 @@ def load_class(kind: str, name: str, known: Mapping[str, str]) -> Any:
 
 
 def optional_package(name: str, requirement: str) -> ModuleType:
-    """Import and return a package that is not installed with this one.
+    """Import and return an optional package, which is not installed with this one.
 
     Args:
         name: the name of the module.
-        requirement: the requirement for pip, with the supported versions.
+        requirement: the package's requirement for pip, with the supported versions.
 
     Raises:
         ValueError: if the package or a package that it imports is missing, or if importing it fails
@@ -177,10 +185,16 @@ def optional_package(name: str, requirement: str) -> ModuleType:
 def load_module(name: str, file: str | None = None) -> ModuleType:
     """Import and return the module `name`; if it or one of its imports is missing, load `file`.
 
-    If `load_file` has already imported the file of the module, return that module.
+    If `load_file` has already imported the module's file, that module is returned. Other errors
+    that the module or `load_file` raises are passed on.
 
-    Raises `ModuleNotFoundError` if a module is missing and no `file` is given, `ImportError` if the
-    module calls `sys.exit`, and any other error that the module or `load_file` raises.
+    Args:
+        name: the full name of the module.
+        file: the path of the Python file to load instead; `None` if there is none.
+
+    Raises:
+        ModuleNotFoundError: if the module or one of its imports is missing, and `file` is `None`.
+        ImportError: if the module calls `sys.exit`.
     """
     try:
         with exits_as_errors(name):

@@ -4,7 +4,7 @@ The model is y_t = trend_t + e_t, where e is a stationary AR(1) process of unkno
 and variance. A few values say little about the autocorrelation, so there is no single estimate:
 results are averaged over candidates, weighted by their restricted likelihood (REML) and a prior.
 With a single estimate, one in four curves of 10 values of pure noise with an autocorrelation of 0.8
-would "change". `tests/common/test_estimates.py` measures how often verdicts are wrong.
+would seem to change. `tests/common/test_estimates.py` measures how often verdicts are wrong.
 """
 
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ FEW = 50
 
 @dataclass(frozen=True)
 class Noise:
-    """The fitted noise of a curve, for each candidate autocorrelation."""
+    """The noise fitted to a curve, with one fit for each candidate autocorrelation."""
 
     autocorrelations: Array  # (24,), the candidates, for neighboring values
     weights: Array  # (24,), posterior probabilities of the candidates
-    variances: Array  # (24,), variance of a single value
+    variances: Array  # (24,), variance of a single value under each candidate
     freedom: int  # degrees of freedom of each variance
 
     def error_of_mean(self, count: int) -> float:
@@ -73,9 +73,9 @@ def fit_noise(values: Array) -> Noise | None:
 
 @cache
 def trend_basis(count: int) -> Array:
-    """Return the shapes of a trend (N, P): a constant, a line, and fast changes at both ends.
+    """Return basis functions (N, P) for a trend: a constant, a line, and fast changes at the ends.
 
-    The fast change at the end is included only for 25 values or more.
+    The fast change at the end is included only for 25 values or more. N is `count`.
     """
     t = np.arange(count)
     shapes = [
@@ -91,8 +91,8 @@ def trend_basis(count: int) -> Array:
 def whitened(columns: Array, r: float | Array) -> Array:
     """Transform columns (N, C) so that AR(1) noise in them becomes independent.
 
-    This is the transformation of Prais and Winsten (1954). For several autocorrelations r
-    (R, 1, 1), the result is (R, N, C).
+    This is the transformation of Prais and Winsten (1954) for the autocorrelation `r`. If `r` is an
+    array (R, 1, 1), the result has the shape (R, N, C).
     """
     first = np.sqrt(1 - r**2) * columns[:1]
     later = columns[1:] - r * columns[:-1]
@@ -102,7 +102,7 @@ def whitened(columns: Array, r: float | Array) -> Array:
 def whitened_products(columns: Array, autocorrelations: Array) -> Array:
     """Return the Gram matrices (R, C, C) of `whitened` columns (N, C) for autocorrelations (R,).
 
-    Their entries are polynomials in r, so the time does not grow with N times R.
+    Their entries are polynomials in the autocorrelation, so the time is not proportional to N * R.
     """
     r = autocorrelations[:, None, None]
     of_neighbors = columns[1:].T @ columns[:-1]
@@ -142,9 +142,10 @@ def error_of_neighbors(values: Array, count: int, autocorrelation: float = 0.0) 
 def autocorrelation_of_neighbors(values: Array) -> float:
     """Estimate the autocorrelation (0 to 0.9) of the noise of a curve (N,); 0 if it is constant.
 
-    On average, squared differences are 1 + r times as large between values two apart as between
-    neighbors, and a slow trend hardly changes either. Because a few values say little, the estimate
-    is shrunk toward 0, as if 10 more values had shown no autocorrelation.
+    On average, squared differences between values two apart are 1 + r times as large as those
+    between neighbors; r is estimated from this ratio, which a slow trend hardly affects. Because a
+    few values say little, the estimate is shrunk toward 0, as if 10 more values had shown no
+    autocorrelation.
     """
     neighbors = (np.diff(values) ** 2).mean()
     if neighbors == 0:

@@ -1,4 +1,4 @@
-"""Start helper processes of a run, which end together with the process that started them."""
+"""Start helper processes for a run, and end them together with the process that started them."""
 
 import ctypes
 import os
@@ -28,9 +28,9 @@ def start_beside(
     Args:
         module: the module to run.
         pipe: the new process's end of the pipe.
-        words: further arguments.
-        threads: the number of threads that it may use (`OMP_NUM_THREADS`).
-        keep: further file descriptors that it inherits.
+        words: further command-line arguments, converted to strings.
+        threads: the number of threads that the new process may use (`OMP_NUM_THREADS`).
+        keep: further file descriptors that the new process inherits.
     """
     folders = dict.fromkeys(entry or os.getcwd() for entry in sys.path)
     environment = {
@@ -52,11 +52,11 @@ def start_beside(
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:
     """On Linux, have the kernel send this process a signal when the thread that started it ends.
 
-    On any system, exit at once with code 1 if the parent has already ended.
+    On any system, exit at once with code 1 if the parent process has already ended.
 
     Args:
         parent: the id of the parent process.
-        number: the signal.
+        number: the number of the signal.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)

@@ -1,8 +1,8 @@
-"""Logits in float32 from weights and hidden states in half precision.
+"""Compute logits in float32 from weights and hidden states in half precision.
 
-A product of two bfloat16 matrices is usually rounded to bfloat16, which has 8 significant bits: a
+The product of two bfloat16 matrices is usually rounded to bfloat16, which has 8 significant bits: a
 logit near 12 is rounded by up to 0.03, and so is its log-prob. `Projection` multiplies the same
-numbers, but its results stay in float32.
+numbers, but keeps the result in float32.
 """
 
 import threading
@@ -14,35 +14,35 @@ import torch
 from torch import Tensor
 
 _lock = threading.Lock()
-_settings_before: list[str] = []  # of the open contexts of `bfloat16_units`
+_settings_before: list[str] = []  # the settings before each open `bfloat16_units` context
 
 
 class Projection:
-    """Multiplies hidden states by the weight of a head.
+    """Callable that applies a language model head to hidden states and returns float32 logits.
 
-    Hidden states, weight and bias are rounded to `dtype`; products are summed in float32, and
-    their sums are not rounded.
+    Hidden states, weight and bias are rounded to `dtype`. The products of their entries are summed
+    in float32, and the sums are not rounded.
 
     Args:
-        weight: (V, H), the weight of the language model head.
-        bias: (V,) or `None`.
-        dtype: the dtype in which the model multiplies.
+        weight: (V, H), the weight of the head.
+        bias: (V,), the bias of the head; `None` if it has none.
+        dtype: the dtype in which the model multiplies matrices.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype):
         self.dtype = dtype
-        # only CUDA multiplies half types without rounding the result
+        # only CUDA multiplies in half precision without rounding the result
         self._on_cuda = weight.is_cuda and dtype != torch.float32
         weight = weight.detach().to(dtype)
         self._weight = weight if self._on_cuda else weight.float()  # (V, H)
         self._bias = None if bias is None else bias.detach().to(dtype).float()  # (V,)
 
     def __call__(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the logits (n, V), float32, without gradient.
+        """Return the float32 logits (n, V) for hidden states, without gradient.
 
         Args:
-            hidden: (n, H), the hidden states.
-            out: (n, V), float32, the tensor for the logits; `None` allocates a new one.
+            hidden: (n, H), the hidden states, of any floating-point dtype.
+            out: (n, V), a float32 tensor to write the logits to; `None` allocates a new one.
         """
         device = self._weight.device
         hidden = hidden.detach().to(self.dtype)
@@ -67,11 +67,12 @@ class Projection:
 
 @contextmanager
 def bfloat16_units() -> Iterator[None]:
-    """Let a CPU use its bfloat16 instructions for float32 products within the context.
+    """Context manager that lets a CPU use bfloat16 instructions to multiply float32 matrices.
 
-    Numbers that are already in bfloat16 lose nothing, sums are in float32, and products take a
-    third of the time. The setting applies to the whole process: while a context is open, products
-    of other threads are rounded, too. Contexts may overlap; the last one restores the setting.
+    Matrices whose entries are bfloat16 numbers are multiplied without any further rounding, since
+    sums are in float32, in about a third of the time. The setting applies to the whole process:
+    while a context is open, matrices that other threads multiply are rounded, too. Contexts may
+    overlap; the last one to exit restores the setting.
     """
     backend: Any = torch.backends.mkldnn  # the stubs lack `matmul`
     setting = backend.matmul
@@ -89,7 +90,7 @@ def bfloat16_units() -> Iterator[None]:
 
 
 def computing_dtype(hidden: Tensor) -> torch.dtype:
-    """Return the dtype in which linear layers multiply hidden states, with or without autocast."""
+    """Return the dtype in which linear layers multiply `hidden`, with or without autocast."""
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)

@@ -1,4 +1,4 @@
-"""Encode prompts as the token ids that a model reads."""
+"""Encode prompts as token ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TEMPLATE_SECONDS = 10.0  # time limit for compiling a template
-PROMPT_SECONDS = 0.05  # time limit for rendering one prompt, a hundred times what it needs
+PROMPT_SECONDS = 0.05  # time limit for rendering one prompt, about a hundred times the usual time
 
 
 def encode_prompts(
@@ -22,12 +22,13 @@ def encode_prompts(
     """Return the token ids of each prompt, applying the chat template to chat messages.
 
     Args:
-        prompts: strings, or lists of messages; all of the same kind, and at least one.
-        tokenizer: the tokenizer, with a chat template for messages.
+        prompts: either strings or lists of chat messages; at least one.
+        tokenizer: the tokenizer; it must have a chat template if the prompts are messages.
         chat_template_kwargs: further arguments for the chat template.
 
     Raises:
-        ValueError: if the chat template, a program that may loop endlessly, takes too long.
+        ValueError: if applying the chat template takes too long. A template is a program, which may
+            loop endlessly.
     """
     if isinstance(prompts[0], str):
         return tokenizer(prompts)["input_ids"]

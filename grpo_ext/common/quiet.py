@@ -7,7 +7,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet(name: str, least: int = logging.CRITICAL) -> Iterator[None]:
-    """Suppress the less severe messages of one logger and its children.
+    """Context manager that suppresses the less severe messages of a logger.
+
+    It also applies to the logger's children, except those with a level of their own.
 
     Args:
         name: the name of the logger.

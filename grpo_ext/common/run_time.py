@@ -1,4 +1,4 @@
-"""The duration of a run, from the number and duration of its steps, evaluations and saves."""
+"""Compute the duration of a run from its steps, evaluations and saves."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,9 @@ BESIDE = ("evaluation", "checkpoint")  # phases that are not part of a step
 
 @dataclass(frozen=True)
 class RunTime:
-    """The numbers of steps, evaluations and saves in a run or its remainder, and their durations.
+    """The steps, evaluations and saves in a run or in the rest of it: their number and duration.
 
-    The duration of an evaluation or a save is `None` if none was measured.
+    The duration of an evaluation or a save is `None` if none has been measured.
     """
 
     steps: int
@@ -29,7 +29,7 @@ class RunTime:
         )
 
     def describe(self) -> str:
-        """Return the parts in words, such as `290 steps of 14 s, 3 evaluations of 80 s`."""
+        """Describe the parts of the run, such as `290 steps of 14 s, 3 evaluations of 80 s`."""
         text = f"{counted(self.steps, 'step')} of {duration(self.step_seconds)}"
         unmeasured = []
         for name, count, seconds in (
@@ -51,7 +51,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in a few characters, such as `0.25 s`, `80 s`, `12 min` or `1 h 20 min`."""
+    """Format a duration briefly, such as `0.25 s`, `80 s`, `12 min` or `1 h 20 min`."""
     if seconds < 9.95:
         return f"{seconds:.2g} s"
     if seconds < 99.5:

@@ -1,4 +1,4 @@
-"""The strings that end a turn of the model: `stop_strings` or `stop` in `generation_kwargs`."""
+"""Stop strings, which end the model's turn: `stop_strings` or `stop` in `generation_kwargs`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ KEY_IN_VLLM = "stop"
 
 
 def stop_strings_of(options: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the stop strings in `generation_kwargs`, under either name; empty if there are none.
+    """Return the stop strings in `generation_kwargs`, set as `stop_strings`, as `stop` or as both.
+
+    The tuple is empty if there are none.
 
     Raises:
         ValueError: if they are not strings, or one of them is empty.
@@ -43,12 +45,15 @@ class StopStrings:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]):
         self.tokenizer = tokenizer
         self.texts = tuple(texts)
-        #: The number of last tokens in which a stop string is looked for. Each token has at least
-        #: one byte; one more is read because some tokenizers drop a space before the first.
+        #: The number of last tokens in which to look for a stop string. Each token has at least one
+        #: byte. One more token is included, because some tokenizers drop the first token's space.
         self.most_tokens = 1 + max(len(text.encode()) for text in texts)
 
     def cut(self, ids: list[int]) -> list[int]:
-        """Return the tokens up to the end of the first stop string; all if there is none."""
+        """Return the tokens up to the one that completes the first stop string.
+
+        That token is included. If there is no stop string, all tokens are returned.
+        """
         for length in range(1, len(ids)):
             first = max(0, length - self.most_tokens)
             if self.end_with(ids[first:length]):
@@ -58,11 +63,12 @@ class StopStrings:
     def end_with(self, ids: Sequence[int], first: int = 0) -> bool:
         """Return whether the last token completes a stop string.
 
-        Call it for each token of a turn, since it reads only the last tokens.
+        The stop string may end anywhere inside that token. Only the last tokens are decoded, so
+        call this after each token of a turn.
 
         Args:
-            ids: all tokens.
-            first: the index of the first token of the turn.
+            ids: the tokens so far.
+            first: the index of the first token of the turn; earlier tokens are ignored.
         """
         first = max(first, len(ids) - self.most_tokens)
         last_ids = list(ids[first:])

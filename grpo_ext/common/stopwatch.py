@@ -28,7 +28,7 @@ class Stopwatch:
             self._seconds += time.perf_counter() - self._since
 
     def take(self) -> float:
-        """Return the seconds spent in blocks that ended since the last call, and start from 0."""
+        """Return the seconds spent in blocks that ended since the last call; reset the total."""
         seconds = self._seconds
         self._seconds = 0.0
         return seconds

@@ -27,7 +27,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """Return an error message for an unknown name, with a suggestion if a known name is close.
 
-    Otherwise, the message lists the known names, unless there are more than 30.
+    If none is close, the message lists the known names, unless there are more than 30.
 
     Args:
         kind: the kind of thing that has the name, such as "reward".

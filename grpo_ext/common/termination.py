@@ -11,7 +11,7 @@ EXIT_TERMINATED = 128 + signal.SIGTERM  # the exit code that a shell gives
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised when SIGTERM arrives.
+    """Raised when SIGTERM arrives within `terminable`.
 
     It is a `KeyboardInterrupt`, so the guards around user code do not catch it.
     """
@@ -19,10 +19,10 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Raise `Terminated` in the context when SIGTERM arrives.
+    """Context manager in which SIGTERM raises `Terminated` instead of ending the process.
 
-    SIGTERM ends a process forked in the context as usual. The context does nothing outside the main
-    thread, or if the program has installed a handler or ignores SIGTERM.
+    A process forked in the context is ended by SIGTERM as usual. The context does nothing outside
+    the main thread, or if the program has installed a handler or ignores SIGTERM.
     """
     own_process = os.getpid()
 
@@ -45,7 +45,7 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def until_interrupted() -> Iterator[None]:
-    """Leave the block without an error at Ctrl-C, but not at SIGTERM."""
+    """Context manager that suppresses the error raised by Ctrl-C, but not the one for SIGTERM."""
     try:
         yield
     except Terminated:

@@ -1,12 +1,12 @@
 """Decide whether a curve has a trend: the Bayes factor of a trend plus noise against noise alone.
 
 Both hypotheses have stationary AR(1) noise of unknown autocorrelation. The noise variance is
-unknown; if the standard errors of the values are known, it is most likely the variance that they
-imply, and never less. A trend is a steady change, a step, or a change that levels off. The
-threshold of the Bayes factor is chosen so that at most 6 % of curves of pure noise are called a
-trend, for every autocorrelation from 0 to 0.9. `python -m benchmarks.curve_verdicts` measures this
-rate and prints the best that any test can do; `--thresholds` prints the factors that would reach
-the rate exactly, and `--errors` does all this for known standard errors.
+unknown. If the standard errors of the values are known, the variance that they imply is the most
+likely one, and a lower bound. A trend is a steady change, a step, or a change that levels off. The
+threshold of the Bayes factor is chosen so that at most 6 % of curves of pure noise are said to have
+a trend, for every autocorrelation from 0 to 0.9. `python -m benchmarks.curve_verdicts` measures
+this rate and prints the lowest that any test can reach; `--thresholds` prints the factors that
+would give exactly this rate, and `--errors` does both for known standard errors.
 """
 
 from functools import cache
@@ -24,25 +24,27 @@ SIZE = 12.0  # prior variance of a trend's coefficient, in units of its squared 
 
 
 def has_trend(values: Array, error: float | None = None) -> bool:
-    """Return whether a curve (N,), N >= 10, changes by more than its noise explains.
+    """Return whether a curve changes by more than its noise explains.
 
-    `error` is the standard error of the values; `None` or 0 if it is unknown.
+    Args:
+        values: (N,), the curve, with N >= 10.
+        error: the standard error of each value; `None` or 0 if it is unknown.
     """
     factor = FACTOR_WITH_ERROR if error else least_factor(len(values))
     return trend_evidence(values, error=error or None) > np.log(factor)
 
 
 def slope_of(values: Array) -> float:
-    """Return the slope of the straight line through a curve (N,), N >= 2, by least squares."""
+    """Return the slope, per value, of the least-squares line through a curve (N,) with N >= 2."""
     at = np.arange(len(values)) - (len(values) - 1) / 2
     return float(at @ (values - values.mean()) / (at @ at))
 
 
 def least_factor(count: int) -> float:
-    """Return the Bayes factor above which a curve has a trend, if its standard error is unknown.
+    """Return the Bayes factor above which a curve without known errors is said to have a trend.
 
-    It is 3.5 for up to 20 values, and then falls as `count ** -0.25`, to 2.0 for 200. The formula
-    was fitted to simulated noise.
+    The factor is 3.5 for up to 20 values, and then falls as `count ** -0.25`, to 2.0 for 200
+    values. The formula was fitted to simulated noise.
     """
     return 3.5 * (20 / max(count, 20)) ** 0.25
 
@@ -121,8 +123,8 @@ def log_likelihood_with_error(squares: Array, variance: Array, count: int) -> Ar
     median factor of the standard error is 1.4).
 
     Args:
-        squares: the sum of squares of the values around their mean.
-        variance: the variance that the standard errors imply.
+        squares: the sum of squares of the values around their mean; of any shape.
+        variance: the variance that the standard errors imply; broadcast to `squares`.
         count: the number of values.
     """
     half = squares / variance / 2
@@ -139,7 +141,7 @@ def log_likelihood_with_error(squares: Array, variance: Array, count: int) -> Ar
 
 @cache
 def trend_shapes(count: int) -> Array:
-    """Return the shapes (N, 3): a steady rise, a step in the middle, a rise that levels off."""
+    """Return the shapes of a trend (N, 3): a steady rise, a step, and a rise that levels off."""
     rise = np.arange(count) / count
     step = rise >= 0.5
     levelling_off = 1 - np.exp(-8 * rise)

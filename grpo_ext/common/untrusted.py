@@ -12,7 +12,7 @@ _SECRET = re.compile(
     r"(?i)^(?:.*[_-])?(?:(?:api|access|private|secret)[_-]?key|password|passwd|secret"
     r"|(?:hub|auth|access)[_-]token)$|^token$"
 )
-# Matches only a text that is a URL as a whole, so that prose containing a URL stays unchanged.
+# Matches only strings that consist of a URL, so that prose containing a URL stays unchanged.
 _USER_INFO = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)[^/\s?#]*@(?=\S*$)")
 
 
@@ -41,7 +41,7 @@ def check_server_url(url: str, *, path: str = "/v1") -> str:
 
     Args:
         url: the URL.
-        path: the usual path of such URLs, for the message.
+        path: the path of the example URLs in the error message.
 
     Raises:
         ValueError: if the scheme is not http or https, the host is missing, the port or a character
@@ -56,7 +56,7 @@ def check_server_url(url: str, *, path: str = "/v1") -> str:
         readable = False
     if not readable or not re.fullmatch(r"[!-~]+", url):
         raise ValueError(
-            f"it must be a URL such as http://127.0.0.1:8000{path} or https://HOST{path}"
+            f"expected a URL such as http://127.0.0.1:8000{path} or https://HOST{path}"
         )
     if "@" in url or place.query or place.fragment:
         raise ValueError(
@@ -72,10 +72,10 @@ def is_secret(name: str) -> bool:
 
 
 def without_secrets(value: Any) -> Any:
-    """Return a copy of plain data without secret entries and without credentials in URLs.
+    """Return a copy of plain data without secret mapping entries and without credentials in URLs.
 
-    An entry of a mapping is secret if `is_secret` is true for its key. Credentials are removed only
-    from strings that are a URL as a whole. Tuples become lists.
+    An entry is secret if `is_secret` is true for its key. A URL is recognized only if it is the
+    whole string. Tuples become lists.
     """
     if isinstance(value, Mapping):
         public = {}

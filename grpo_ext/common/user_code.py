@@ -1,4 +1,4 @@
-"""Run user code within limits: a deadline, a separate random state, and no surviving forks."""
+"""Run user code within limits: a deadline, separate RNG states, and no surviving forks."""
 
 import os
 import random
@@ -24,11 +24,11 @@ class TooLate(BaseException):
 
 @contextmanager
 def deadline(seconds: float | None) -> Iterator[None]:
-    """Raise `TooLate` inside the block once it has run for `seconds`; `None` means no limit.
+    """Context manager that raises `TooLate` inside the block after `seconds`; `None` is no limit.
 
-    It is raised again every 0.5 s until the block exits, also inside `except` and `finally`. The
-    limit has no effect outside the main thread, where signals do not arrive, or if the real-time
-    timer of the process is already running.
+    The error is raised again every 0.5 s until the block exits, even inside `except` and `finally`.
+    The limit has no effect outside the main thread, where signals do not arrive, or if the
+    real-time timer of the process is already running.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if seconds is None or not in_main_thread or signal.getitimer(signal.ITIMER_REAL)[0]:
@@ -36,7 +36,7 @@ def deadline(seconds: float | None) -> Iterator[None]:
         return
 
     def raise_too_late(*_: object) -> None:
-        raise TooLate(f"it took more than {seconds:g} s")
+        raise TooLate(f"timed out after {seconds:g} s")
 
     previous_handler = signal.signal(signal.SIGALRM, raise_too_late)
     signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_INTERVAL)
@@ -49,11 +49,11 @@ def deadline(seconds: float | None) -> Iterator[None]:
 
 @contextmanager
 def preserve_process_state(seed: int) -> Iterator[None]:
-    """Seed the random generators in the block, then restore their state and the working directory.
+    """Context manager that seeds the RNGs, then restores their states and the working directory.
 
-    The generators are those of Python and, if already imported, numpy and torch. Blocks may
-    overlap, as in async rewards: the first one saves the state and sets the seed, and the last one
-    restores the state.
+    The RNGs are those of Python and, if already imported, NumPy and torch. Blocks may overlap, as
+    in async rewards: the first one to begin saves the states and sets the seed, and the last one to
+    end restores the states.
 
     Args:
         seed: a 32-bit seed.
@@ -78,7 +78,10 @@ def preserve_process_state(seed: int) -> Iterator[None]:
 def random_generators() -> Iterator[
     tuple[Callable[[], Any], Callable[[Any], object], Callable[[int], object]]
 ]:
-    """Yield (get state, set state, seed) for Python and each library that is already imported."""
+    """Yield the functions (get_state, set_state, set_seed) of each random number generator.
+
+    These are Python's and, if already imported, NumPy's and torch's, with CUDA's if initialized.
+    """
     yield random.getstate, random.setstate, random.seed
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -96,9 +99,9 @@ def random_generators() -> Iterator[
 
 @contextmanager
 def exit_if_forked() -> Iterator[None]:
-    """Make a process that is forked inside the block exit when it reaches the end of the block.
+    """Context manager that makes a process forked inside the block exit at the end of the block.
 
-    It would otherwise continue as a second trainer.
+    Otherwise, the forked process would continue as a second trainer.
     """
     pid = os.getpid()
     try:

@@ -1,4 +1,4 @@
-"""Check that a model folder is complete: it has a configuration, and its weights are whole."""
+"""Check that a model folder is complete: it must have a config.json and intact weights."""
 
 import json
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from grpo_ext.common.model_files import CONFIG, model_files_fault
 
 
 def folder_faults(folder: Path) -> Iterator[str]:
-    """Yield error messages about a folder that should contain a complete model; none if it does.
+    """Yield an error message for each fault of a folder that should contain a complete model.
 
     The check ends early if the folder contains an adapter, has no config.json, or has a file that
-    could block loading or fill the memory.
+    could block loading or exhaust the memory.
 
     Raises:
         OSError: if the folder cannot be listed or has too many entries.
@@ -26,7 +26,7 @@ def folder_faults(folder: Path) -> Iterator[str]:
         return
     if not (folder / CONFIG).is_file():
         models = sorted(str(path.parent) for path in folder.glob(f"*/{CONFIG}"))
-        hint = f" Write one of the models in it: {', '.join(models)}." if models else ""
+        hint = f" Use one of the models in it: {', '.join(models)}." if models else ""
         yield (
             f"the folder {folder} is not a model, because it has no config.json. A model folder "
             f"contains config.json, weights and a tokenizer.{hint}"

@@ -1,4 +1,7 @@
-"""Read untrusted YAML within limits, with errors that name the line and a remedy; write values."""
+"""Parse untrusted YAML within limits, with errors that name the line and a remedy.
+
+Also format single values as YAML.
+"""
 
 import json
 from contextlib import suppress
@@ -10,16 +13,16 @@ from grpo_ext.common.foreign_files import MOST_LEVELS
 
 INTEGER = "tag:yaml.org,2002:int"
 MOST_DIGITS = 4300  # of an integer, as in Python; YAML's base 60 takes quadratic time
-KEY_TYPES = (str, int, float, bool, type(None))  # the key types that JSON can write
+KEY_TYPES = (str, int, float, bool, type(None))  # the key types that `json.dumps` accepts
 
 
 class YamlFault(ValueError):
-    """An error in a YAML document.
+    """Raised if a YAML document has an error.
 
     Args:
-        reason: what is wrong, without excerpts of the document.
+        reason: what is wrong, without excerpts from the document.
         line: the line of the error, counted from 1.
-        remedy: what to write instead.
+        remedy: how to correct it.
     """
 
     def __init__(self, reason: str, line: int, remedy: str):
@@ -30,12 +33,15 @@ class YamlFault(ValueError):
 
     @property
     def advice(self) -> str:
-        """The message without the line: what is wrong and what to write instead."""
+        """The message without the line number: what is wrong and how to correct it."""
         return f"{self.reason}: {self.remedy}."
 
 
 class _Constructor(yaml.constructor.SafeConstructor):
-    """PyYAML's constructor, with a `YamlFault` for every value that does not fit its tag."""
+    """PyYAML's constructor, changed to raise `YamlFault` for every value that does not fit its tag.
+
+    It also rejects keys that are dates or bytes.
+    """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         line = node.start_mark.line + 1
@@ -44,14 +50,14 @@ class _Constructor(yaml.constructor.SafeConstructor):
                 raise ValueError(f"an integer of {len(node.value):,} digits")
             value = super().construct_object(node, deep=True)  # all levels inside this `try`
             if isinstance(value, dict) and not all(isinstance(key, KEY_TYPES) for key in value):
-                raise YamlFault("a key of a mapping is a date or bytes", line, "quote it")
+                raise YamlFault("a key of a mapping is a date or bytes", line, "quote the key")
             return value
         except yaml.constructor.ConstructorError as error:
             mark = error.problem_mark
             raise YamlFault(
                 str(error.problem),
                 line if mark is None else mark.line + 1,
-                "write plain values without tags, and quote text that has brackets or braces",
+                "use plain values without tags, and quote strings that contain brackets or braces",
             ) from None
         except YamlFault:
             raise
@@ -59,11 +65,11 @@ class _Constructor(yaml.constructor.SafeConstructor):
             reason = f"a value does not fit its YAML type ({error})"
         except (LookupError, AttributeError, TypeError, OverflowError):
             reason = "a value does not fit its YAML type"
-        raise YamlFault(reason, line, "quote it to write text, or remove its tag")
+        raise YamlFault(reason, line, "quote the value to make it a string, or remove its tag")
 
 
 def compose_yaml(content: bytes | str) -> yaml.Node | None:
-    """Return the root node of a YAML document; `None` if it is empty.
+    """Return the root node of a YAML document; `None` if the document is empty.
 
     Raises:
         YamlFault: if the document is not UTF-8 or not YAML, has aliases (`*name`), which can expand
@@ -86,13 +92,13 @@ def compose_yaml(content: bytes | str) -> yaml.Node | None:
         raise YamlFault(
             ", ".join(parts),
             mark.line + 1 if mark is not None else 1,
-            "write lines of `key: value`, indented with spaces, and quote text that has brackets, "
-            "`: ` or ` #`",
+            "use lines of `key: value`, indented with spaces, and quote strings that contain "
+            "brackets, `: ` or ` #`",
         ) from None
 
 
 def construct_yaml(node: yaml.Node) -> Any:
-    """Return the value of a node.
+    """Return the Python value of a YAML node and of all nodes inside it.
 
     Raises:
         YamlFault: if a value does not fit its tag, or a key of a mapping is a date or bytes.
@@ -101,15 +107,20 @@ def construct_yaml(node: yaml.Node) -> Any:
 
 
 def load_yaml(content: bytes | str) -> Any:
-    """Return the value of a YAML document, `None` if it is empty; raise `YamlFault` on errors."""
+    """Parse a YAML document and return its value; `None` if the document is empty.
+
+    Raises:
+        YamlFault: if the document is not valid UTF-8 and YAML, has aliases, is nested deeper than
+            `MOST_LEVELS`, or has values or keys of unsuitable types.
+    """
     root = compose_yaml(content)
     return None if root is None else construct_yaml(root)
 
 
 def yaml_scalar(value: object) -> str:
-    """Return a value as one line of YAML: as JSON, with unprintable characters escaped for YAML.
+    """Format a value as one line of YAML: as JSON, with unprintable characters escaped for YAML.
 
-    Some of these characters are line breaks in YAML, or not allowed in it.
+    Some of these characters would be line breaks in YAML, or are not allowed in it.
     """
     text = json.dumps(value, ensure_ascii=False)
     return "".join(
@@ -118,7 +129,7 @@ def yaml_scalar(value: object) -> str:
 
 
 def _check_bounds(text: str) -> None:
-    """Raise `YamlFault` for aliases and deep nesting, which could take unlimited memory or time."""
+    """Raise `YamlFault` if YAML has aliases or deep nesting, which could exhaust memory or time."""
     level = 0
     line = 1
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Python's is slow for deep nesting
@@ -128,13 +139,13 @@ def _check_bounds(text: str) -> None:
                 line = event.start_mark.line + 1
             if isinstance(event, yaml.AliasEvent):
                 raise YamlFault(
-                    "it has aliases (`*name`)",
+                    "aliases (`*name`) are not supported",
                     line,
-                    "replace each alias with its value, or quote text that begins with `*`",
+                    "replace each alias with its value, or quote strings that begin with `*`",
                 )
             level += isinstance(event, yaml.CollectionStartEvent)
             level -= isinstance(event, yaml.CollectionEndEvent)
             if level > MOST_LEVELS:
                 raise YamlFault(
-                    f"it is nested deeper than {MOST_LEVELS} levels", line, "flatten it"
+                    f"the document is nested deeper than {MOST_LEVELS} levels", line, "flatten it"
                 )

@@ -1,1 +1,1 @@
-"""Choose training prompts by difficulty or by how often they are solved."""
+"""Choose training prompts by their difficulty or by how often they are solved."""

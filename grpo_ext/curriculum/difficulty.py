@@ -1,4 +1,4 @@
-"""The row order of `curriculum: easy_to_hard`, and a check of the column that it sorts by."""
+"""Sort rows for `curriculum: easy_to_hard`, and check the column to sort by."""
 
 import math
 import numbers
@@ -8,11 +8,11 @@ import numpy as np
 
 from grpo_ext.common.suggestions import did_you_mean
 
-_TIES = 4  # makes this draw independent of those in `sampler`, which use the same seed
+_TIES = 4  # makes the order of ties independent of the draws in `sampler`, which use the same seed
 
 
 def from_easy_to_hard(difficulty: Sequence[float], seed: int) -> list[int]:
-    """Return row indices sorted by ascending difficulty; ties are in random order from `seed`."""
+    """Return the row indices by ascending difficulty; `seed` determines the order of ties."""
     rng = np.random.default_rng((seed, _TIES))
     ties = rng.permutation(len(difficulty))  # (rows,)
     order = np.lexsort((ties, np.asarray(difficulty)))  # (rows,)
@@ -27,8 +27,8 @@ def difficulty_fault(
     """Return an error message if rows cannot be sorted by a column, or `None` if they can.
 
     Args:
-        column: the name of the column, from `difficulty_column`.
-        column_names: the names of all columns.
+        column: the value of `difficulty_column`.
+        column_names: the names of all columns in the data.
         values: a function that returns the column's values; called only if the column exists.
     """
     if column not in column_names:

@@ -19,16 +19,20 @@ def read_pass_rates(
     rewards: Sequence[str],
     threshold: float,
 ) -> dict[str, tuple[int, int]]:
-    """Return the numbers of correct and of scored completions of each prompt, by prompt id.
+    """Count the correct and the scored completions of each prompt in a file of completions.
 
-    The first of `rewards` that scored or failed on any completion of a prompt judges that prompt. A
-    prompt is omitted if its judge scored none of its completions.
+    A single reward is used for each prompt: the first of `rewards` that scored or failed on any of
+    the prompt's completions.
 
     Args:
-        path: the completions that `grpo-ext eval` writes, or `samples.jsonl` of a run. Greedy
+        path: the completions file from `grpo-ext eval`, or `samples.jsonl` of a run. Greedy
             completions are skipped. A missing file counts as empty.
-        rewards: the rewards that may judge a prompt, in the order of `outcome_order`.
+        rewards: the names of the rewards to use, in the order of `outcome_order`.
         threshold: the minimum score of a correct completion.
+
+    Returns:
+        For each prompt id, the number of correct and the number of scored completions. Prompts
+        without a scored completion are left out.
 
     Raises:
         ValueError: if a line is not a completion with the first of `rewards`. The message names the
@@ -46,8 +50,8 @@ def read_pass_rates(
                 except (ValueError, RecursionError) as error:
                     raise ValueError(
                         f"{part}:{number}: the line is not a completion with the reward "
-                        f"{rewards[0]} ({error}). Write the file with `grpo-ext eval --train_rows "
-                        "N --output FILE.json`, which makes FILE_completions.jsonl."
+                        f"{rewards[0]} ({error}). Create the file with `grpo-ext eval --train_rows "
+                        "N --output FILE.json`, which writes FILE_completions.jsonl."
                     ) from None
                 if row.get("part") == "greedy":
                     continue
@@ -86,13 +90,13 @@ def _count_completion(
 
 
 class PassRates:
-    """Counts of correct and scored completions of each prompt; rows may share a prompt.
+    """Counts of the correct and the scored completions of each prompt; rows may share a prompt.
 
     Args:
         prompt_ids: the prompt id of each row.
         decay: the factor applied to the counts of a prompt before new ones are added, because the
             policy changes: 0 remembers only the last group, 1 remembers everything.
-        start: earlier counts (correct, scored) by prompt id.
+        start: counts to begin with, as (correct, scored) by prompt id.
     """
 
     def __init__(
@@ -131,10 +135,10 @@ class PassRates:
         self.samples[number] += samples
 
     def slots(self, num_generations: int, most: int) -> np.ndarray:
-        """Return the number of slots of `num_generations` completions for each row (rows,).
+        """Return how many slots of `num_generations` completions each row should get, (rows,).
 
-        It is the smallest number of slots in which at least one correct completion is expected, but
-        no more than `most`. The expected pass rate is the mean of Beta(right + 1, wrong + 1).
+        This is the smallest number of slots in which at least one correct completion is expected,
+        but no more than `most`. The expected pass rate is the mean of Beta(right + 1, wrong + 1).
         """
         rates = (self.right + 1) / (self.samples + 2)  # (prompts,)
         expected_right = rates * num_generations  # (prompts,), in one slot
@@ -172,16 +176,16 @@ class PassRates:
         }
 
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
-        """Restore the counts of `state_dict`.
+        """Restore the counts from a `state_dict`.
 
         Raises:
-            ValueError: if they are from a dataset with a different number of prompts.
+            ValueError: if the counts are from a dataset with a different number of prompts.
         """
         if len(state["right"]) != len(self.numbers):
             raise ValueError(
-                f"the checkpoint has pass rates of {len(state['right'])} prompts, but the dataset "
-                f"has {len(self.numbers)} prompts. Resume with the dataset of the checkpoint, or "
-                "start a new run with another output_dir."
+                f"the checkpoint has pass rates for {len(state['right'])} prompts, but the dataset "
+                f"has {len(self.numbers)}. Resume with the dataset that the checkpoint was trained "
+                "on, or start a new run with another output_dir."
             )
         self.right = np.array(state["right"])
         self.samples = np.array(state["samples"])

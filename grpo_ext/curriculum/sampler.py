@@ -7,8 +7,8 @@
 `adaptive` draws each generation from the current pass rates, so an epoch is not a pass over the
 data. It draws without replacement, one prompt after another in proportion to the remaining weights,
 so that expected counts are less uneven than the weights. This changes the objective: prompts with
-mixed groups get more weight. Each draw has its own generator, seeded with the seed, the epoch and
-the number of the generation, so no random state has to be saved.
+mixed groups get more weight. Each draw has its own random generator, seeded with the run's seed,
+the epoch and the number of the generation, so no RNG state has to be saved.
 """
 
 import copy
@@ -33,7 +33,7 @@ _FURTHER = 3
 
 @dataclass(eq=False, repr=False)
 class PromptSampler(Sampler):
-    """Yields prompt indices with the same repetitions as TRL's `RepeatSampler`.
+    """Yields row indices with the same repetitions as TRL's `RepeatSampler`.
 
     Each prompt of a generation is yielded `num_generations` times in a row, and the whole sequence
     of the generation `repeat_count` times.
@@ -44,10 +44,10 @@ class PromptSampler(Sampler):
     num_generations: int  # completions per prompt
     repeat_count: int  # how many times a generation's indices are yielded
     seed: int  # seed of the order
-    shuffle: bool = True  # `False`: "none" keeps the order of the dataset
-    rates: PassRates | None = None  # pass rates for "adaptive"; `None` otherwise
-    floor: float = 0.0  # fraction of the weights of "adaptive" that is uniform over all prompts
-    easy_first: list[int] | None = None  # all rows for "easy_to_hard", the easiest first
+    shuffle: bool = True  # whether "none" shuffles the rows, or keeps the order of the dataset
+    rates: PassRates | None = None  # pass rates for "adaptive"; `None` for the others
+    floor: float = 0.0  # fraction of the weights of "adaptive" that is uniform over all rows
+    easy_first: list[int] | None = None  # all row indices for "easy_to_hard", the easiest first
     # maximum slots of `num_generations` completions for one prompt of "adaptive"
     most_slots: int = 1
     generations: int = 1  # number of generations of the whole run, for "easy_to_hard"
@@ -61,11 +61,14 @@ class PromptSampler(Sampler):
 
     @property
     def generations_per_epoch(self) -> int:
-        """The number of generations in an epoch; the remaining rows are left out."""
+        """The number of whole generations in an epoch; the remaining rows are left out."""
         return self.rows // self.prompts
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch; a new one discards the generations drawn so far. Called by the trainer."""
+        """Set the epoch; if it is a new one, discard the generations that were drawn before.
+
+        The trainer calls this method.
+        """
         if epoch != self.epoch:
             self.epoch = epoch
             self.drawn = []
@@ -79,7 +82,10 @@ class PromptSampler(Sampler):
                     yield from repeat(index, self.num_generations)
 
     def _fixed_order(self) -> list[int] | None:
-        """Return the order of this epoch; `None` for "adaptive" and "easy_to_hard"."""
+        """Return all row indices in the order of this epoch.
+
+        The result is `None` for "adaptive" and "easy_to_hard".
+        """
         if self.rates is not None or self.easy_first is not None:
             return None
         if not self.shuffle:
@@ -91,7 +97,7 @@ class PromptSampler(Sampler):
         return order.tolist()
 
     def _generation(self, number: int, fixed_order: list[int] | None) -> list[int]:
-        """Return the prompt indices of generation `number` of this epoch.
+        """Return the row indices of generation `number` of this epoch.
 
         For "adaptive", a generation is drawn when it is first requested, and then stays the same.
         """
@@ -108,8 +114,9 @@ class PromptSampler(Sampler):
         return self.drawn[number]
 
     def _window(self, easy_first: list[int], number: int) -> list[int]:
-        """Return the window of the sorted rows that slides from the first to the last over the run.
+        """Return the row indices of generation `number` of this epoch, for "easy_to_hard".
 
+        They are a window of `easy_first` that slides from the first to the last row over the run.
         Windows of successive generations overlap in a run of more than one epoch, and skip rows
         evenly in a run of less than one.
         """
@@ -122,9 +129,10 @@ class PromptSampler(Sampler):
         return easy_first[start:end]
 
     def _draw(self, rng: np.random.Generator, num: int) -> list[int]:
-        """Draw `num` indices by weight, without replacement unless `num` exceeds the rows.
+        """Draw `num` row indices by weight, without replacement unless `num` exceeds the rows.
 
-        With `most_slots` above 1, a hard prompt occupies several of the `num` slots.
+        If `most_slots` is above 1, a hard prompt is repeated, and occupies several of the `num`
+        slots.
         """
         assert self.rates is not None
         chances = self.rates.chance_of_signal(self.num_generations, self.most_slots)  # (rows,)
@@ -143,15 +151,15 @@ class PromptSampler(Sampler):
         return indices.tolist()
 
     def draw_further(self, num: int, position: int) -> list[int]:
-        """Draw `num` additional prompt indices by the pass rates; only for "adaptive".
+        """Draw `num` further row indices by the pass rates, for "adaptive" only.
 
-        `position` is the number of prompts that this method has drawn before; it seeds the draw.
+        `position`, the number of rows that this method has drawn before, seeds the draw.
         """
         rng = np.random.default_rng((self.seed, _FURTHER, position))
         return self._draw(rng, num)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, from which `load_state_dict` continues in the same order."""
+        """Return the state for `load_state_dict`, which then continues in the same order."""
         rates = None
         if self.rates is not None:
             rates = self.rates.state_dict()
@@ -170,16 +178,17 @@ class PromptSampler(Sampler):
 
 @dataclass(eq=False, repr=False)
 class PromptSupply:
-    """An endless supply of rows, determined by the seed and the number of rows taken.
+    """An endless supply of rows, determined by the seed and the number of rows taken so far.
 
-    Rows that were put back come first. New rows follow: `draw` chooses them or, without it, they
-    come from repeated passes over the dataset, with a new order for each pass if `shuffle` is set.
+    Rows that were put back come first, followed by new rows. The new rows are those that `draw`
+    chooses. Without `draw`, they come from repeated passes over the dataset, with a new order for
+    each pass if `shuffle` is true.
     """
 
-    dataset: Dataset | IterableDataset  # the training rows; a stream is read again when it ends
+    dataset: Dataset | IterableDataset  # the training rows; a stream starts again when it ends
     seed: int  # seed of the order
-    shuffle: bool = True  # `False`: keep the order of the dataset
-    # returns the given number of row indices, which replace that order; not used for streams
+    shuffle: bool = True  # whether to shuffle the rows, or to keep the order of the dataset
+    # returns the given number of row indices to use next, in place of the passes; not for streams
     draw: Callable[[int], list[int]] | None = None
     waiting: list[Row] = field(default_factory=list)  # rows that were put back
     position: int = 0  # number of rows taken from the dataset
@@ -187,7 +196,7 @@ class PromptSupply:
     _order: tuple[int, list[int]] = (-1, [])  # the current pass and its order
 
     def put(self, rows: list[Row]) -> None:
-        """Put rows back after those already waiting, to be taken before any new rows."""
+        """Put rows back, to be taken before any new rows but after those put back earlier."""
         self.waiting += rows
 
     def peek(self, num: int) -> list[Row]:
@@ -200,7 +209,7 @@ class PromptSupply:
         """Return the next `num` rows: first those that were put back, then new ones.
 
         Raises:
-            ValueError: if the dataset is a stream, and a pass over it yields no row.
+            ValueError: if the dataset is a stream, and a whole pass over it yields no row.
         """
         rows = self.waiting[:num]
         self.waiting = self.waiting[num:]
@@ -223,7 +232,7 @@ class PromptSupply:
         return [self.dataset[index] for index in indices]
 
     def _index(self, position: int) -> int:
-        """Return the row index at a position of the endless order."""
+        """Return the row index at a position of the endless sequence of passes."""
         num_rows = len(self.dataset)
         current_pass, place = divmod(position, num_rows)
         if not self.shuffle:
@@ -236,7 +245,7 @@ class PromptSupply:
         return order[place]
 
     def _endless(self) -> Iterator[Row]:
-        """Yield the rows of a stream in endless passes; raise `ValueError` if a pass is empty."""
+        """Yield the stream's rows in endless passes; raise `ValueError` if a pass has no row."""
         for current_pass in count():
             rows = self.dataset
             if self.shuffle:
@@ -248,13 +257,13 @@ class PromptSupply:
                 yield row
             if row is None:
                 raise ValueError(
-                    "dataset_name: a pass over the stream of training rows gave no row, so "
-                    "`group_filter: refill` cannot draw further prompts. Check dataset_name, "
-                    "dataset_train_split and the filters of the rows."
+                    "dataset_name: a full pass over the training stream yielded no rows, so "
+                    "`group_filter: refill` has no more prompts to draw from. Check dataset_name, "
+                    "dataset_train_split and the row filters, such as max_prompt_tokens."
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, from which `load_state_dict` continues with the same rows."""
+        """Return the state for `load_state_dict`, which then continues with the same rows."""
         return {
             "position": self.position,
             "waiting": list(self.waiting),

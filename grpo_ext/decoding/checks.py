@@ -1,4 +1,4 @@
-"""Check whether the fast loop can decode a call of `generate`; if not, transformers decodes it."""
+"""Check whether the fast loop can decode a `generate` call; if not, transformers decodes it."""
 
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -49,7 +49,7 @@ from grpo_ext.common.cache_input import CACHE_INPUT
 from grpo_ext.decoding.play import EpisodeEnds
 from grpo_ext.decoding.stop import StopStringEnds
 
-# Processors and criteria that treat each row separately and keep no state per row.
+# Logits processors and stopping criteria that treat each row separately and keep no state per row.
 STATELESS_PROCESSORS = (
     EpsilonLogitsWarper,
     EtaLogitsWarper,
@@ -80,7 +80,7 @@ STATELESS_CRITERIA = (
     StopStringCriteria,
     StopStringEnds,
 )
-INPUTS = {  # inputs of the model in addition to the tokens
+INPUTS = {  # model inputs that the loop supports, in addition to the tokens
     CACHE_INPUT,
     "attention_mask",
     "logits_to_keep",
@@ -90,35 +90,37 @@ INPUTS = {  # inputs of the model in addition to the tokens
 
 
 class NotSupported(Exception):
-    """Raised if the fast loop cannot decode a call of `generate`; the message says why."""
+    """Raised if the fast loop cannot decode a `generate` call; the message, a clause, says why."""
 
 
 @runtime_checkable
 class SelectsRows(Protocol):
-    """A logits processor that keeps per-row state and can drop finished rows."""
+    """Protocol for a logits processor that keeps state per row and can drop finished rows."""
 
     def select_rows(self, input_ids: Tensor, rows: Tensor) -> None:
         """Continue with only some of the rows.
 
         Args:
-            input_ids: prompts and tokens so far, (b, P + t), including the rows that leave.
-            rows: indices of the rows that continue, (b',).
+            input_ids: (b, P + t), the prompts and the tokens so far, including those of the rows
+                that leave the batch.
+            rows: (b',), the indices of the rows that continue.
         """
 
 
 @runtime_checkable
 class ForcesTokens(Protocol):
-    """A logits processor that can force the next tokens."""
+    """Protocol for a logits processor that can force the next tokens."""
 
     def gives_all(self) -> bool:
         """Return whether the next token of every row is forced, so that no logits are needed."""
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Raise `NotSupported` for a model that the loop cannot call.
+    """Check that the fast loop can call a model.
 
-    Such a model has an encoder, prepares its inputs in its own way, is on several devices, or is
-    sharded over several ranks.
+    Raises:
+        NotSupported: if the model has an encoder, prepares its inputs in its own way, is on several
+            devices, or is sharded over several ranks.
     """
     if model.config.is_encoder_decoder:
         raise NotSupported("the model has an encoder")
@@ -142,52 +144,57 @@ def is_sharded(model: torch.nn.Module) -> bool:
 
 
 def check_config(config: GenerationConfig) -> None:
-    """Raise `NotSupported` for a generation config that the loop does not implement."""
+    """Check that the fast loop supports a generation config.
+
+    Raises:
+        NotSupported: if the config selects a mode other than sampling or greedy decoding, sets an
+            option that the loop does not implement, turns the cache off, or has no pad token.
+    """
     mode = config.get_generation_mode()
     if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
         raise NotSupported(
             f"the generation config selects {mode.value}; remove the option that does so from "
-            "generation_kwargs, or from the generation_config.json of the model"
+            "generation_kwargs, or from the model's generation_config.json"
         )
     for name in ("return_dict_in_generate", "prefill_chunk_size", "cache_implementation"):
         if getattr(config, name, None):
             raise NotSupported(
                 f"{name} is set; remove it from the recipe, from generation_kwargs, or from the "
-                "generation_config.json of the model"
+                "model's generation_config.json"
             )
     if config.use_cache is False:
         raise NotSupported(
-            "use_cache is off; remove it from generation_kwargs, or from the "
-            "generation_config.json of the model"
+            "use_cache is off; remove it from generation_kwargs, or from the model's "
+            "generation_config.json"
         )
     if config.pad_token_id is None:
-        raise NotSupported("there is no pad token; set the pad_token of the tokenizer")
+        raise NotSupported("there is no pad token; set the tokenizer's pad_token")
 
 
 def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any]) -> None:
-    """Check that the loop can remove ended rows from the batch of a call.
+    """Check that the fast loop can remove ended rows from the batch of a `generate` call.
 
     Args:
         processors: the logits processors of the call.
-        criteria: its stopping criteria.
-        inputs: the inputs of the model other than tokens, by name.
+        criteria: the stopping criteria of the call.
+        inputs: the model inputs other than the tokens, by name.
 
     Raises:
-        NotSupported: if a processor or criterion may have a state per row, the model gets an input
-            that the loop does not handle, or the cache is missing, cannot remove rows, or is not
-            empty.
+        NotSupported: if a processor or criterion may keep state per row, the model gets an input
+            that the loop does not support, `position_ids` is not two-dimensional, or the cache is
+            missing, cannot remove rows, or is not empty.
     """
     for processor in processors:
         if type(processor) not in STATELESS_PROCESSORS and not isinstance(processor, SelectsRows):
             raise NotSupported(
-                f"{type(processor).__name__} may have a state per row; remove the option that adds "
-                "it from generation_kwargs, or from the generation_config.json of the model"
+                f"{type(processor).__name__} may keep state per row; remove the option that adds "
+                "it from generation_kwargs, or from the model's generation_config.json"
             )
     for criterion in criteria:
         if type(criterion) not in STATELESS_CRITERIA:
             raise NotSupported(
-                f"{type(criterion).__name__} may have a state per row; remove the option that adds "
-                "it from generation_kwargs, or from the generation_config.json of the model"
+                f"{type(criterion).__name__} may keep state per row; remove the option that adds "
+                "it from generation_kwargs, or from the model's generation_config.json"
             )
     for name in sorted(inputs.keys() - INPUTS):
         if inputs[name] is not None:
@@ -204,8 +211,8 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
     length = cache.get_seq_length()
     if length > 0:
         raise NotSupported(
-            f"the cache already holds {length} tokens of each row, but the loop reads prompts from "
-            "their first token; pass no past_key_values"
+            f"the cache already holds {length} tokens of each row, but the loop processes prompts "
+            "from their first token; pass no past_key_values"
         )
     positions = inputs.get("position_ids")
     if positions is not None and positions.dim() != 2:
@@ -220,12 +227,20 @@ def check_decoding(
     generation_config: GenerationConfig,
     **inputs: Any,
 ) -> LongTensor:
-    """Check the arguments of a call of `decode`, and return the prompts (B, P) unchanged.
+    """Check the arguments of a `decode` call, and return the prompts unchanged.
 
-    The arguments are those of `decode`. The model is not checked; see `check_model`.
+    The signature is that of a `custom_generate` function of transformers.
+
+    Args:
+        model: ignored; `check_model` checks it.
+        input_ids: (B, P), the left-padded prompts.
+        logits_processor: the logits processors.
+        stopping_criteria: the stopping criteria.
+        generation_config: the generation config.
+        inputs: the model inputs other than the tokens, by name.
 
     Raises:
-        NotSupported: if only transformers can decode this.
+        NotSupported: if the fast loop cannot decode the call.
     """
     check_config(generation_config)
     check_call(logits_processor, stopping_criteria, inputs)
@@ -233,7 +248,7 @@ def check_decoding(
 
 
 def is_noisy(model: torch.nn.Module) -> bool:
-    """Return whether identical rows may get different outputs from dropout or router jitter.
+    """Return whether dropout or router jitter may give identical rows different outputs.
 
     Only modules in training mode count.
     """
@@ -262,7 +277,7 @@ def base_model(model: torch.nn.Module) -> PreTrainedModel:
 def has_selectable_rows(cache: object) -> TypeGuard[DynamicCache]:
     """Return whether `cache` is a `DynamicCache` whose rows can be removed and repeated.
 
-    It must not be offloaded, and must consist of full-attention and sliding-window layers only.
+    Such a cache is not offloaded, and consists only of full-attention and sliding-window layers.
     """
     if type(cache) is not DynamicCache or cache.offloading:
         return False

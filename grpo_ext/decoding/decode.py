@@ -1,15 +1,15 @@
 """The decoding loop: like `GenerationMixin._sample`, but only for rows that have not ended.
 
-prefill: each distinct prompt once                 (U, P)
-repeat its keys and values for its rows            (B, P)
+prefill: each distinct prompt once                         (U, P)
+repeat each prompt's keys and values for all its rows      (B, P)
 until all rows have ended: logits -> processors -> draw -> stopping criteria
     when an eighth of the rows have ended: remove them from tokens, mask and cache
-    while the next token of every row is forced: skip the model, which reads those tokens together
-        afterwards
+    while the next token of every row is forced: skip the model, which processes those tokens
+        together afterwards
 
 Keys and values are cached in buffers that are written in place (`BufferedLayer`). transformers'
-`DynamicLayer` copies all keys and values at every step to append one position; a buffer has spare
-room, and each step writes only its own position.
+`DynamicLayer` copies all keys and values at every step to append one position. A buffer has spare
+room, so that each step writes only its own position.
 """
 
 from typing import Any, cast
@@ -43,8 +43,8 @@ class BufferedLayer(DynamicLayer):
     """A `DynamicLayer` whose `keys` and `values` are views of longer buffers.
 
     Args:
-        layer: the layer whose states are copied, (b, heads, positions, dim).
-        rows: the rows of `layer` to take, (b',), in this order; a row may occur several times.
+        layer: the layer whose keys and values (b, heads, positions, dim) are copied.
+        rows: (b',), the rows of `layer` to copy, in this order; a row may be repeated.
     """
 
     keys: Tensor
@@ -74,8 +74,8 @@ class BufferedLayer(DynamicLayer):
         """Append the states of new positions, and return the keys and values of all positions.
 
         Args:
-            key_states: the keys, (b, heads, new positions, dim).
-            value_states: the values, in the same shape.
+            key_states: (b, heads, new positions, dim).
+            value_states: (b, heads, new positions, dim).
             args: ignored, as in `DynamicLayer`.
             kwargs: ignored, as in `DynamicLayer`.
         """
@@ -91,7 +91,7 @@ class BufferedLayer(DynamicLayer):
         return self.keys, self.values
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep only the rows `indices`, in this order, and free the memory of the others."""
+        """Keep only the rows `indices` (b',), in this order, and free the memory of the others."""
         length = self.keys.size(-2)
         indices = indices.to(self.device)
         self._key_buffer = self._key_buffer[indices]
@@ -100,14 +100,18 @@ class BufferedLayer(DynamicLayer):
 
 
 def with_room(states: Tensor, positions: int = 0) -> Tensor:
-    """Return a copy of states with zeros appended for `positions` + `SPARE` more positions."""
+    """Copy `states`, with zeros appended for `positions` + `SPARE` more positions."""
     return pad(states, (0, 0, 0, positions + SPARE))
 
 
 def expand(cache: DynamicCache, rows: Tensor) -> None:
-    """Select rows (b,) of a cache, possibly repeated, and make its layers `BufferedLayer`s.
+    """Select rows of a cache in place, and replace its layers by `BufferedLayer`s.
 
     Empty layers and sliding-window layers, which are short, keep their class.
+
+    Args:
+        cache: the cache to change.
+        rows: (b,), the rows to keep, in this order; a row may be repeated.
     """
     for i, layer in enumerate(cache.layers):
         assert isinstance(layer, DynamicLayer)  # `has_selectable_rows` has checked it
@@ -121,10 +125,11 @@ class DecodeBatch:
     """The rows that are being decoded, and the tokens of the rows that have left.
 
     Args:
-        input_ids: left-padded prompts, (B, P).
+        input_ids: (B, P), the left-padded prompts.
         max_length: the maximum length of prompt and completion together.
         pad: the token that fills a row after its end.
-        inputs: the cache, and optionally `attention_mask` (B, P) and `position_ids` (B or 1, P).
+        inputs: the cache, and optionally `attention_mask` (B, P) and `position_ids` (B or 1, P), by
+            name.
     """
 
     def __init__(self, input_ids: Tensor, max_length: int, pad: int, inputs: dict[str, Any]):
@@ -148,24 +153,24 @@ class DecodeBatch:
 
     @property
     def ids(self) -> LongTensor:
-        """The prompts and tokens so far: (b, P + t)."""
+        """The prompts and the tokens so far, (b, P + t), of the rows that are being decoded."""
         return cast(LongTensor, self._ids[:, : self.length])
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def append(self, tokens: Tensor) -> None:
-        """Add one token (b,) to each row."""
+        """Append one of `tokens` (b,) to each row."""
         self._ids[:, self.length] = tokens
         self.length += 1
         if self._positions is not None:
             self._positions = self._positions + 1
 
     def next_inputs(self) -> dict[str, Any]:
-        """Return the inputs of the next forward pass, and count their tokens as read.
+        """Return the model inputs for the next forward pass, by name.
 
-        The tokens are those not yet in the cache: usually one for each row, and more after tokens
-        were forced.
+        The tokens are those that are not yet in the cache: usually one for each row, and more after
+        tokens were forced. They are not returned again.
         """
         inputs = {
             "input_ids": self._ids[:, self._num_read : self.length],
@@ -182,9 +187,13 @@ class DecodeBatch:
         return inputs
 
     def keep(self, rows: Tensor, leaving: Tensor) -> None:
-        """Continue with the rows `rows` (b',), and store the tokens of the rows `leaving` (n,).
+        """Continue with some of the rows, and store the tokens of the others for `all_ids`.
 
-        Both are indices into the current batch, and together they are all of its rows.
+        Together, `rows` and `leaving` must contain each row of the current batch once.
+
+        Args:
+            rows: (b',), the indices of the rows that continue.
+            leaving: (n,), the indices of the rows that leave.
         """
         left_rows = self._rows[leaving]
         left_ids = self.ids[leaving]  # (n, P + t)
@@ -198,7 +207,10 @@ class DecodeBatch:
         self.cache.batch_select_indices(rows)
 
     def all_ids(self) -> Tensor:
-        """Return prompts and tokens of all rows in their original order, padded: (B, P + T)."""
+        """Return the prompts and completions of all rows, (B, P + T), in their original order.
+
+        Completions are padded at the end.
+        """
         parts = [*self._left, (self._rows, self.ids)]
         batch = sum(len(rows) for rows, _ in parts)  # B
         all_ids = self._ids.new_full((batch, self.length), self.pad)
@@ -215,25 +227,25 @@ def decode(
     generation_config: GenerationConfig,
     **inputs: Any,
 ) -> Tensor:
-    """Sample or decode greedily, as a `custom_generate` of transformers' `generate`.
+    """Sample or decode greedily, as a `custom_generate` function of transformers' `generate`.
 
     Args:
         model: the model, called with `inputs` and the tokens.
-        input_ids: left-padded prompts, (B, P).
-        logits_processor: the logits processors; one with a state per row must be a `SelectsRows`.
-            While a `ForcesTokens` forces the next token of every row, the model is not called and
-            processors see earlier logits.
+        input_ids: (B, P), the left-padded prompts.
+        logits_processor: the logits processors; one that keeps state per row must be a
+            `SelectsRows`. While a `ForcesTokens` forces the next token of every row, the model is
+            not called, and the processors receive the logits of an earlier step.
         stopping_criteria: the stopping criteria; if none has an end token, every row continues
             until all rows have ended.
         generation_config: the generation config.
-        inputs: other inputs of the model, by name.
+        inputs: other model inputs, by name.
 
     Returns:
-        Prompts and completions (B, P + T), padded after the end of each row, as from
+        The prompts and completions (B, P + T), padded after the end of each row, like the result of
         `GenerationMixin._sample`.
 
     Raises:
-        NotSupported: before anything is computed, if only transformers can decode this.
+        NotSupported: if only transformers can decode the call; nothing has been computed then.
         ValueError: on a CPU, if the scores to sample from are NaN or leave no token.
     """
     check_decoding(
@@ -275,17 +287,17 @@ def decode(
 
 
 def prefill(model: PreTrainedModel, input_ids: Tensor, inputs: dict[str, Any]) -> Tensor:
-    """Run the model once for each distinct prompt, and copy logits and cache to the prompt's rows.
+    """Prefill each distinct prompt once, and copy its logits and cache to all rows with the prompt.
 
-    If dropout or router jitter makes equal rows differ, the model runs on every row.
+    If dropout or router jitter could give equal rows different outputs, every row is prefilled.
 
     Args:
-        model: the model, called once.
-        input_ids: left-padded prompts, (B, P).
-        inputs: other inputs of the model; the cache among them is filled with B rows.
+        model: the model, which is called once.
+        input_ids: (B, P), the left-padded prompts.
+        inputs: other model inputs, by name; the cache among them is filled with B rows.
 
     Returns:
-        The logits (B, V) of the first tokens.
+        The logits (B, V) for the first token of each completion, in float32.
     """
     mask = inputs.get("attention_mask")
     if mask is None:
@@ -307,9 +319,9 @@ def prefill(model: PreTrainedModel, input_ids: Tensor, inputs: dict[str, Any]) -
 
 
 def last_logits(outputs: CausalLMOutputWithPast, device: torch.device) -> Tensor:
-    """Return the logits (b, V) of the last position in float32.
+    """Return a float32 copy, on `device`, of the logits (b, V) at the last position.
 
-    They are a copy, so that the logits of whole prompts can be freed after the first pass.
+    A copy lets the logits of whole prompts be freed after the prefill.
     """
     assert outputs.logits is not None
     return outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=device)

@@ -1,7 +1,8 @@
 """Draw the next token of each row from its scores, fast on a CPU.
 
-On a CPU a token is drawn by inverse transform sampling, with one variate per row. There
-`torch.multinomial` is slower: it draws an exponential variate for each token of the vocabulary.
+On a CPU, a token is drawn by inverse transform sampling, with one random variate per row.
+`torch.multinomial` is slower there, because it draws an exponential variate for each token of the
+vocabulary.
 """
 
 import math
@@ -10,16 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-LARGEST_BLOCK = 256  # tokens that are summed at once to draw one
-MOST_SUMMED = 2**15  # probabilities in a batch up to which summing all of them is the fastest
+LARGEST_BLOCK = 256  # maximum number of tokens in a block of the vocabulary
+MOST_SUMMED = 2**15  # for batches of up to this many probabilities, summing all is the fastest
 
 
 def draw_tokens(scores: Tensor, do_sample: bool) -> Tensor:
-    """Return the next token of each row, (b,), int64.
+    """Return the next token of each row, as an int64 tensor (b,).
 
     Args:
-        scores: the scores from the logits processors, (b, V), float32.
-        do_sample: whether to draw from their softmax; otherwise the likeliest token is returned.
+        scores: (b, V), float32, the scores from the logits processors.
+        do_sample: whether to draw from the softmax of the scores; if false, the token with the
+            highest score is returned.
 
     Raises:
         ValueError: on a CPU, if the scores to sample from are NaN or leave no token.
@@ -36,18 +38,18 @@ def draw_tokens(scores: Tensor, do_sample: bool) -> Tensor:
 
 
 def draw_by_blocks(probs: Tensor) -> Tensor:
-    """Draw a token of each row: first a block of the vocabulary by its sum, then a token in it.
+    """Draw a token for each row: first a block of the vocabulary, then a token in the block.
 
-    Only one block of each row is summed token by token, in float64.
+    Only the probabilities in one block per row are accumulated token by token, in float64.
 
     Args:
-        probs: the probabilities of the tokens, (b, V), float32.
+        probs: (b, V), float32, the probabilities of the tokens, on the CPU.
 
     Returns:
         The drawn tokens (b,), int64; a token of probability 0 is never drawn.
 
     Raises:
-        ValueError: if the probabilities are NaN or leave no token.
+        ValueError: if the probabilities of a row are NaN or all 0.
     """
     block_size = math.gcd(probs.size(-1), LARGEST_BLOCK)
     blocks = probs.unflatten(-1, (-1, block_size))  # (b, blocks, tokens)
@@ -62,24 +64,27 @@ def draw_by_blocks(probs: Tensor) -> Tensor:
 
 
 def point_below(total: Tensor) -> Tensor:
-    """Return a uniform variate between 0 and the total mass of each row, (b, 1), float64.
+    """Draw a uniform variate from 0 to the total mass of each row, as a float64 tensor (b, 1).
+
+    Args:
+        total: (b, 1), the total mass of each row.
 
     Raises:
         ValueError: if a total is NaN or 0.
     """
     if not (total > 0).all():
         raise ValueError(
-            "The scores of a row are not a distribution: they are NaN, or every token was removed. "
-            "Check the weights for NaN, and generation_kwargs for options that remove tokens."
+            "Cannot sample a token: its probabilities are NaN, or every token was removed. Check "
+            "the model's weights for NaN, and generation_kwargs for options that remove tokens."
         )
     return torch.rand(total.shape, dtype=torch.float64) * total
 
 
 def first_above(mass: Tensor, point: Tensor) -> Tensor:
-    """Return the first index at which the cumulative `mass` (b, n) exceeds `point` (b, 1).
+    """Return the first index (b, 1) at which the cumulative `mass` (b, n) exceeds `point` (b, 1).
 
     If rounding has moved a point to the total or above, it is first lowered to just below the
-    total. So the index, (b, 1), always belongs to an entry with a mass above 0.
+    total, so that the index always belongs to an entry with a mass above 0.
     """
     total = mass[:, -1:]
     largest_point = torch.nextafter(total, torch.zeros_like(total))

@@ -1,9 +1,10 @@
-"""Play episodes within one call of `generate`: rows continue after each turn.
+"""Play episodes within one `generate` call: rows continue after each turn.
 
-When a turn of the model ends, its environment answers. The tokens of the answer are forced on the
-row, one per step, while other rows are sampled. Every token goes through the model only once. While
-all rows are reading answers, the model is not called; afterwards it reads those tokens in a single
-pass. A row ends with its episode, or when its environment answers in the background.
+When the model's turn in a row ends, the row's environment answers. The tokens of the answer are
+forced on the row, one per step, while other rows are sampled. Every token goes through the model
+only once. While tokens are forced on all rows, the model is not called; afterwards, it processes
+those tokens in a single pass. A row ends with its episode, or when its environment answers in the
+background.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 
 
 class Player(LogitsProcessor):
-    """Follows the rows of one `generate` call token by token and advances the episode of each row.
+    """Logits processor that advances an episode for each row of a `generate` call, token by token.
 
-    In a row that is reading an answer, it allows only the next token of the answer.
+    While an answer is forced on a row, only the answer's next token is allowed there.
+
+    Args:
+        episodes: the episode of each row.
     """
 
     def __init__(self, episodes: Sequence[Episode]):
@@ -31,14 +35,14 @@ class Player(LogitsProcessor):
 
     @property
     def began(self) -> bool:
-        """True once `generate` has run this processor."""
+        """Whether `generate` has run this processor."""
         return self._width is not None
 
     def see(self, input_ids: Tensor) -> None:
-        """Advance each episode by the last token of its row of `input_ids`, (b, P + t).
+        """Advance each episode by the last token of its row in `input_ids` (b, P + t).
 
-        The first call, with prompts only, and repeated calls with the same length change no
-        episode.
+        The first call, with only the prompts, does not change the episodes, nor do further calls
+        with the same length.
         """
         before = self._width
         self._width = input_ids.size(1)
@@ -69,7 +73,7 @@ class Player(LogitsProcessor):
         return scores
 
     def gives_all(self) -> bool:
-        """Return whether the next token of every unfinished row comes from its environment."""
+        """Return whether the next token of every active row comes from the row's environment."""
         return all(episode.pending or episode.ended or episode.waits for episode in self.episodes)
 
     def select_rows(self, input_ids: LongTensor, rows: LongTensor) -> None:
@@ -78,9 +82,14 @@ class Player(LogitsProcessor):
 
 
 class EpisodeEnds(StoppingCriteria):
-    """Ends a row when its episode ends or waits for an answer, not at the first end token.
+    """Stopping criterion that ends a row when its episode ends or waits for an answer.
 
-    It has `eos_token_id` because `generate` pads ended rows only if a criterion has one.
+    The first end token does not end the row. The criterion has an `eos_token_id`, because
+    `generate` pads ended rows only if a criterion has one.
+
+    Args:
+        player: the player of the same `generate` call.
+        eos_token_id: the end tokens.
     """
 
     def __init__(self, player: Player, eos_token_id: Tensor):

@@ -1,7 +1,8 @@
 """End completions of a single turn at stop strings.
 
-`generate` can do so, too, but only with a tokenizer, which TRL does not pass. A row that has ended
-is padded, and TRL cuts rows only after an end token, so `StopStrings.cut` removes the padding.
+`generate` can do so itself, but only with a tokenizer, which TRL does not pass. A row that has
+ended is padded, and TRL cuts rows only after an end token, so `StopStrings.cut` removes the
+padding.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class StopStringEnds(StoppingCriteria):
-    """Ends a row with the token that completes a stop string.
+    """Stopping criterion that ends a row at the token that completes a stop string.
+
+    Use a new one for each `generate` call.
 
     Args:
         stops: finds the stop strings.

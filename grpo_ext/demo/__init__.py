@@ -1,1 +1,1 @@
-"""Complete demos on a CPU: data, a tiny model, a warm start, GRPO, and the results."""
+"""Complete demos on a CPU: data, a small model, a warm start, GRPO, and the results."""

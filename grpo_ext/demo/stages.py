@@ -17,10 +17,10 @@ from grpo_ext.common.foreign_files import read_text
 
 
 class Stages:
-    """Runs stages in order and records in `folder/stages.json` which are done.
+    """Runs stages in order and records in `folder/stages.json` which of them are done.
 
-    The fingerprint of a stage covers its inputs and the fingerprints of all previous stages, so a
-    changed input reruns its stage and all later ones.
+    The fingerprint of a stage covers its inputs and the fingerprints of all previous stages, so
+    that a changed input causes its stage and all later ones to run again.
 
     Args:
         folder: the folder of the job.
@@ -43,8 +43,8 @@ class Stages:
         Args:
             name: the name of the stage.
             inputs: the JSON values that the stage depends on.
-            work: the function that does the work. Its argument says whether the stage was begun
-                before with the same inputs, so that it may continue.
+            work: the function that does the work. Its argument is whether the stage was already
+                begun with the same inputs, so that it may be continued.
         """
         covered = json.dumps([self.fingerprint, name, inputs], sort_keys=True)
         self.fingerprint = hashlib.sha256(covered.encode()).hexdigest()
@@ -64,6 +64,6 @@ class Stages:
         print(f"[green]{name}: {self.seconds[name]:.0f} s[/green]")
 
     def record(self, name: str, **state: Any) -> None:
-        """Write the state of a stage to `stages.json`, with its fingerprint."""
+        """Write the state of a stage, with the current fingerprint, to `stages.json`."""
         self.done[name] = {"fingerprint": self.fingerprint, **state}
         write_atomically(self.file, json.dumps(self.done, indent=2) + "\n")

@@ -1,8 +1,8 @@
 """Activation functions whose result for an element does not depend on its position in the tensor.
 
 On a CPU, torch computes most elements of a tensor with vector instructions, and the remaining ones
-one by one. `silu`, `sigmoid` and the tanh form of `gelu` round differently in these two ways; `exp`
-and `tanh` do not.
+one by one. In torch's `silu`, `sigmoid` and tanh form of `gelu`, the two ways round differently; in
+`exp` and `tanh`, they do not.
 """
 
 import math
@@ -14,19 +14,19 @@ from torch.nn import functional
 
 
 def silu(x: Tensor, inplace: bool = False) -> Tensor:
-    """Return x sigmoid(x). `inplace` is ignored."""
+    """Return `x * sigmoid(x)` as a new tensor; `inplace` is ignored."""
     wide = x.float()
     return (wide * sigmoid(wide)).to(x.dtype)
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """Return 1 / (1 + exp(-x))."""
+    """Return `1 / (1 + exp(-x))`, computed in float32 and converted to the dtype of `x`."""
     output: Tensor = _Sigmoid.apply(x)
     return output
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """Return torch's `gelu`, exact or in its tanh form."""
+    """Return `gelu`: torch's exact form if `approximate` is "none", otherwise the tanh form."""
     if approximate == "none":
         return functional.gelu(x)
     wide = x.float()
@@ -35,7 +35,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 
 class _Sigmoid(torch.autograd.Function):
-    """`sigmoid` with its own backward: autograd would give NaN where exp(-x) is infinite."""
+    """`sigmoid` with its own backward pass, since autograd's is NaN where exp(-x) is infinite."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

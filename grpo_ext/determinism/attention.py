@@ -1,10 +1,10 @@
 """Attention whose result for a query depends only on the keys that it sees.
 
 The sampler and the scorer store the keys of a sequence at different positions, with different
-padding, and float sums depend on the positions of the summands. Here the factors of each sum are
-first rounded to multiples of a power of two, coarse enough for float64 to hold all products and
-their sums without rounding. Such sums do not depend on the order of the summands, and keys with
-weight 0 change nothing.
+padding, and sums of floats depend on the positions of the summands. Here, the factors of the
+summands are first rounded to multiples of a power of two, coarse enough for float64 to hold all
+products and their sums without rounding. Such sums do not depend on the order of the summands, and
+keys with weight 0 change nothing.
 
 With s = scale q k^T, w = exp(s - max s) and k, q, v and w rounded:
 
@@ -42,28 +42,32 @@ def attention(
     """Compute `torch.nn.functional.scaled_dot_product_attention` with exact sums.
 
     Args:
-        query: (B, H, Q, D).
-        key: (B, H or fewer, K, D).
-        value: as `key`.
-        attn_mask: broadcastable to (B, H, Q, K): a bool mask, true for the keys that a query sees,
-            or a float mask, which is added to the scores. `None`: all keys are seen.
-        dropout_p: must be 0.
+        query: (B, H, Q, D), the queries.
+        key: (B, H', K, D), the keys; H' is H or, with grouped queries, a divisor of H.
+        value: (B, H', K, D), the values.
+        attn_mask: a mask that can be broadcast to (B, H, Q, K): either bool, true for the keys that
+            a query sees, or float, which is added to the scores. If `None`, all keys are seen.
+        dropout_p: the dropout probability, which must be 0.
         is_causal: whether query i sees only the keys up to i; `attn_mask` is then ignored.
-        scale: the factor of the scores; `None`: 1 / sqrt(D).
-        enable_gqa: whether `key` and `value` may have fewer heads.
+        scale: the factor for the scores; if `None`, 1 / sqrt(D).
+        enable_gqa: whether `key` and `value` may have fewer heads than `query`.
+
+    Returns:
+        The output, (B, H, Q, D).
 
     Raises:
-        ValueError: with dropout, or with more than `MOST_KEYS` keys.
+        ValueError: if `dropout_p` is not 0, or there are more than `MOST_KEYS` keys.
     """
     if dropout_p:
         raise ValueError(
-            "`deterministic: true` does not work with dropout in attention. Load the model with "
-            "attention_dropout 0 (in a recipe, `model_init_kwargs: {attention_dropout: 0.0}`)."
+            "`deterministic: true` does not support attention dropout. Load the model with "
+            "attention_dropout=0.0 (in a recipe, `model_init_kwargs: {attention_dropout: 0.0}`)."
         )
     if key.size(2) > MOST_KEYS:
         raise ValueError(
-            f"`deterministic: true` works with at most {MOST_KEYS} tokens of prompt and "
-            "completion. Lower max_completion_length, or drop long prompts with max_prompt_tokens."
+            f"`deterministic: true` supports sequences of at most {MOST_KEYS} tokens, prompt and "
+            "completion together. Lower max_completion_length, or drop long prompts with "
+            "max_prompt_tokens."
         )
     if is_causal:
         shape = (query.size(2), key.size(2))
@@ -119,14 +123,17 @@ class _Attention(torch.autograd.Function):
 
 
 def _rows_of_block(query: Tensor, key: Tensor) -> int:
-    """Return the number of rows of the batch that are computed at once."""
+    """Return how many rows of the batch to compute at once, at least 1."""
     num_scores = query.size(1) * query.size(2) * key.size(2)
     num_states = key.size(1) * key.size(2) * key.size(3)
     return max(1, BLOCK_NUMBERS // max(num_scores, num_states))
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """Return the output (b, H, Q, D) for some rows; arguments as for `attention`."""
+    """Return the attention output (b, H, Q, D) for b rows of the batch.
+
+    The arguments are those of `attention`, restricted to these rows.
+    """
     rows, heads, num_queries, dim = query.shape
     key_heads, num_keys = key.shape[1:3]
     groups = heads // key_heads
@@ -152,7 +159,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
 
 
 def _scores(query: Tensor, key: Tensor) -> Tensor:
-    """Return q k^T in float32: (b, key heads, groups * Q, K)."""
+    """Return q k^T in float32, without `scale`, as (b, key heads, groups * Q, K)."""
     rows, heads, num_queries, dim = query.shape
     key_heads = key.size(1)
     bits = min(WEIGHT_BITS, (EXACT_BITS - math.ceil(math.log2(dim))) // 2)
@@ -163,13 +170,16 @@ def _scores(query: Tensor, key: Tensor) -> Tensor:
 
 
 def rounded(x: Tensor, bits: int) -> Tensor:
-    """Round each row of `x` (..., D) to `bits` bits, relative to its largest entry, in float32."""
+    """Round `x` (..., D) to `bits` bits relative to the largest entry of each row, in float32."""
     x = x.float()
     return to_multiples(x, power_below(x.abs().amax(-1, keepdim=True)), bits)
 
 
 def power_below(x: Tensor) -> Tensor:
-    """Return the largest power of two up to `x` (float32, at least 0); 0 for 0 and subnormals."""
+    """Return the largest power of two that is at most `x`, or 0 if `x` is 0 or subnormal.
+
+    `x` is a float32 tensor without negative numbers; the function applies to each element.
+    """
     exponent = x.view(torch.int32) & 0x7F800000
     return exponent.view(torch.float32)
 
@@ -177,7 +187,7 @@ def power_below(x: Tensor) -> Tensor:
 def to_multiples(x: Tensor, unit: Tensor, bits: int) -> Tensor:
     """Round the float32 tensor `x` to multiples of 2^(1 - bits) `unit`.
 
-    `unit` is a power of two, and abs(x) is below 2 `unit`. The function adds a number whose last
+    `unit` must be a power of two and abs(x) below 2 `unit`. The function adds a number whose last
     bit is worth 2^(1 - bits) `unit`, and subtracts it again.
     """
     shift = unit * (3 * 2.0 ** (23 - bits))

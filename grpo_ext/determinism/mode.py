@@ -1,8 +1,8 @@
 """Run a model so that a token's log-prob is bitwise the same in every batch.
 
-Within `InvariantOperations`, three kinds of torch operations are replaced: products with weights,
-attention, and activation functions. All other operations of the supported models compute each token
-alone. Backward passes use torch's ordinary operations.
+Within `InvariantOperations`, three kinds of torch operations are replaced: matrix multiplications
+by weights, attention, and activation functions. All other operations of the supported models
+process each token independently. Backward passes use torch's ordinary operations.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,10 @@ REPLACED: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 class InvariantOperations(TorchFunctionMode):
-    """Replaces the operations of `REPLACED` within the context, in this thread."""
+    """Context manager that replaces the torch functions in `REPLACED` by batch-invariant ones.
+
+    It affects only the current thread.
+    """
 
     def __torch_function__(
         self,
@@ -44,9 +47,10 @@ class InvariantOperations(TorchFunctionMode):
 
 @contextmanager
 def deterministic_algorithms() -> Iterator[None]:
-    """Let torch use only deterministic algorithms within the context, also in backward passes.
+    """Context manager that limits torch to deterministic algorithms, also in backward passes.
 
-    torch would also fill new memory, to expose reads of uninitialized memory; this is turned off.
+    torch would by default also fill new memory, to expose reads of uninitialized memory; this is
+    turned off. On exit, the previous settings are restored.
     """
     enabled = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()

@@ -1,9 +1,9 @@
-"""Matrix products with weights, computed in tiles of a fixed number of rows.
+"""Matrix multiplications by weights, computed in tiles with a fixed number of rows.
 
-A library chooses the kernel of a product by its shape, and kernels round differently. For example,
-MKL on a CPU rounds the last 1, 2 or 3 rows of a float32 product differently from the same rows
-inside a larger matrix. In tiles of one shape, all rows go through the same kernel, whatever the
-batch.
+Libraries choose the kernel for a matrix multiplication by its shape, and kernels round differently.
+For example, MKL on a CPU rounds the last 1, 2 or 3 rows of a float32 result differently from the
+same rows inside a larger matrix. In tiles of one shape, all rows are computed by the same kernel,
+whatever the batch.
 """
 
 from typing import Any
@@ -11,16 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-TILE_ROWS = 32  # a row takes as long in a tile of 32 as among thousands
+TILE_ROWS = 32  # the time per row is then the same as with thousands of rows
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `torch.nn.functional.linear` tile by tile.
+    """Compute `torch.nn.functional.linear` in tiles of `TILE_ROWS` rows.
+
+    Gradients are supported; the backward pass is not tiled.
 
     Args:
         x: (..., K), the inputs.
-        weight: (M, K).
-        bias: (M,) or `None`.
+        weight: (M, K), the weights.
+        bias: (M,), or `None` for no bias.
+
+    Returns:
+        The outputs, (..., M), in the dtype of autocast if it is enabled, or else that of `x`.
     """
     device = x.device.type
     if torch.is_autocast_enabled(device):
@@ -41,13 +46,16 @@ def mm(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Compute `torch.mm` tile by tile, without gradients.
+    """Compute `torch.mm` in tiles of `TILE_ROWS` rows, without gradients.
 
     Args:
         x: (N, K), the inputs.
-        weight: (K, M).
-        out_dtype: the dtype of the computation and of the result; `None`: the dtype of `x`.
-        out: (N, M), receives the result; `None`: a new tensor.
+        weight: (K, M), the weights.
+        out_dtype: the dtype of the computation and the result; if `None`, the dtype of `x`.
+        out: (N, M), the tensor to write the result to; if `None`, a new tensor.
+
+    Returns:
+        The tensor with the result, which is `out` if it is given.
     """
     if out_dtype is not None:
         x = x.to(out_dtype)
@@ -64,15 +72,18 @@ def addmm(
     alpha: float = 1,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Compute `torch.addmm` tile by tile, without gradients.
+    """Compute `torch.addmm` in tiles of `TILE_ROWS` rows, without gradients.
 
     Args:
-        added: (M,), or any tensor if `beta` is 0, because it is not read then.
+        added: (M,), the vector to add to each row; if `beta` is 0, any tensor, which is ignored.
         x: (N, K), the inputs.
-        weight: (K, M).
-        beta: the factor of `added`.
-        alpha: the factor of the product.
-        out: (N, M), receives the result; `None`: a new tensor.
+        weight: (K, M), the weights.
+        beta: the factor for `added`.
+        alpha: the factor for the matrix product.
+        out: (N, M), the tensor to write the result to; if `None`, a new tensor.
+
+    Returns:
+        The tensor with the result, which is `out` if it is given.
     """
     if out is None:
         out = x.new_empty(len(x), weight.size(1))

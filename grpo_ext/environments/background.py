@@ -22,21 +22,24 @@ TIMER = "environment-timer"  # name of the event loop that measures the time
 
 
 def start_coroutine(coroutine: Coroutine[Any, Any, Any], seconds: float) -> Future[Any]:
-    """Start a coroutine, and return its future, which raises `TooLate` after `seconds`."""
+    """Start a coroutine in the background, and return a future with its result.
+
+    The future raises `TooLate` if the coroutine takes longer than `seconds`.
+    """
     return asyncio.run_coroutine_threadsafe(in_time(coroutine, seconds), event_loop(TIMER))
 
 
 def result_of(coroutine: Coroutine[Any, Any, Any], seconds: float) -> Any:
-    """Run a coroutine and return its result; raise `TooLate` after `seconds`."""
+    """Run a coroutine and return its result; raise `TooLate` if it takes more than `seconds`."""
     with paused():  # a deadline around this call would leave the coroutine running
         return start_coroutine(coroutine, seconds).result()
 
 
 class ThreadPool:
-    """Threads that run synchronous code, at most `count` of them at a time.
+    """A pool that runs synchronous code in at most `count` threads at a time.
 
-    A thread whose code takes too long is abandoned and no longer counts. It is a daemon, so code
-    that hangs delays neither other code nor the end of the run.
+    A thread whose code takes too long is abandoned and no longer counts. All threads are daemons,
+    so code that hangs does not delay the end of the run.
     """
 
     def __init__(self, count: int):
@@ -46,12 +49,13 @@ class ThreadPool:
         """Start functions, which run one after another in a thread, and return a future for each.
 
         Args:
-            works: the functions. If a function returns a coroutine, it is awaited.
-            seconds: time limit of all functions together. It begins once a thread is free.
+            works: the functions. If a function returns a coroutine, the coroutine is awaited.
+            seconds: time limit for all functions together, counted from when a thread is free.
 
         Returns:
-            The futures. They raise the error of their function, `TooLate` at the time limit, or
-            `RuntimeError` if no thread can be started.
+            The future of each function. A future raises the error of its function, `TooLate` if the
+            function has not finished at the time limit, or `RuntimeError` if no thread can be
+            started.
         """
         results: list[Future[Any]] = [Future() for _ in works]
         running = self._run(works, results, seconds)
@@ -85,7 +89,7 @@ class ThreadPool:
 
 
 def call_all(works: Sequence[Work], returned: Sequence[Future[Any]]) -> None:
-    """Call functions one after another and set their futures; stop at a cancelled future."""
+    """Call each function in turn and set its future; stop at the first cancelled future."""
     for work, future in zip(works, returned, strict=True):
         if not future.set_running_or_notify_cancel():
             return
@@ -96,12 +100,12 @@ def call_all(works: Sequence[Work], returned: Sequence[Future[Any]]) -> None:
 
 
 async def settle(result: Future[Any], returned: Future[Any], end: float) -> None:
-    """Set a future to the outcome of user code; if it returned a coroutine, await it first.
+    """Set a future to the result or error of user code, after awaiting a coroutine it returned.
 
     Args:
         result: the future to set.
-        returned: the future with the value that the code returned; if it is not done, `result`
-            raises `TooLate`.
+        returned: a future with the value that the code returned. If it is not done, `result` is set
+            to `TooLate`.
         end: the time limit of the coroutine, as a value of `time.monotonic`.
     """
     try:

@@ -1,8 +1,9 @@
-"""Chat templates that write a call without the text before it: Llama 3, Gemma 4 and gpt-oss.
+"""Chat templates that do not keep the text before a tool call: Llama 3, Gemma 4 and gpt-oss.
 
-Gemma 4 and gpt-oss end a turn that calls a tool with a different end token, and read thoughts from
-a separate field of the message. `TurnTokens` examines these templates with a bare call. A turn that
-the template would change, such as a call after other text, is answered with an error.
+Gemma 4 and gpt-oss also use a separate end token for turns that call tools, and take thoughts from
+a separate field of the message. `TurnTokens` tests these templates with a bare call: a turn without
+text. In an episode, a turn that the template would change, such as a call after other text, is
+answered with an error message.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -14,12 +15,13 @@ from transformers import PreTrainedTokenizerBase
 from grpo_ext.seams.chat import parsed_fields
 
 Message = dict[str, Any]
-Written = Callable[..., str]  # writes messages with the chat template; `opens` adds the next header
+# renders messages with the chat template; `opens=True` adds the header of the model's next turn
+Written = Callable[..., str]
 QUESTION: Message = {"role": "user", "content": "a question"}
 THOUGHT_FIELDS = ("reasoning_content", "thinking")
 THOUGHT = "a thought"
 CONTENT_TYPE = "<|constrain|>"  # gpt-oss may write it before the type of the arguments
-BUILT_IN = "<|python_tag|>"  # Llama's mark of calls that its template writes for built-in tools
+BUILT_IN = "<|python_tag|>"  # begins a call of one of Llama's built-in tools
 INCOMPLETE = "error: the turn ended before the call was complete; write a shorter turn"
 UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"
 NOT_ALONE = (
@@ -27,27 +29,26 @@ NOT_ALONE = (
     "text or marks around it"
 )
 CHANGES_CALLS = (
-    "This chat template changes or drops calls of tools or the thoughts before them when it writes "
-    "their results, so the model would not read the tokens that it sampled. Use a model with "
-    "another chat template, or describe the tools in the prompt, and parse the calls in `step` of "
-    "an environment."
+    "This chat template changes or drops tool calls, or the thoughts before them, once the results "
+    "follow, so the model would not see the tokens that it sampled. Use a model with another chat "
+    "template, or describe the tools in the prompt and parse the calls in the environment's `step`."
 )
 CHANGES_THOUGHTS = (
     "This chat template drops the thoughts of earlier turns once `step` has answered a turn, so "
-    "the model would not read the tokens that it sampled. Use an environment that answers with "
+    "the model would not see the tokens that it sampled. Use an environment that answers with "
     "tools alone, without `step`, or a model with another chat template."
 )
 
 
 @dataclass(frozen=True)
 class BareCalls:
-    """Describes how a chat template writes a turn that contains only calls and a thought.
+    """Describes how a chat template renders a turn that contains only tool calls and a thought.
 
     Args:
-        written: writes messages with the chat template.
-        thought_field: the field of a message for thoughts; empty if the template has none.
-        opening: the text that begins a call.
-        end: the token that ends a turn with calls.
+        written: renders messages with the chat template.
+        thought_field: the message field for thoughts; empty if the template has none.
+        opening: the text at the beginning of a call, before the name of the tool.
+        end: the id of the token that ends a turn with calls.
     """
 
     written: Written
@@ -62,17 +63,19 @@ class BareCalls:
         end: str,
         answers_texts: bool,
     ) -> str:
-        """Return the text that the template writes after the end token of a turn with calls.
+        """Return the rendered text that follows the end token of a turn with calls.
+
+        The text consists of the results of the calls and the header of the next turn.
 
         Args:
             calls: the calls of the turn.
-            answer: the results of the calls.
+            answer: the results of the calls, as messages.
             end: the text of the end token.
             answers_texts: whether the environment also answers turns without calls.
 
         Raises:
             ValueError: if the template fails, or if it changes or drops the turn, its thought or
-                earlier text when an answer, another call or a turn without a call follows.
+                earlier text when the results and further turns follow.
         """
         turn = bare_turn(calls, self.thought_field)
         conversation = [QUESTION, turn, *answer]
@@ -97,7 +100,10 @@ class BareCalls:
 
 
 def bare_turn(calls: Sequence[Message], thought_field: str) -> Message:
-    """Return a turn with calls and, if `thought_field` is not empty, a thought, but no text."""
+    """Return an assistant message with `calls`, a thought if `thought_field` is set, and no text.
+
+    Without calls, the message has no `tool_calls`.
+    """
     turn: Message = {"role": "assistant", "content": ""}
     if calls:
         turn["tool_calls"] = list(calls)
@@ -121,17 +127,17 @@ def bare_calls(
     tokenizer: PreTrainedTokenizerBase,
     ends: Collection[int],
 ) -> BareCalls:
-    """Examine how a chat template writes a turn that contains only a call and a thought.
+    """Find out how a chat template renders a turn that contains only a call and a thought.
 
     Args:
-        written: writes messages with the chat template.
-        call: a call of a tool.
-        tokenizer: the model's tokenizer, which can parse calls.
-        ends: tokens that end a turn of the model.
+        written: renders messages with the chat template.
+        call: a tool call to render.
+        tokenizer: the model's tokenizer; it must already be able to parse tool calls.
+        ends: the ids of the tokens that end a turn.
 
     Raises:
-        ValueError: if the template does not write such turns, or ends them with a token that is
-            ordinary text or not in `ends`.
+        ValueError: if the template does not keep such a turn, or if the last token of the turn is
+            ordinary text or is not in `ends`.
     """
     fields = parsed_fields(tokenizer)
     thought_field = next((name for name in THOUGHT_FIELDS if name in fields), "")
@@ -143,18 +149,18 @@ def bare_calls(
     if end not in ends:
         name = str(tokenizer.decode([end]))
         raise ValueError(
-            f"The chat template ends a turn that calls a tool with {name!r}, which is not one "
-            f"of the model's end tokens. In a local copy of the model, add its number {end} to "
-            "eos_token_id in generation_config.json."
+            f"After a tool call, the chat template ends the turn with {name!r}, which is not one "
+            "of the model's end tokens. In a local copy of the model, add the token's id "
+            f"{end} to eos_token_id in generation_config.json."
         )
     return BareCalls(written, thought_field, opening, end)
 
 
 def opening_of_call(written: Written, call: Message) -> str:
-    """Return the text between the header of a turn and the name of the tool that it calls.
+    """Return the rendered text between a turn's header and the name of the called tool, stripped.
 
     Raises:
-        ValueError: if the template writes no such text, or does not write the name after it.
+        ValueError: if this text is blank, the name is missing, or the template changes the prompt.
     """
     prompt = written([QUESTION], opens=True)
     text = written([QUESTION, bare_turn([call], "")])

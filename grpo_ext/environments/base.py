@@ -10,7 +10,7 @@ from grpo_ext.common.modules import load_class
 
 Row = dict[str, Any]
 PLAIN_TYPES = str | int | float | list | tuple | dict | None
-# Import paths, so that a run imports only its own environment.
+# Import paths instead of classes, so that a run imports only the environments that it uses.
 MODULES = {
     "check": "grpo_ext.environments.check:Check",
     "guess": "grpo_ext.environments.guess:Guess",
@@ -24,69 +24,73 @@ ADAPTERS = {
 
 
 class MissingColumn(KeyError):
-    """The environment reads a column that the row of the dataset lacks."""
+    """Raised if an environment reads a column that the dataset row does not have."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # `KeyError` would put the message in quotes
 
 
 class EpisodeRow(Row):
-    """The row that is passed to `reset`; reading a column that it lacks raises `MissingColumn`."""
+    """The dict passed to `reset`; looking up a missing column raises `MissingColumn`."""
 
     def __missing__(self, column: str) -> Any:
         raise missing_column(column, self)
 
 
 def missing_column(column: str, row: Row) -> MissingColumn:
-    """Return the error for a column that a row lacks."""
+    """Return the error for a missing column; its message lists the columns of `row`."""
     return MissingColumn(
         f"the row has no column {column!r}. Its columns: {', '.join(sorted(map(str, row)))}"
     )
 
 
 class Environment:
-    """The environment of one episode: a game, a simulation or a set of tools.
+    """Base class for environments: games, simulations or sets of tools.
 
-    It begins the episode, answers each turn of the model, and ends the episode.
+    An instance plays one episode: it begins the episode, answers the model's turns, and can end the
+    episode. A subclass must define `step`, `tools`, or both.
 
-    A subclass takes its options as keyword arguments of `__init__`. Its public attributes are its
-    state, which rewards can read.
+    The keyword arguments of a subclass's `__init__` are its options in a recipe. The public
+    attributes that hold plain data form the state, which rewards can read.
     """
 
-    score: float | None = None  #: value of the episode, read by the reward `environment`
-    joint = "\n"  #: text between the prompt and the text of `reset`
+    score: float | None = None  #: the episode's score, used by the reward `environment`
+    joint = "\n"  #: text between the prompt and the text returned by `reset`
 
     def tools(self) -> Sequence[Callable[..., Any]]:
-        """Return functions that the model may call, such as bound methods.
+        """Return the functions that the model may call, such as bound methods.
 
-        They need type hints and Google-style docstrings. Their results become messages of role
-        `tool`. A turn without a call goes to `step`. By default, there are none. The method must
-        not be async.
+        Each function needs type hints and a Google-style docstring, and may be async. Its result is
+        sent to the model in a message with the role `tool`. Turns without a tool call are passed to
+        `step`. By default, there are no tools. The method `tools` itself must not be async.
         """
         return ()
 
     def reset(self, row: Row) -> str | Awaitable[str | None] | None:
-        """Begin an episode with a row of the dataset. The method may be async.
+        """Begin an episode. The method may be async.
 
-        `row["seed"]` is the dataset's column `seed` or, if there is none, an int computed from the
-        other columns. Either way it is the same for all completions of a prompt: derive all
-        randomness from it, so that the completions of a group face the same world. Reading a column
-        that the row lacks raises a `KeyError` that lists the columns of the row.
+        Args:
+            row: a row of the dataset. If it has no `seed`, an int computed from the other columns
+                is added as `row["seed"]`. The seed is the same for all completions of a prompt:
+                derive all randomness from it, so that the completions of a group start from the
+                same state. Reading a missing column raises a `KeyError` that lists the columns of
+                the row.
 
         Returns:
             Text to append to the last message of the prompt, or `None` (the default) for no text.
         """
 
     def step(self, text: str) -> tuple[str, bool] | Awaitable[tuple[str, bool]]:
-        """Answer a turn of the model. The method may be async.
+        """Answer the model's turn. The method may be async.
 
-        By default, the episode ends if the environment has tools.
+        The default implementation ends the episode if the environment has tools.
 
         Args:
             text: the turn, without special tokens.
 
         Returns:
-            The answer, and whether the episode is over; if so, the model does not see the answer.
+            The answer, and whether the episode is over. If it is over, the answer is not shown to
+            the model.
 
         Raises:
             NotImplementedError: if the subclass has neither tools nor its own `step`.
@@ -96,17 +100,17 @@ class Environment:
         raise NotImplementedError
 
     def cut_off(self, text: str) -> None:
-        """Handle the last turn of an episode if it was cut off because no room was left for tokens.
+        """Handle the last turn of an episode if the episode's token limit cut the turn off.
 
-        Such a turn is not answered. By default, nothing happens, so the turn does not change the
-        score. The method must not be async.
+        `step` is not called for such a turn. By default, the turn is ignored, so it does not change
+        the score. The method must not be async.
 
         Args:
-            text: the turn as far as it was written, without special tokens.
+            text: the incomplete turn, without special tokens.
         """
 
     def close(self) -> None:
-        """Release what the environment holds, such as a connection or a sandbox.
+        """Release resources of the environment, such as a connection or a sandbox.
 
         The method may be async. It is called once for each instance: after its episode has been
         scored, or at the end of the run, even after an error. An instance may be closed before
@@ -114,19 +118,19 @@ class Environment:
         """
 
     def problem_key(self) -> str | int | None:
-        """Return a key that is the same for all episodes of a problem, whatever their seeds.
+        """Return a key that all episodes of the same problem share, whatever their seeds.
 
-        `None`, the default, means that each seed is a separate problem. Evaluation calls this after
-        `reset`; its standard errors treat all episodes of a problem as one cluster.
+        `None`, the default, means that each seed is a separate problem. Evaluation calls the method
+        after `reset`; its standard errors treat all episodes of a problem as one cluster.
         """
         return None
 
     def rows(self, split: str) -> Iterable[Row] | None:
         """Return the rows that come with the environment, for `task: environment`.
 
-        If a row has the column `prompt`, a list of messages, it replaces the prompt of the task.
-        `None`, the default, means that the environment has no rows; the task then uses seeds as
-        rows.
+        A row may have a column `prompt`, a list of messages that replaces the task's prompt. By
+        default, return `None`, which means that the environment has no rows; the task then creates
+        rows that contain only a seed.
 
         Args:
             split: "train" or "test".
@@ -134,10 +138,10 @@ class Environment:
         return None
 
     def state(self) -> dict[str, Any]:
-        """Return the state that rewards read in the column `environment`.
+        """Return the state, which rewards receive in the column `environment`.
 
-        By default, it contains the score and the public attributes with plain data. The method must
-        not be async.
+        By default, the state contains `score` and the public attributes that hold plain data. The
+        method must not be async.
         """
         return {"score": self.score, **plain_attributes(self)}
 
@@ -155,17 +159,17 @@ def plain_attributes(instance: object) -> dict[str, Any]:
 
 
 def environment_class(name: str) -> Callable[..., Any]:
-    """Return an environment class by its name, or a user's class by its path.
+    """Return the class of an environment, or a callable that creates its adapter.
 
-    For an environment of another package, return the adapter that creates it.
+    An adapter wraps an environment of another package.
 
     Args:
-        name: a key of `MODULES`, `package.module:Class` or `file.py:Class`; or a key of `ADAPTERS`,
-            a colon and the environment that the adapter creates, as in `gymnasium:FrozenLake-v1`.
+        name: a key of `MODULES`, `package.module:Class` or `file.py:Class`; for an adapter, a key
+            of `ADAPTERS`, a colon and the environment to wrap, as in `gymnasium:FrozenLake-v1`.
 
     Raises:
-        ValueError: if the class cannot be imported, or is neither a subclass of `Environment` nor a
-            class with `reset`, as for TRL's `environment_factory`.
+        ValueError: if the class cannot be imported, or is neither a subclass of `Environment` nor
+            another class with a `reset` method, as used for TRL's `environment_factory`.
     """
     package, sign, played = name.partition(":")
     if sign and package in ADAPTERS:
@@ -173,7 +177,7 @@ def environment_class(name: str) -> Callable[..., Any]:
     cls = load_class("environment", name, MODULES)
     if not isinstance(cls, type) or not hasattr(cls, "reset"):
         raise ValueError(
-            f"{name!r} is not an environment: write a subclass of grpo_ext.Environment, or a class "
-            "with a `reset` method, as TRL's environment_factory requires."
+            f"{name!r} is not an environment: expected a subclass of grpo_ext.Environment, or a "
+            "class with a `reset` method, as for TRL's environment_factory."
         )
     return cls

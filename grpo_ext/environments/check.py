@@ -1,4 +1,4 @@
-"""Countdown with a tool that checks expressions."""
+"""The environment `check`: Countdown with a tool that checks expressions."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,14 @@ from grpo_ext.rewards.countdown_reward import fault_of
 
 
 class Check(Environment):
-    """Countdown with a tool that checks an expression before the model answers.
+    """Countdown with a tool that the model can use to check an expression before it answers.
 
-    The environment has no score: the reward `countdown` judges the answer.
+    A row needs the columns `nums` and `target`. The state contains `checks`, the number of times
+    the tool was called. There is no score: use the reward `countdown` to score the answer.
     """
 
     def __init__(self) -> None:
-        self.checks = 0  # calls of the tool
+        self.checks = 0  # number of tool calls
         self._row: Row = {}
 
     def reset(self, row: Row) -> None:

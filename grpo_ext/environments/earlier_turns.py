@@ -1,7 +1,8 @@
-"""Check how a chat template writes earlier turns, and refuse templates that change them.
+"""Check how a chat template renders earlier turns, and reject templates that change them.
 
-Episodes need a template that writes an earlier turn as the model sampled it, with its thoughts and
-its end token. Otherwise the model would read different tokens in training than when it is served.
+Episodes need a template that renders an earlier turn as the model sampled it, with the turn's
+thoughts and end token. Otherwise, the model would see other tokens in training than when it is
+served.
 """
 
 import re
@@ -19,11 +20,11 @@ NO_THOUGHTS = "enable_thinking"
 
 
 class EarlierTurnChanged(ValueError):
-    """Raised if a chat template does not write an earlier turn as it was sampled.
+    """Raised if a chat template does not render an earlier turn as it was sampled.
 
     Args:
         sampled: the turn as it was sampled, from the first difference on.
-        written: the template's text in its place.
+        written: the text that the template renders in place of `sampled`.
         option: a template option that keeps earlier turns, such as `preserve_thinking: true`; empty
             if there is none.
     """
@@ -36,20 +37,20 @@ class EarlierTurnChanged(ValueError):
             "does so next to the tokenizer"
         )
         if option:
-            remedy = f"Set `chat_template_kwargs: {{{option}}}`, with which it keeps them"
+            remedy = f"Set `chat_template_kwargs: {{{option}}}`, with which the template keeps them"
         super().__init__(
-            "This chat template changes earlier turns, so the model would not read the tokens that "
-            f"it sampled: it writes {written!r} in place of {sampled!r}. {remedy}."
+            "This chat template changes earlier turns, so the model would not see the tokens that "
+            f"it sampled: the template writes {written!r} in place of {sampled!r}. {remedy}."
         )
 
 
 def after_turn(
     written: Written, end: str, calls: Sequence[Message], answer: Sequence[Message]
 ) -> str:
-    """Return a template's text after a turn's end token: an answer and the next turn's header.
+    """Return the rendered text after a turn's end token: an answer and the next turn's header.
 
     Args:
-        written: writes messages with the chat template.
+        written: renders messages with the chat template.
         end: the text of the token that ends a turn.
         calls: the calls of the turn.
         answer: the messages that follow the turn.
@@ -75,10 +76,10 @@ def after_turn(
 
 
 def turns_with_thought(prompt: str) -> Iterator[Message]:
-    """Yield a turn with its thought in the forms that templates read: as a field, and in the text.
+    """Yield a turn with a thought, first in a field of the message, then in the message's text.
 
-    Args:
-        prompt: the prompt before the turn. If it ends with a closed thought, the turn has none.
+    If `prompt`, the rendered prompt before the turn, ends with a closed thought, yield only a turn
+    without a thought.
     """
     if prompt.rstrip().endswith(CLOSES_THOUGHT):
         yield {"role": "assistant", "content": TURN}
@@ -88,7 +89,10 @@ def turns_with_thought(prompt: str) -> Iterator[Message]:
 
 
 def sampled_turn(prompt: str) -> str:
-    """Return the turn of `turns_with_thought` as a model samples it after a prompt."""
+    """Return the turn of `turns_with_thought` as a model would sample it after `prompt`.
+
+    The rendered prompt may already open or close the thought.
+    """
     rest = f"{THOUGHT}\n{CLOSES_THOUGHT}\n\n{TURN}"
     if prompt.rstrip().endswith(CLOSES_THOUGHT):
         return TURN
@@ -98,9 +102,10 @@ def sampled_turn(prompt: str) -> str:
 
 
 def options_of_thoughts(template: str) -> list[tuple[str, bool]]:
-    """Return names with `think` or `reason` in a template, each with `True` and with `False`.
+    """Return possible template options that control thoughts, as (name, value) pairs.
 
-    Some of them may not be options. `enable_thinking`, which can switch thoughts off, comes last.
+    They are all names in the template that contain `think` or `reason`, each with `True` and with
+    `False`; some may not be options. `enable_thinking`, which can switch thoughts off, comes last.
     """
     names = {*NAME_OF_OPTION.findall(template)}
     last_is_off = sorted(names, key=lambda name: (name == NO_THOUGHTS, name))
@@ -113,17 +118,18 @@ def end_of_turn(
     ends: Collection[int],
     answers_texts: bool,
 ) -> int:
-    """Return the token that a template writes at the end of a turn without calls.
+    """Return the id of the token that a template writes at the end of a turn without calls.
 
     Args:
-        written: writes messages with the chat template.
+        written: renders messages with the chat template.
         tokenizer: the model's tokenizer.
-        ends: tokens that end a turn of the model.
+        ends: the ids of the tokens that end a turn.
         answers_texts: whether the environment answers turns without calls.
 
     Raises:
-        ValueError: if the template does not end a turn with one of `ends`, writes something before
-            that token, or ends earlier turns with another token and `answers_texts` is true.
+        ValueError: if the template does not end a turn with a token in `ends`; if it writes
+            something before that token; or if it ends earlier turns with another token and
+            `answers_texts` is `True`.
     """
     turn = {"role": "assistant", "content": TURN}
     end = _first_token(written([QUESTION, turn, QUESTION]), tokenizer)
@@ -137,7 +143,7 @@ def end_of_turn(
         raise ValueError(
             "The chat template changes earlier turns: it ends the last turn with "
             f"{str(tokenizer.decode([last_end]))!r} and writes {name!r} in its place when an "
-            "answer follows, so the model would not read the tokens that it sampled. Use an "
+            "answer follows, so the model would not see the tokens that it sampled. Use an "
             "environment that answers with tools alone, without `step`, or another model."
         )
     _, _, after = written([QUESTION, turn, QUESTION]).partition(TURN)
@@ -148,7 +154,7 @@ def end_of_turn(
         if found:
             raise ValueError(
                 f"The chat template writes {between!r} between a turn and its end token {text!r}, "
-                "so the model would not read the tokens that it sampled. Put a chat_template.jinja "
+                "so the model would not see the tokens that it sampled. Put a chat_template.jinja "
                 "whose turns end with the end token next to the tokenizer, or use another model."
             )
     if end is None or end not in tokenizer.added_tokens_decoder:
@@ -163,7 +169,7 @@ def end_of_turn(
 
 
 def _first_token(conversation: str, tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Return the first token after the turn; `None` if nothing follows it."""
+    """Return the first token after the turn `TURN`, or `None` if nothing follows the turn."""
     _, _, after = conversation.partition(TURN)
     ids = list(tokenizer(after, add_special_tokens=False)["input_ids"])
     return ids[0] if ids else None

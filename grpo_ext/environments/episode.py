@@ -20,25 +20,28 @@ from grpo_ext.rewards.guard import checksum
 from grpo_ext.rewards.scores import clipped
 
 MAX_FAILURES = 3  # failures of an environment after which its episode ends
-# Why an episode ended: its environment ended it, it reached the maximum number of turns, its
-# environment failed too often, or no room was left for tokens. Empty while the episode goes on.
+# Why an episode ended: the environment ended it, it reached the maximum number of turns, the
+# environment failed too often, or no room was left for more tokens. Empty while it goes on.
 End = Literal["", "environment", "turns", "failures", "room"]
 
 
 class Episode:
     """A completion of several turns, which is built token by token.
 
+    The constructor starts the environment's `reset`.
+
     Args:
         rules: the rules of the episode.
-        tokens: converts the prompt and answers to tokens.
-        room: maximum number of tokens of all turns and answers together.
-        row: a row of the dataset; its `prompt` is a conversation.
-        environment: the environment to play; `None`: a new one, created by `rules`.
-        wait: whether to wait for `reset`; otherwise call `open` before anything else.
+        tokens: converts the prompt and the environment's answers to tokens.
+        room: maximum number of tokens in all turns and answers together.
+        row: a row of the dataset; its `prompt`, if any, is a conversation.
+        environment: the environment to play; if `None`, `rules` creates a new one.
+        wait: whether to wait for `reset`. If `False`, call `open` or `open_all` before anything
+            else.
 
     Raises:
-        ValueError: if the prompt is not a list of messages, or its last message is not text. Errors
-            of the environment's constructor are raised unchanged.
+        ValueError: if the prompt is not a list of messages, or the content of the last message is
+            not a string. Errors of the environment's constructor are raised unchanged.
     """
 
     def __init__(
@@ -59,25 +62,25 @@ class Episode:
         last = prompt[-1] if isinstance(prompt, list) and prompt else {}
         if not isinstance(last.get("content"), str):
             raise ValueError(
-                "Episodes need chat prompts, which are lists of messages whose content is text; "
-                f"got {clipped(prompt)}. With `task: prompts`, set `user_prompt`, which turns "
-                "texts into messages."
+                "Episodes need chat prompts, which are lists of messages whose content is a "
+                f"string; got {clipped(prompt)}. With `task: prompts`, set `user_prompt`, which "
+                "converts strings to messages."
             )
-        self.ids: list[int] = []  #: tokens of turns and answers so far
+        self.ids: list[int] = []  #: the tokens of turns and answers so far
         #: for each token, 1 if the model wrote it, 0 if the environment did
         self.mask: list[int] = []
         self.messages: list[Message] = []  #: turns and answers so far
-        self.turn_texts: list[str] = []  #: text of each turn
-        self.pending: deque[int] = deque()  #: tokens of an answer that the model has not read yet
+        self.turn_texts: list[str] = []  #: the text of each turn
+        self.pending: deque[int] = deque()  #: the tokens of an answer that are not in `ids` yet
         #: why the episode ended; empty while it goes on
         self.end: End = ""
         self.asking = False  #: whether the environment has a turn to answer
-        self.cut_answers = 0  #: answers that were too long and have been cut off
+        self.cut_answers = 0  #: the number of answers that were cut off because they were too long
         self._first = 0  # index of the current turn's first token
         self._stopped = True  # whether the last turn has its end token
         self._exchanges: list[Exchange] = []  # turns that the environment has answered
-        self._asked: Exchange | None = None  # the turn that it answers next
-        self._answer: tuple[list[Message], bool] = ([], False)  # its answer to that turn
+        self._asked: Exchange | None = None  # the turn that the environment answers next
+        self._answer: tuple[list[Message], bool] = ([], False)  # the answer to that turn
         self.seed = seed_of(row)  #: the only source of randomness for the environment
         with protected(rules.name, self.seed, "make"):
             self.environment = environment or rules.new_environment()
@@ -87,26 +90,30 @@ class Episode:
         self.world.begin(self.row)
         self._retries = Retries(rules, self.row)
         self.prompt = prompt
-        self.opening = ""  #: text from `reset`, which ends the prompt
-        #: numbers in the state, at the start and after each turn; empty unless turns get credit
+        self.opening = ""  #: the text returned by `reset`, which is the end of the prompt
+        #: the numbers in the environment's state, at the start and after each turn; the dicts are
+        #: empty unless `credit: turn` is set
         self.states: list[dict[str, float]] = []
         if wait:
             self.open()
 
     def open(self) -> None:
-        """Wait for the text of `reset`, and append it to the prompt."""
+        """Wait for the text returned by `reset`, and append it to the prompt."""
         open_all([self])
 
     def collect_opening(self) -> Replay | None:
         """Wait for `reset`; return a replay if it failed and will be retried, else `None`.
 
-        Afterwards, call `take_opening`.
+        Pass the replay to `play_again`, if there is one, and then call `take_opening`.
         """
         self.opening = self.world.opening()
         return self._retries.begin(self.world, None, [])
 
     def take_opening(self) -> None:
-        """Append the text of `reset` or its replay to the prompt, and record the first state."""
+        """Append the text returned by `reset`, or by its replay, to the prompt.
+
+        Also record the first state.
+        """
         replay = self._replayed()
         if replay is not None:
             self.opening = replay.opening
@@ -119,13 +126,14 @@ class Episode:
 
     @cached_property
     def prompt_ids(self) -> list[int]:
-        """Tokens of the prompt, including the text from `reset`."""
+        """The token ids of the prompt, including the text returned by `reset`."""
         return self.tokens.prompt(self.prompt, self.opening)
 
     def limit(self, room: int) -> None:
-        """Set the maximum number of tokens of all turns and answers together.
+        """Set the maximum number of tokens in all turns and answers together.
 
-        If `room` is 0 or less, the episode ends before its first turn, which is left empty.
+        Call it before the first turn. If `room` is 0 or less, the episode ends at once, and its
+        only message is an empty turn.
         """
         self.room = max(room, 0)
         self._logged_room = self.room
@@ -135,26 +143,26 @@ class Episode:
 
     @property
     def ended(self) -> bool:
-        """True if the episode is over."""
+        """Whether the episode is over."""
         return bool(self.end)
 
     @property
     def single_turn(self) -> bool:
-        """True if the row has no environment, so that the completion is a single turn."""
+        """Whether the row has no environment, so that the completion is a single turn."""
         return self.rules.single_turn
 
     @property
     def truncated(self) -> bool:
-        """True if the episode ended because no room was left for tokens."""
+        """Whether the episode ended because no room was left for more tokens."""
         return self.end == "room"
 
     @property
     def turns(self) -> int:
-        """Number of the model's turns so far."""
+        """The number of turns that the model has finished so far."""
         return len(self.turn_texts)
 
     def write(self, token: int) -> bool:
-        """Append a token of the model and return whether it ends the turn.
+        """Append a token that the model wrote, and return whether it ends the turn.
 
         A turn ends with an end token, with the token that completes a stop string, or when the turn
         or the episode reaches its token limit.
@@ -172,7 +180,7 @@ class Episode:
         return min(left, self.rules.turn_tokens - length)
 
     def read(self) -> None:
-        """Append the next token of the environment's answer."""
+        """Append the next token of the pending answer; `pending` must not be empty."""
         self.ids.append(self.pending.popleft())
         self.mask.append(0)
         self._first = len(self.ids)
@@ -180,7 +188,8 @@ class Episode:
     def ask(self) -> None:
         """Decode the current turn and pass it to the environment with `take_turn`.
 
-        An environment that is async or runs in a thread works in the background until `hear`.
+        An environment that is async or runs in a thread answers in the background; `hear` waits for
+        the answer.
         """
         turn = self.ids[self._first :]
         prefix = self.prompt_ids + self.ids[: self._first]
@@ -190,10 +199,10 @@ class Episode:
         self.take_turn(message, text, stopped, fault)
 
     def play_turn(self, ids: Sequence[int]) -> int:
-        """Read the environment's answer, write a turn, and wait for the next answer.
+        """Append the pending answer and then a turn, and wait for the environment's next answer.
 
-        Tokens after the end of the turn, or after its limit, are dropped. If the turn does not end,
-        the episode is cut off.
+        Tokens after the end of the turn, or after its limit, are dropped. If no token in `ids` ends
+        the turn, the episode is cut off.
 
         Args:
             ids: the tokens of the turn.
@@ -214,8 +223,9 @@ class Episode:
     def cut_off(self) -> None:
         """End the episode with the tokens that it has so far.
 
-        The environment's `cut_off` gets the current turn. If that turn has no tokens yet, messages
-        after the last complete turn are removed, because the model will not read them to the end.
+        If the current turn has tokens, they are passed to the environment's `cut_off`. If not,
+        messages after the last complete turn are removed, because the model has not seen all of
+        their tokens.
         """
         self.room = len(self.ids)
         if len(self.ids) > self._first and not self.pending:
@@ -234,17 +244,18 @@ class Episode:
         stopped: bool = True,
         fault: Message | None = None,
     ) -> None:
-        """Pass a complete turn of the model to the environment, unless the episode ends with it.
+        """Pass the model's turn to the environment, unless the episode ends with this turn.
 
-        The episode ends if the turn fills the room without an end token (the environment's
-        `cut_off` then gets it), if the environment has already failed (see `left_out`), or if this
-        is the last turn and it calls a tool, since the model could not read the result.
+        The episode ends if the turn reaches the episode's token limit without an end token (the
+        turn is then passed to the environment's `cut_off`), if the environment has already failed
+        (see `left_out`), or if this is the last turn and it calls a tool, because the model could
+        not see the result.
 
         Args:
             message: the turn as a chat message, with its tool calls.
             text: the whole text of the turn.
             stopped: whether the turn has its end token.
-            fault: the error that answers a turn with an invalid call; otherwise `None`.
+            fault: the error message in reply to an invalid call; `None` if all calls are valid.
         """
         self.messages.append(message)
         self.turn_texts.append(text)
@@ -265,25 +276,28 @@ class Episode:
 
     @property
     def waits(self) -> bool:
-        """True if the environment is answering the last turn in the background.
+        """Whether the last turn is being answered in the background.
 
-        This does not depend on how long the answer takes: it stays true until `hear`.
+        This stays `True` until `hear` is called, even if the answer is already complete.
         """
         return self.asking and not self.ended and self.world.in_background
 
     def hear(self) -> None:
-        """Wait for the environment's answer to the last turn, and continue with it or end.
+        """Wait for the environment's answer to the last turn, then continue or end the episode.
 
-        The episode ends if the environment ends it, if this was the last turn allowed, if it is
-        `left_out`, after `MAX_FAILURES` failures, or if there is no room for the answer and another
-        token. A long answer is first cut off, so that there is room for the next turn.
+        The episode ends if the environment ends it, if this was the last turn allowed, if the
+        environment has failed (see `left_out`) or at least `MAX_FAILURES` calls have failed, or if
+        there is no room for the answer and another token. A long answer is first cut off, so that
+        there is room for the next turn.
         """
         hear_all([self])
 
     def collect_answer(self) -> Replay | None:
-        """Wait for the answer; return a replay if it failed and will be retried, else `None`.
+        """Wait for the answer to the last turn; return a replay if the environment failed.
 
-        Does not wait if the episode has ended. Afterwards, call `take_answer`.
+        Return `None` if it did not fail, if failures are not retried, or, without waiting, if the
+        episode has ended. Pass the replay to `play_again`, if there is one, and then call
+        `take_answer`.
         """
         self.asking = False
         if self.ended:
@@ -294,7 +308,10 @@ class Episode:
         return self._retries.begin(self.world, self.opening, exchanges)
 
     def take_answer(self) -> None:
-        """Continue with the answer to the last turn, or end; see `hear`."""
+        """Add the answer to the last turn, or end the episode under the conditions of `hear`.
+
+        The tokens of the answer are added to `pending`.
+        """
         if self.ended:
             self.states.append(self.states[-1])
             return
@@ -329,26 +346,26 @@ class Episode:
 
     @property
     def left_out(self) -> bool:
-        """True if the episode is neither scored nor trained on, because its environment failed.
+        """Whether the environment failed, so that the episode is neither scored nor trained on.
 
-        It is `False` with `on_failure: train`.
+        Always `False` with `on_failure: train`.
         """
         return self.world.broken and self.rules.on_failure != "train"
 
     @property
     def failures(self) -> int:
-        """Number of failed calls of the environment, including instances that `retry` replaced."""
+        """The number of failed environment calls, including those of replaced instances."""
         return self._retries.failures + self.world.failures
 
     @property
     def seconds(self) -> float:
-        """Seconds until `reset` and the answers returned, including those of replayed turns."""
+        """The seconds that `reset` and the answers took, including those of replays."""
         return self._retries.seconds + self.world.seconds
 
     def _replayed(self) -> Replay | None:
-        """Continue in the environment that `retry` has played up to here, and return its replay.
+        """Switch to the environment of a successful replay, and return the replay.
 
-        Return `None` if there is no such environment.
+        Return `None` if there was no replay, or if it failed.
         """
         replay = self._retries.end(self.world)
         if replay is not None and replay.world is not None:
@@ -357,9 +374,9 @@ class Episode:
         return replay
 
     def _numbers(self) -> dict[str, float]:
-        """Return the numbers in the environment's state, by name; none unless `credit: turn`.
+        """Return the numbers in the environment's state by name, or `{}` without `credit: turn`.
 
-        NaN and numbers whose absolute value is 1e30 or more are left out. True counts as 1.
+        NaN and numbers whose absolute value is 1e30 or more are left out. `True` counts as 1.
         """
         if self.rules.credit != "turn":
             return {}
@@ -372,7 +389,8 @@ class Episode:
     def gains(self, weights: Mapping[str, float]) -> list[float]:
         """Return the gain of each turn: the weighted sum of the changes in the state's numbers.
 
-        A number that the state lacks before or after a turn counts as unchanged.
+        A number that the state lacks before or after a turn counts as unchanged. Without
+        `credit: turn`, all gains are 0.
 
         Args:
             weights: the weight of each number, by name.
@@ -391,18 +409,19 @@ class Episode:
         weights: Mapping[str, float] | None = None,
         counts: bool = True,
     ) -> dict[str, Any]:
-        """Return the fields of the episode in a line of `samples.jsonl`.
+        """Return the fields that the episode adds to its line of `samples.jsonl`.
 
-        The fields are `prompt`; `seed`; `messages`; `room` (the maximum number of tokens of all
+        The fields are `prompt`; `seed`; `messages`; `room` (the maximum number of tokens in all
         turns and answers); `turns` (the number of turns); `end` (why the episode ended);
-        `environment_time` (its `seconds`); and `ids_checksum` (a checksum of the tokens of the
-        prompt and the episode). Each turn in `messages` also has `counted_tokens`, the number of
-        its tokens in the loss; `earned`, its value from `gains`; and the fields of
-        `TurnTokens.as_written`, from which it can be replayed. For a `single_turn`, the dict is
-        empty.
+        `environment_time` (the property `seconds`); and `ids_checksum` (a checksum of the tokens of
+        the prompt and the episode). Each turn in `messages` also has `counted_tokens`, the number
+        of its tokens in the loss; `earned`, its value from `gains`; and the fields of
+        `TurnTokens.as_written`, from which the turn can be replayed. For a row without an
+        environment, the dict is empty.
 
         Args:
-            weights: see `gains`; `None` leaves out `earned`.
+            weights: the weight of each number in the state, for `gains`; if `None`, `earned` is
+                left out.
             counts: whether the episode counts in the loss; if not, `counted_tokens` is 0.
         """
         if self.single_turn:
@@ -449,8 +468,9 @@ class Episode:
     def columns(self) -> dict[str, Any]:
         """Return the columns that rewards may read in addition to the columns of the row.
 
-        They are `environment`, the environment's state (`None` for a `single_turn`), and `turns`,
-        the texts of the turns. Each is included only if `rules.columns` contains its name.
+        They are `environment`, the environment's state (`None` for a row without an environment),
+        and `turns`, the texts of the turns. Each is included only if `rules.columns` contains its
+        name.
         """
         columns: dict[str, Any] = {}
         if "environment" in self.rules.columns:
@@ -461,9 +481,9 @@ class Episode:
 
 
 def open_all(episodes: Sequence[Episode]) -> None:
-    """Wait for the texts of `reset`, and append them to the prompts.
+    """Wait for the texts returned by `reset`, and append them to the episodes' prompts.
 
-    Episodes to retry are played again together.
+    With `on_failure: retry`, episodes whose `reset` failed are replayed together.
     """
     replays = [episode.collect_opening() for episode in episodes]
     play_again([replay for replay in replays if replay is not None])
@@ -472,9 +492,9 @@ def open_all(episodes: Sequence[Episode]) -> None:
 
 
 def hear_all(episodes: Sequence[Episode]) -> None:
-    """Wait for the answers to the last turns, and continue or end each episode.
+    """Wait for the environments' answers to the last turns, then continue or end each episode.
 
-    Episodes to retry are played again together.
+    With `on_failure: retry`, episodes whose environment failed are replayed together.
     """
     replays = [episode.collect_answer() for episode in episodes]
     play_again([replay for replay in replays if replay is not None])

@@ -1,4 +1,4 @@
-"""Figures of episodes: turns, limits, failures, calls, tokens and time."""
+"""Metrics of episodes: turns, limits, failures, tool calls, tokens and time."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,24 +11,24 @@ from grpo_ext.environments.episode import Episode
 
 @dataclass(frozen=True)
 class EpisodeCounts:
-    """The counts of one episode: its turns, tokens, calls, failures and seconds."""
+    """The counts of one episode: its turns, tokens, tool calls, failures and seconds."""
 
     turns: int
-    at_turn_limit: bool  #: ended because it reached the maximum number of turns
-    at_length_limit: bool  #: ended because no room was left for tokens
-    cut_answers: int  #: answers of the environment that were too long and have been cut off
+    at_turn_limit: bool  #: whether it ended because it reached the maximum number of turns
+    at_length_limit: bool  #: whether it ended because no room was left for more tokens
+    cut_answers: int  #: number of the environment's answers that were cut off as too long
     failures: int  #: calls on which the environment failed, including those before a retry
-    left_out: bool  #: neither scored nor trained on, because the environment failed
+    left_out: bool  #: whether it is not scored or trained on, because the environment failed
     tokens: int  #: tokens that the model wrote
-    seconds: float  #: seconds until `reset` and the answers of the environment returned
-    calls: int  #: calls of tools, including those that could not be read
-    failed_calls: int
-    calls_by_tool: dict[str, int]  #: for each tool of the environment; empty if it has none
+    seconds: float  #: seconds that `reset` and the environment's answers took
+    calls: int  #: tool calls, including those that could not be parsed
+    failed_calls: int  #: tool calls that failed for any reason
+    calls_by_tool: dict[str, int]  #: calls of each of the environment's tools, by name
     environment: str = ""  #: name of its entry in `environments`; empty without that key
 
     @classmethod
     def of(cls, episode: Episode) -> Self:
-        """Return the counts of an episode."""
+        """Create the counts from a played episode."""
         world = episode.world
         names = [tool.__name__ for tool in world.tools]
         return cls(
@@ -48,16 +48,20 @@ class EpisodeCounts:
 
 
 def counts_of(episodes: Sequence[Episode]) -> list[EpisodeCounts]:
-    """Return the counts of each episode, leaving out rows without an environment."""
+    """Return the counts of each episode, leaving out those of rows without an environment."""
     return [EpisodeCounts.of(episode) for episode in episodes if not episode.single_turn]
 
 
 def episode_figures(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
-    """Return means over episodes; with tools, add the figures of tool calls, named as in TRL.
+    """Return the metrics of a set of episodes, by name; the dict is empty without episodes.
 
-    `tokens_per_turn` is a mean over turns, and `failure_frequency` a share of the calls. For the
-    turns and the environment's time, the sample standard deviation over the episodes (0 for a
-    single episode) and the maximum are added. Without episodes, the dict is empty.
+    Most `episodes/...` metrics are means over the episodes; `episodes/tokens_per_turn` is a mean
+    over turns. For `episodes/turns` and `episodes/environment_time` (in seconds), the standard
+    deviation `.../std` and the maximum `.../max` are added.
+
+    If the environment has tools, their metrics have the names that TRL uses:
+    `tools/call_frequency` (calls per episode, also for each tool as `tools/NAME/call_frequency`)
+    and `tools/failure_frequency` (the share of calls that failed).
     """
     if not counts:
         return {}
@@ -89,15 +93,18 @@ def episode_figures(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
 
 
 def spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    """Return the standard deviation and the maximum of a figure of episodes, by name."""
+    """Return the standard deviation and the maximum of `values`, as `{name}/std` and `{name}/max`.
+
+    The standard deviation is that of a sample, or 0 for a single value. `values` must not be empty.
+    """
     std = stdev(values) if len(values) > 1 else 0.0
     return {f"{name}/std": std, f"{name}/max": max(values)}
 
 
 def figures_by_environment(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
-    """Return the `episode_figures` of each environment, under `environments/NAME/`.
+    """Return the `episode_figures` of each entry in `environments`, as `environments/NAME/...`.
 
-    There are none in a recipe with one `environment` for all rows.
+    The dict is empty for a recipe with one `environment` for all rows.
     """
     by_environment: dict[str, list[EpisodeCounts]] = {}
     for count in counts:

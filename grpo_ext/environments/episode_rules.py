@@ -23,25 +23,28 @@ COLUMNS = ("environment", "turns")
 
 @dataclass(frozen=True)
 class EpisodeRules:
-    """The rules of episodes: how to create their environment, and its limits."""
+    """The rules for episodes: how to create their environment, and which limits apply."""
 
     make: Callable[[], Environment]  #: creates an environment
     turns: PositiveInt = 8  #: maximum number of the model's turns in an episode
-    #: maximum number of tokens of a turn; `None`: as many as the episode has left
+    #: maximum number of tokens in a turn; `None` allows as many as the episode has left
     turn_tokens: PositiveInt | None = None
     #: whether all turns share one advantage, or each has its own
     credit: Literal["episode", "turn"] = "episode"
-    #: the run ends if more than this share of a method's last 256 calls failed, from 64 calls on,
-    #: or if all its calls in a generation failed (see `refuse_many`); 1: never
+    #: The run ends if more than this share of a method's last 256 calls failed, once there were 64
+    #: calls, or if all of its calls in a generation failed (see `refuse_many`). With 1, failures
+    #: never end the run.
     max_failure_rate: Annotated[float, Field(ge=0, le=1)] = 0.5
-    #: what becomes of an episode whose environment fails: "mask", it is neither scored nor trained
-    #: on; "train", the model gets the error as answer; "retry", it is played again from its seed
+    #: What happens to an episode whose environment fails. With "mask", the episode is neither
+    #: scored nor trained on; with "train", the model receives the error as the answer; with
+    #: "retry", the episode is replayed from its seed.
     on_failure: Literal["mask", "train", "retry"] = "mask"
     step_timeout: PositiveFloat = 10.0  #: seconds that the environment may take for an answer
     answer_characters: PositiveInt = 10_000  #: maximum length of an answer; the rest is cut off
-    #: run synchronous code in this many threads; `None`: one call after another in the main thread
+    #: number of threads for synchronous code; if `None`, it runs in the main thread, one call after
+    #: another
     threads: PositiveInt | None = None
-    columns: tuple[str, ...] = COLUMNS  #: columns of an episode that rewards may read
+    columns: tuple[str, ...] = COLUMNS  #: columns that an episode adds for the rewards
     name: str = ""  #: name of the environment in messages
     single_turn: bool = False  #: whether these rows have no environment while other rows do
     label: str = ""  #: name of its entry in `environments`; empty if all rows have this environment
@@ -64,7 +67,7 @@ class EpisodeRules:
 
     @cached_property
     def failures(self) -> EnvironmentFailures:
-        """The failure counts over all episodes of this process that have these rules."""
+        """The failure counts over all episodes with these rules in this process."""
         name = self.name
         if self.label not in ("", name):
             name = f"{self.label} ({name})"
@@ -77,7 +80,7 @@ class EpisodeRules:
 
     @cached_property
     def stopwatch(self) -> Stopwatch:
-        """A stopwatch for the time spent only on running or awaiting these episodes' user code."""
+        """A stopwatch for the time spent only on running or awaiting these environments' code."""
         return Stopwatch()
 
 
@@ -88,24 +91,28 @@ for key in ("make", "columns", "name", "label", "single_turn"):
 
 
 def episode_rules(environment: str | Mapping[str, Any], label: str = "") -> EpisodeRules:
-    """Return the rules for the `environment` of a recipe.
+    """Return the episode rules for the `environment` of a recipe.
 
     Args:
         environment: a name, or a mapping with `name`, keys of `RULE_TYPES`, and options of the
-            class.
-        label: the name of its entry in `environments`.
+            environment's class.
+        label: the name of the environment's entry in `environments`; empty if all rows have this
+            environment.
 
     Raises:
-        ValueError: for a missing or unknown name, an unknown option, an invalid value, a class that
-            cannot be imported or created with the options, a class with an option named like a key
-            of `RULE_TYPES`, or for the reasons of `check_answers`.
+        ValueError: if the name is missing or unknown, an option is unknown, or a value is invalid;
+            if the class cannot be imported, cannot be created with the options, or has an option
+            with the name of a key of `RULE_TYPES`; or if the environment cannot answer the model
+            (see `check_answers`).
     """
     if isinstance(environment, str):
         environment = {"name": environment}
     settings = dict(environment)
     name = settings.pop("name", None)
     if not isinstance(name, str):
-        raise ValueError("environment needs a `name` that is text, as in {name: guess, turns: 5}.")
+        raise ValueError(
+            "environment needs a `name`, which must be a string, as in {name: guess, turns: 5}."
+        )
     cls = environment_class(name)
     option_names = set()
     for parameter in inspect.signature(cls).parameters.values():
@@ -152,22 +159,23 @@ def episode_rules(environment: str | Mapping[str, Any], label: str = "") -> Epis
 
 
 def answers_texts(environment: Environment) -> bool:
-    """Return whether an environment defines `step`, to answer turns without a call."""
+    """Return whether an environment defines its own `step`, which answers turns without a call."""
     return type(environment).step not in (Environment.step, ToolEnvironment.step)
 
 
 def check_answers(name: str, environment: Environment) -> None:
     """Check that an environment can answer the model, with `step` or with tools.
 
-    A class for TRL may have neither: its episodes then have a single turn.
+    Only a `ToolEnvironment`, which wraps classes written for TRL, may have neither; its episodes
+    then have a single turn.
 
     Args:
         name: the environment's name in messages.
         environment: an instance of the environment.
 
     Raises:
-        ValueError: if its method `tools` fails or does not return functions, or if a subclass of
-            `Environment` has neither `step` nor tools.
+        ValueError: if `tools` raises an error or returns something other than functions, or if the
+            environment has neither `step` nor tools and is not a `ToolEnvironment`.
     """
     try:
         tools = checked_tools(environment.tools())

@@ -13,7 +13,8 @@ from grpo_ext.rewards.scores import FailureCount, UserCodeFailure, clipped, is_o
 
 logger = logging.getLogger(__name__)
 
-# Methods of an environment, with the unit that each call handles. All other names are tools.
+# Methods of an environment, with the unit that each call handles. Other names, apart from `close`,
+# are tools.
 UNITS = {
     "reset": "episodes",
     "step": "turns",
@@ -28,9 +29,9 @@ CONSEQUENCES = {
     "retry": "If possible, the episode is played again from its seed; otherwise, it is neither "
     "scored nor trained on.",
     "cut_off": "The episode is neither scored nor trained on, unless `on_failure: train` is set.",
-    "close": "What the environment holds may stay open.",
+    "close": "The environment's resources may not have been released.",
 }
-# What to write if a method has other parameters, or returns something else.
+# Advice if a method has other parameters, or returns something else.
 DEFINITIONS = {
     "reset": "Define `reset(self, row)`, which returns text or None.",
     "step": "Define `step(self, text)`, which returns two values: the answer as text, and whether "
@@ -41,11 +42,11 @@ NEVER_WORKED = 64  # warn about a tool that has been called this often and alway
 
 
 class EnvironmentFailure(UserCodeFailure):
-    """An environment failed too often. The message ends with the last traceback."""
+    """Raised if an environment failed too often. The message ends with the last traceback."""
 
 
 def advice_on(method: str, error: BaseException) -> str:
-    """Return advice on an error in a call of an environment's method."""
+    """Return a sentence that says what to do about an error raised by an environment's method."""
     if isinstance(error, MissingColumn):
         return "Add the column to the rows, or read one that they have."
     if is_of_user_code(error):
@@ -55,28 +56,28 @@ def advice_on(method: str, error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class FailureReport:
-    """The calls of one method or tool of an environment since the last report, on one rank."""
+    """A rank's report on the calls of one environment method or tool since the last report."""
 
-    subject: str  #: the environment, as messages name it
+    subject: str  #: the environment, as it is named in messages
     method: str
     calls: int
     failed: int
-    seeds: frozenset[str]  #: seeds of the episodes in which it failed
-    too_many: str | None  #: why the run must end; `None` if it need not
-    may_end: bool  #: whether failures may end the run: not with `max_failure_rate: 1`
-    last_error: str
+    seeds: frozenset[str]  #: seeds of the episodes in which the method failed
+    too_many: str | None  #: an error message if too many calls failed, else `None`
+    may_end: bool  #: whether failures may end the run; `False` with `max_failure_rate: 1`
+    last_error: str  #: the last failure, with its traceback; empty if there was none
 
 
 class EnvironmentFailures:
     """Counts the failures of an environment's methods and tools, over all episodes of a process.
 
-    A tool may raise errors: the model gets them and may try again. They are logged, but do not end
-    a run.
+    An error that a tool raises is not a failure, because the model receives the error and may try
+    again. Such errors are logged, but do not end a run.
 
     Args:
         name: name of the environment in messages.
-        max_failure_rate: there are too many failures if more than this share of the last 256 calls
-            of a method failed, from 64 calls on.
+        max_failure_rate: the share of a method's last 256 calls that may fail. The share is checked
+            once there have been 64 calls.
         on_failure: what happens to an episode whose environment fails; used only in log messages.
     """
 
@@ -85,9 +86,9 @@ class EnvironmentFailures:
         self.subject = f"The environment {name}".strip()
         self.max_failure_rate = max_failure_rate
         self.methods: dict[str, FailureCount] = {}
-        self.advice: dict[str, str] = {}  # by method, what to do about its last failure
-        self.raised: Counter[str] = Counter()  # by tool, calls that raised an error
-        self.last_raised: dict[str, str] = {}  # by tool, the last of these errors
+        self.advice: dict[str, str] = {}  # for each method, what to do about its last failure
+        self.raised: Counter[str] = Counter()  # for each tool, the calls that raised an error
+        self.last_raised: dict[str, str] = {}  # for each tool, the last of these errors
         self._seeds: defaultdict[str, set[str]] = defaultdict(set)
         self._reported: dict[str, tuple[int, int]] = {}  # calls and failures at the last report
 
@@ -103,14 +104,14 @@ class EnvironmentFailures:
         seed: object,
         advice: str = "",
     ) -> None:
-        """Count a failure, and log the first of its kind.
+        """Count a failed call; log a warning for the first failure of each kind.
 
         Args:
             method: the method or tool that failed.
             error: the error, as formatted by `in_full`.
-            arguments: the arguments of the call.
+            arguments: the arguments of the call, for the log.
             seed: the seed of the episode.
-            advice: what to do about it, from `advice_on`.
+            advice: a sentence that says what to do about the failure, from `advice_on`.
         """
         count = self._count(method)
         count.add([True])
@@ -131,13 +132,13 @@ class EnvironmentFailures:
     def tool_raised(self, tool: str, error: str, arguments: object) -> None:
         """Count an error that a tool raised, which is not a failure of the environment.
 
-        The first error of each kind is logged. A warning is logged if the first `NEVER_WORKED`
-        calls of the tool all raised one.
+        The first error of each kind is logged. If all of the tool's first `NEVER_WORKED` calls
+        raised an error, this is logged as well.
 
         Args:
             tool: the name of the tool.
             error: the error, as formatted by `in_full`.
-            arguments: the arguments of the call.
+            arguments: the arguments of the call, for the log.
         """
         count = self._count(tool)
         count.add([False])
@@ -156,7 +157,7 @@ class EnvironmentFailures:
             )
 
     def report(self) -> list[FailureReport]:
-        """Return a report on each method and tool that covers its calls since the last report."""
+        """Return a report for each method and tool, covering the calls since the last report."""
         reports = []
         for method, count in self.methods.items():
             calls_before, failed_before = self._reported.get(method, (0, 0))
@@ -185,14 +186,16 @@ class EnvironmentFailures:
 
 
 def refuse_many(reports: Iterable[FailureReport]) -> None:
-    """End the run if an environment failed too often, unless it has `max_failure_rate: 1`.
+    """Raise an error, which ends the run, if an environment failed too often.
+
+    Environments with `max_failure_rate: 1` never end the run.
 
     Args:
         reports: the reports of all environments and ranks.
 
     Raises:
         EnvironmentFailure: if a report has `too_many`, or if a method in `UNITS` failed on every
-            call since the last report, in episodes of at least two seeds.
+            call in `reports`, in episodes with at least two different seeds.
     """
     by_method = defaultdict(list)
     for report in reports:
@@ -211,9 +214,9 @@ def refuse_many(reports: Iterable[FailureReport]) -> None:
             continue
         if all(report.failed == report.calls for report in of_method):
             raise EnvironmentFailure(
-                f"{subject}: {method} failed on every call of this step or evaluation. Fix it, "
-                "test it with `grpo-ext check` or `grpo_ext.play`, and resume the run. To continue "
-                "despite failures of a recipe's environment, set its `max_failure_rate: 1`. The "
-                "last failure: "
+                f"{subject}: {method} failed on every call of this step or evaluation. Fix the "
+                "method, test it with `grpo-ext check` or `grpo_ext.play`, and resume the run. To "
+                "continue despite failures of a recipe's environment, set its "
+                "`max_failure_rate: 1`. The last failure: "
                 f"{failing[0].last_error}"
             )

@@ -11,22 +11,22 @@ CUT_OFF = " (cut off)"  # the end of a text that has been cut off
 
 @dataclass(frozen=True)
 class FittedAnswer:
-    """An answer as the model reads it."""
+    """An environment's answer as the model sees it, cut off if it was too long."""
 
     messages: list[Message]
-    ids: list[int]  #: its tokens, with those of the template around it
-    is_cut: bool  #: whether it has been cut off
+    ids: list[int]  #: the tokens of the answer, with those of the template around it
+    is_cut: bool  #: whether the answer has been cut off
 
 
 def answer_limit(left: int, turn_tokens: int | None) -> int:
     """Return how many tokens an environment's answer may have, so that the next turn has room.
 
-    The next turn keeps half of the tokens that the episode has left, or `turn_tokens` + 1 if that
-    is less. The additional token keeps a turn of full length from ending the episode.
+    Half of the tokens that are left are reserved for the next turn, or `turn_tokens` + 1 if that is
+    less. The additional token prevents a turn of full length from ending the episode.
 
     Args:
         left: the number of tokens that the episode has left.
-        turn_tokens: maximum number of tokens of a turn; `None`: as many as the episode has left.
+        turn_tokens: maximum number of tokens in a turn; `None` allows as many as are left.
     """
     half = left // 2
     if turn_tokens is None:
@@ -37,12 +37,12 @@ def answer_limit(left: int, turn_tokens: int | None) -> int:
 def fitted_answer(
     messages: Sequence[Message], tokens: TurnTokens, ended: bool, limit: int
 ) -> FittedAnswer:
-    """Return an answer with at most `limit` tokens, cut off if it has more.
+    """Return an answer, cut off if it has more than `limit` tokens.
 
     A message that is cut off ends with `CUT_OFF`. The messages share the limit evenly, and longer
-    messages get the tokens that short ones do not need. No message is cut to less than `CUT_OFF`,
-    so an answer may still have more than `limit` tokens. If the template allows only one call per
-    turn, the results are joined into one message.
+    messages get the tokens that short ones do not need. Because no message is cut to less than
+    `CUT_OFF`, the result may still have more than `limit` tokens. If the template allows only one
+    call per turn, the results are joined into one message.
 
     Args:
         messages: the answer as chat messages.
@@ -69,13 +69,13 @@ def fitted_answer(
 
 
 def even_shares(counts: Sequence[int], total: int) -> list[int]:
-    """Divide a number of tokens among texts as evenly as possible.
+    """Divide a number of tokens among messages as evenly as possible, and return the shares.
 
-    No text gets more tokens than it has; the rest is divided among the longer texts.
+    No message gets more tokens than it has; the rest is divided among the longer messages.
 
     Args:
-        counts: the number of tokens of each text.
-        total: the number of tokens to divide; below 0 counts as 0.
+        counts: the number of tokens in each message.
+        total: the number of tokens to divide; a negative number counts as 0.
     """
     shares = [0] * len(counts)
     left = max(total, 0)
@@ -87,14 +87,14 @@ def even_shares(counts: Sequence[int], total: int) -> list[int]:
 
 
 def cut_text(message: Message, tokens: TurnTokens, limit: int) -> str:
-    """Return the text of a message, cut off with `CUT_OFF` if it has more than `limit` tokens.
+    """Return the text of a message; if it has more than `limit` tokens, end it with `CUT_OFF`.
 
     If `CUT_OFF` alone exceeds the limit, return the shorter of `CUT_OFF` and the whole text.
 
     Args:
-        message: the message; its text may already end with `CUT_OFF`.
-        tokens: converts texts to tokens.
-        limit: maximum number of tokens, as the chat template writes the text.
+        message: the message to cut; its text may already end with `CUT_OFF`.
+        tokens: converts text to tokens.
+        limit: maximum number of tokens in the text as the chat template renders it.
     """
     text = message["content"]
 

@@ -1,4 +1,4 @@
-"""A guard: whatever an environment's code does, the model gets an answer and the run continues."""
+"""Call an environment's code in such a way that the model gets an answer even if the code fails."""
 
 import inspect
 import time
@@ -23,14 +23,15 @@ from grpo_ext.rewards.scores import clipped, in_full
 
 
 class GuardedEnvironment:
-    """Calls an environment so that its faults do not end the run.
+    """Calls an environment's methods and tools so that their errors do not end the run.
 
-    Errors, results of a wrong type and hangs become error messages in place of answers. Long texts
-    are cut off.
+    If a call raises an error, hangs, or returns a result of the wrong type, the answer is an error
+    message. Long answers are cut off. The constructor calls the environment's `tools`.
 
     Args:
         environment: the environment of one episode.
-        rules: the rules with the limits; `rules.failures` counts the failures of all episodes.
+        rules: the rules of the episode, which set the limits; `rules.failures` also counts the
+            failures.
         seed: the seed of the episode.
     """
 
@@ -38,16 +39,16 @@ class GuardedEnvironment:
         self.environment = environment
         self.rules = rules
         self.seed = seed
-        # calls on which the environment raised an error, or it or a tool took too long; the late
-        # tool calls of one turn count as one
+        # calls in which a method of the environment failed, or a method or a tool took too long;
+        # the late tool calls of one turn count as one
         self.failures = 0
-        self.broken = False  # whether a method has failed; a tool that is late does not count
-        self.calls = 0  # calls of tools
-        self.failed_calls = 0  # calls of tools that failed for any reason
-        self.calls_by_tool: Counter[str] = Counter()  # by the name of a tool that exists
-        self.seconds = 0.0  # seconds until `reset` and the answers returned
+        self.broken = False  # whether a method has failed; a late tool does not count
+        self.calls = 0  # tool calls
+        self.failed_calls = 0  # tool calls that failed for any reason
+        self.calls_by_tool: Counter[str] = Counter()  # tool calls by name, of existing tools only
+        self.seconds = 0.0  # seconds that `reset` and the answers took
         self._asked_at = 0.0
-        self._done_at: list[float] = []  # when each of `_results` was there
+        self._done_at: list[float] = []  # the time at which each of `_results` was done
         self._entries = 0  # how often the environment's code has been called
         self.tools: list[Tool] = []
 
@@ -56,22 +57,22 @@ class GuardedEnvironment:
 
         self._answer_of("tools", None, list_tools)
         self._requests: list[Message] = []
-        self._results: list[Future[Any]] = []  # of the user's code that was started last
-        #: whether that code runs in the background; this does not depend on how long it takes
+        self._results: list[Future[Any]] = []  # the results of the user code that was started last
+        #: whether this code was started in the background; it may already have finished
         self.in_background = False
         self._row: Row = {}
         self._fault: Message | None = None
         self._turn = ""
 
     def begin(self, row: Row) -> None:
-        """Start `reset` with a copy of a row; `opening` waits for the text that it returns."""
+        """Start `reset` with a copy of `row`; call `opening` to wait for the result."""
         self._row = row
         # the completions of a group share the lists in their row
         copy = EpisodeRow(copy_containers(row))
         self._start([partial(self.environment.reset, copy)])
 
     def opening(self) -> str:
-        """Wait for `reset`, and return its text or an error message.
+        """Wait for `reset`, and return its text, or an error message if it failed.
 
         The text is empty if `reset` returned `None`.
         """
@@ -81,14 +82,14 @@ class GuardedEnvironment:
         return text
 
     def ask(self, turn: Message, fault: Message | None) -> None:
-        """Pass a turn of the model to the tools that it calls, or else to the environment's `step`.
+        """Pass the model's turn to the tools it calls or, if it calls none, to `step`.
 
         A turn with an invalid call is not passed on. Async code, and synchronous code in threads,
-        runs in the background, concurrently with other environments, until `answer` waits for it.
+        runs in the background, concurrently with other environments; `answer` waits for it.
 
         Args:
             turn: the turn as a chat message.
-            fault: the error that answers a turn with an invalid call; otherwise `None`.
+            fault: the error message in reply to an invalid call; `None` if all calls are valid.
         """
         self._requests = turn.get("tool_calls") or []
         self._fault = fault
@@ -102,21 +103,21 @@ class GuardedEnvironment:
         self._start(works)
 
     def unfinished(self) -> list[Future[Any]]:
-        """Return the futures of the user's code that is still running in the background."""
+        """Return the futures of user code that is still running in the background."""
         return [result for result in self._results if not result.done()]
 
     def answer(self) -> tuple[list[Message], bool]:
-        """Wait for the answer to the last turn; return it, and whether the episode is over.
+        """Wait for the answer to the last turn; return the answer and whether the episode is over.
 
-        The answer is a list of chat messages. Only `step` can end an episode. After calls of tools,
-        and after an invalid call, the episode is not over.
+        The answer is a list of chat messages. After tool calls or an invalid call, the episode is
+        not over, because only `step` can end an episode.
         """
         with self.rules.stopwatch:
             self._wait()
             return self._answer()
 
     def _wait(self) -> None:
-        """Wait for the user's code, and add the time since it was started to `seconds`."""
+        """Wait for the user code that was started last, and add the time it took to `seconds`."""
         wait(self._results)
         done_at = list(self._done_at)
         if len(done_at) < len(self._results):  # a result wakes its waiter before its callbacks
@@ -142,7 +143,7 @@ class GuardedEnvironment:
         return results, False
 
     def cut_off(self, text: str) -> None:
-        """Pass the last turn, which was cut off, to the environment's `cut_off`."""
+        """Pass the last turn, which was cut off, to the environment's `cut_off`, if it has one."""
         if type(self.environment).cut_off is not Environment.cut_off:
             with self.rules.stopwatch:
                 self._answer_of("cut_off", text, lambda: self._note_cut_off(text))
@@ -151,7 +152,7 @@ class GuardedEnvironment:
         note: Callable[[str], object] = self.environment.cut_off
         returned = note(text)
         if inspect.iscoroutine(returned):
-            returned.close()  # it would warn that nothing has awaited it
+            returned.close()  # avoids a warning that the coroutine was never awaited
             raise TypeError("cut_off must not be async: write `def cut_off(self, text)`")
 
     def state(self) -> dict[str, Any]:
@@ -166,7 +167,11 @@ class GuardedEnvironment:
         return state
 
     def _start(self, works: Sequence[Work]) -> None:
-        """Start user code, which has `step_timeout` seconds for all of `works` together."""
+        """Start calls of user code, which share a limit of `step_timeout` seconds.
+
+        With `threads`, the calls run in the background, one after another. Otherwise, synchronous
+        code has finished when this method returns.
+        """
         self.in_background = False
         self._asked_at = time.monotonic()
         pool = self.rules.thread_pool
@@ -183,12 +188,13 @@ class GuardedEnvironment:
         self._done_at = done_at
 
     def _started(self, work: Work, end: float) -> Future[Any]:
-        """Run user code, and return a future with its result or its error.
+        """Run user code, and return a future with its result or error.
 
-        Async code is started in the background. `KeyboardInterrupt` is raised.
+        If the code is async, it is started in the background, and the future is not yet done.
+        `KeyboardInterrupt` is not caught.
 
         Args:
-            work: calls the user's code.
+            work: a function that calls the user code.
             end: the time limit, as a value of `time.monotonic`.
         """
         seconds = max(end - time.monotonic(), 1e-3)
@@ -246,16 +252,18 @@ class GuardedEnvironment:
         work: Callable[[], Any],
         is_tool: bool = False,
     ) -> tuple[str, bool]:
-        """Return the text that `work` returns and True, or a message about its failure and False.
+        """Call `work`; return (text, `True`), or (error message, `False`) if it fails.
 
-        The time and the length of the text are limited; calls and failures are counted.
+        `work` may take `step_timeout` seconds, and the text is cut off after `answer_characters`.
+        The call is counted, as a failure if it fails.
 
         Args:
-            method: the name of the environment's method, or of the tool.
+            method: the name of the environment's method, or "tool NAME".
             arguments: the arguments of the call, for the log.
-            work: returns the text.
-            is_tool: whether this is a tool. Errors of a tool are often the model's fault, and it
-                may try again, so they do not count as failures of the environment.
+            work: a function that returns the text, or `None` for an empty text.
+            is_tool: whether this is a tool call. An error raised by a tool is often the model's
+                fault, and the model may try again, so such errors do not count as failures of the
+                environment.
         """
         function = getattr(self.environment, method, None)
         try:
@@ -263,7 +271,7 @@ class GuardedEnvironment:
                 try:
                     text = work()
                     if not isinstance(text, str | None):
-                        raise TypeError(f"it returned {type(text).__name__}, not text")
+                        raise TypeError(f"returned {type(text).__name__} instead of a string")
                 except (KeyboardInterrupt, TooLate):
                     raise
                 except BaseException as error:
@@ -277,8 +285,8 @@ class GuardedEnvironment:
                     self.rules.failures.succeeded(method)
                     return self._shortened(text or ""), True
         except TooLate as error:
-            # a call may have had less: the calls of a turn share the time
-            text = f"error: it took more than {self.rules.step_timeout:g} s"
+            # a single call may have had less time, because the calls of a turn share the limit
+            text = f"error: timed out after {self.rules.step_timeout:g} s"
             details = in_full(error, function)
             advice = "Make it faster, or raise the environment's `step_timeout`."
             failed = True
@@ -292,10 +300,10 @@ class GuardedEnvironment:
         return self._shortened(text), False
 
     def _protected(self) -> AbstractContextManager[None]:
-        """Protect the process from the next call of the environment.
+        """Return a context manager that isolates the process from the next environment call.
 
-        The call's random numbers depend only on the seed of the episode and the number of the call,
-        so they are the same for all completions of a prompt.
+        Random numbers in the call depend only on the seed of the episode and the number of calls so
+        far, so they are the same for all completions of a prompt.
         """
         self._entries += 1
         return protected(self.rules.name, self.seed, self._entries)
@@ -308,26 +316,25 @@ class GuardedEnvironment:
 
 
 def protected(*key: object) -> AbstractContextManager[None]:
-    """Protect the process from an environment's code that runs in a `with` block.
+    """Return a context manager that isolates the process from an environment's code.
 
-    In the block, the random number generators of Python, NumPy and torch are seeded with a
-    checksum of `key`. After it, the working directory and the random states are restored.
-
-    Code in the background is not protected: it runs in other threads while the model writes other
-    turns.
+    In the block, the random number generators of Python, NumPy and torch are seeded with a checksum
+    of `key`. On exit, the working directory and the states of the generators are restored. Code
+    that runs in background threads is not isolated.
     """
     return preserve_process_state(checksum(key))
 
 
 def checked_step(returned: object) -> tuple[str | None, bool]:
-    """Check the result of `step`; return the answer and whether the episode is over.
+    """Check the result of `step`, and return it as (answer, whether the episode is over).
 
     Raises:
-        TypeError: if `step` did not return two values, or the second is neither true nor false.
+        TypeError: if `returned` is not a tuple of two values, or the second value is not a Boolean,
+            0 or 1.
     """
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise TypeError(
-            "step must return two values, the answer as text and whether the episode is over; "
+            "step must return two values, the answer as a string and whether the episode is over; "
             f"it returned {clipped(returned)}"
         )
     answer, over = returned
@@ -335,8 +342,8 @@ def checked_step(returned: object) -> tuple[str | None, bool]:
     is_flag = isinstance(over, int) or dtype.endswith("bool")
     if not is_flag or over not in (0, 1):
         raise TypeError(
-            "the second value that step returns, whether the episode is over, must be true or "
-            f"false, but is {clipped(over)}"
+            "the second value that step returns, whether the episode is over, must be True or "
+            f"False, but is {clipped(over)}"
         )
     return answer, bool(over)
 
@@ -344,7 +351,7 @@ def checked_step(returned: object) -> tuple[str | None, bool]:
 def checked_state(returned: object) -> dict[str, Any]:
     """Return the result of `state`; raise `TypeError` if it is not a dict."""
     if inspect.iscoroutine(returned):
-        returned.close()  # it would warn that nothing has awaited it
+        returned.close()  # avoids a warning that the coroutine was never awaited
         raise TypeError("state must not be async: write `def state(self)`, which returns a dict")
     if not isinstance(returned, dict):
         raise TypeError(f"state must return a dict; it returned {clipped(returned)}")
@@ -352,9 +359,9 @@ def checked_state(returned: object) -> dict[str, Any]:
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error as a text for the model: its type and message.
+    """Return a line that tells the model the type and message of an error.
 
-    For a `Misuse`, the text has no type; if the error's `__str__` fails, it has no message.
+    For a `Misuse`, the type is left out. If the error's `__str__` fails, the message is left out.
     """
     try:
         if isinstance(error, Misuse):

@@ -1,8 +1,9 @@
-"""A game: find a number; each answer says whether the guess is too low or too high.
+"""The environment `guess`: find a number from answers that say whether a guess is too low or high.
 
-With five guesses for 1 to 31, distinct guesses that ignore the answers win 16 % of the games,
-random guesses among the remaining numbers 54 %, and halving the remaining numbers 100 %. So,
-to improve, a model must use the answers and follow a strategy.
+With five guesses for a number from 1 to 31, a player who ignores the answers and never repeats a
+guess wins 16% of the games; random guesses among the remaining numbers win 54%, and halving the
+remaining numbers wins all. To improve, a model must therefore use the answers and follow a
+strategy.
 """
 
 import re
@@ -13,10 +14,14 @@ from grpo_ext.rewards.answers import last_answer, without_thoughts
 
 
 class Guess(Environment):
-    """A game: the model guesses a number, and learns whether its guess is too low or too high.
+    """A game in which the model guesses a number and learns whether the guess is too low or high.
 
-    The number is `low` plus `row["seed"]` modulo the size of the range from `low` to `high`, so
-    consecutive seeds give each number equally often.
+    The number is `low + row["seed"] % (high - low + 1)`, so consecutive seeds give each number
+    equally often. The game ends when the number is guessed; the score is then 1, otherwise 0.
+
+    Args:
+        low: the smallest possible number.
+        high: the largest possible number.
 
     Raises:
         ValueError: if `low` is not less than `high`.
@@ -65,9 +70,9 @@ class Guess(Environment):
 
 
 def number_in(text: str) -> int | None:
-    """Return the whole number that a turn states in its answer tags, or else outside its thoughts.
+    """Return the whole number in a turn's answer tags or, without such tags, outside its thoughts.
 
-    Signs are ignored. Returns `None` if there is no number, more than one, or a number with more
+    Signs are ignored. Return `None` if there is no number, more than one, or a number with more
     than nine digits.
     """
     answer = last_answer(text) or without_thoughts(text)

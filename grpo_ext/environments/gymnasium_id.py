@@ -11,28 +11,29 @@ from grpo_ext.environments.stepped import InvalidAction, SteppedEnvironment
 from grpo_ext.rewards.answers import last_answer, without_thoughts
 
 REQUIREMENT = "gymnasium>=1.0,<2"
-COLORED = re.compile(r"\x1b\[[\d;]*m(.*?)\x1b\[0m", re.DOTALL)  # by terminal codes
+COLORED = re.compile(r"\x1b\[[\d;]*m(.*?)\x1b\[0m", re.DOTALL)  # text colored by terminal codes
 
 
 class GymnasiumEnvironment(SteppedEnvironment):
-    """An environment of Gymnasium with numbered actions, or with texts as actions.
+    """A Gymnasium environment whose actions are numbers (`Discrete`) or strings (`Text`).
 
-    If the environment has the render mode `ansi`, and `args` sets no other, the model reads the
-    rendered text, in which brackets replace color. Otherwise, it reads the observation.
+    In the render mode `ansi`, the model sees the rendered text, with brackets around colored parts;
+    in other modes, it sees the observation. `ansi` is used if the environment supports it, unless
+    `args` sets another `render_mode`.
 
     Args:
         environment_id: the id, such as `FrozenLake-v1`, or `package.module:ID`, which imports the
             module first.
-        args: arguments of `gymnasium.make`.
-        actions: one word for each numbered action, in order; the model writes the word instead of
-            the number.
-        invalid_action_reward: see `SteppedEnvironment`.
+        args: keyword arguments for `gymnasium.make`.
+        actions: one word for each numbered action, in order. The model then writes the word instead
+            of the number.
+        invalid_action_reward: added to the score for each turn without a valid action.
 
     Raises:
-        ValueError: if Gymnasium is not installed, the environment has actions of another kind, or
-            `actions` is set for texts, has more or fewer words than there are actions, or has two
-            words that are equal in lower case. Errors of `gymnasium.make`, such as for an unknown
-            id, are raised unchanged.
+        ValueError: if Gymnasium is not installed; if the action space is neither `Discrete` nor
+            `Text`; or if `actions` is set for a `Text` space, does not have one word per action, or
+            has two words that are equal when case is ignored. Errors of `gymnasium.make`, such as
+            for an unknown id, are raised unchanged.
     """
 
     def __init__(
@@ -65,26 +66,26 @@ class GymnasiumEnvironment(SteppedEnvironment):
         if self._words and not is_numbered:
             raise ValueError(
                 f"`actions` must not be set for {environment_id}, whose action space is Text. "
-                "Remove the key."
+                "Remove `actions`."
             )
         if self._words and len(self._words) != count:
             raise ValueError(
-                f"the number of words in `actions` ({len(self._words)}) differs from the number of "
-                f"the environment's actions ({count}). Write one word for each action."
+                f"`actions` has the wrong number of words: {len(self._words)}, but the environment "
+                f"has {count} actions. List one word for each action."
             )
         if len({*self._words}) != len(self._words):
             raise ValueError(
-                "two words in `actions` are equal when case is ignored. Write a different word for "
-                "each action."
+                "two words in `actions` are equal when case is ignored. Choose a different word "
+                "for each action."
             )
         self._first = int(space.start) if is_numbered else 0
         self._is_numbered = is_numbered
 
     def action(self, text: str) -> object:
-        """Return the action that a turn states in its answer tags, or else outside its thoughts.
+        """Return the action in a turn's answer tags or, without such tags, outside its thoughts.
 
         Raises:
-            InvalidAction: if it states no valid action, or more than one.
+            InvalidAction: if there is no valid action, or more than one.
         """
         answer = (last_answer(text) or without_thoughts(text)).strip()
         if not self._is_numbered:
@@ -109,7 +110,7 @@ class GymnasiumEnvironment(SteppedEnvironment):
 
 
 def plain(observation: Any) -> Any:
-    """Return an observation with numpy numbers and arrays converted to numbers and lists."""
+    """Convert NumPy scalars and arrays in an observation to Python numbers and lists."""
     if isinstance(observation, tuple):
         return tuple(plain(part) for part in observation)
     if isinstance(observation, dict):

@@ -1,7 +1,7 @@
 """Close environments after their episodes have been scored, and whenever a run ends.
 
-This module lists the environments of the process that are not closed yet. A process that is killed
-at once, such as by SIGKILL, closes none.
+This module keeps a list of the process's environments that are not closed yet. If the process is
+killed immediately, such as by SIGKILL, they are not closed.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ class Opened:
 
     environment: Environment
     rules: EpisodeRules
-    lasting: bool  #: whether it outlives its episode, because others use it or it plays none
+    #: whether it stays open after an episode, because it is used again or plays no episode
+    lasting: bool
 
 
 _opened: dict[int, Opened] = {}  # by the id of the environment
-os.register_at_fork(after_in_child=_opened.clear)  # they are the parent's
+os.register_at_fork(after_in_child=_opened.clear)  # these environments belong to the parent
 
 
 def add_open(environment: Environment, rules: EpisodeRules, lasting: bool = False) -> None:
-    """Note that an environment has been created, so that it will be closed.
+    """Register an environment to be closed later.
 
-    An environment that does not define `close` is not noted.
+    An environment that does not define `close` is not registered.
 
     Args:
-        environment: the environment.
+        environment: the environment to register.
         rules: the rules of its episodes, with the time limit and the failure counts.
-        lasting: whether to close it only at the end of a run.
+        lasting: whether to keep the environment open after an episode, until the run ends.
     """
     if type(environment).close is not Environment.close:
         _opened[id(environment)] = Opened(environment, rules, lasting)
@@ -60,13 +61,13 @@ def is_open(environment: Environment) -> bool:
 
 
 def close_played(all_rules: Iterable[EpisodeRules], lasting: bool = False) -> None:
-    """Close all open environments that have one of these rules.
+    """Close the open environments that were created with these rules.
 
     Call it when their episodes are over.
 
     Args:
-        all_rules: the rules of the environments.
-        lasting: whether to also close environments that outlive their episodes.
+        all_rules: the rules of the environments to close.
+        lasting: whether to also close environments registered as `lasting`.
     """
     rule_ids = {id(rules) for rules in all_rules}
     played = []
@@ -77,22 +78,22 @@ def close_played(all_rules: Iterable[EpisodeRules], lasting: bool = False) -> No
 
 
 def close_all(in_threads: bool = True) -> None:
-    """Close all environments of this process.
+    """Close all open environments of this process.
 
     Args:
-        in_threads: whether synchronous code may run in the threads of the recipe.
+        in_threads: whether synchronous code may run in threads, if the recipe sets `threads`.
     """
     close_environments(list(_opened.values()), in_threads)
 
 
 def close_environments(all_opened: list[Opened], in_threads: bool = True) -> None:
-    """Close environments; async code, and code in threads, runs concurrently.
+    """Close environments that are still open; those with async code or threads close concurrently.
 
     Failures are counted and logged like those of other methods. Only `KeyboardInterrupt` is raised.
 
     Args:
-        all_opened: the environments.
-        in_threads: whether synchronous code may run in the threads of the recipe.
+        all_opened: the environments to close.
+        in_threads: whether synchronous code may run in threads, if the recipe sets `threads`.
     """
     closing = []
     for opened in all_opened:
@@ -112,7 +113,7 @@ def close_environments(all_opened: list[Opened], in_threads: bool = True) -> Non
 
 
 def _started(opened: Opened, in_threads: bool) -> Future[Any]:
-    """Call `close` with a limit of `step_timeout` seconds, and return a future of its result."""
+    """Call `close` with a limit of `step_timeout` seconds; return a future for its outcome."""
     close: Callable[[], Any] = opened.environment.close  # it may be async
     seconds = opened.rules.step_timeout
     pool = opened.rules.thread_pool

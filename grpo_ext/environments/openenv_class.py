@@ -1,6 +1,6 @@
-"""Classes of OpenEnv, and others with `reset` and `step`: `environment: {name: openenv:CLASS}`.
+"""OpenEnv classes, and others with `reset` and `step`: `environment: {name: openenv:CLASS}`.
 
-An instance of the class is played in this process; no server and no client of OpenEnv is started.
+An instance of the class runs in this process; no OpenEnv server or client is started.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ from grpo_ext.common.modules import load_class
 from grpo_ext.environments.stepped import InvalidAction, SteppedEnvironment
 from grpo_ext.rewards.answers import last_answer, without_thoughts
 
-OUTCOME = {"done", "reward", "metadata"}  # fields of OpenEnv's observations that are not observed
+OUTCOME = {"done", "reward", "metadata"}  # observation fields that the model does not see
 
 
 class OpenEnvEnvironment(SteppedEnvironment):
-    """An instance of a class with `reset` and `step`, such as a subclass of OpenEnv's Environment.
+    """Plays an instance of a class with `reset` and `step`, such as OpenEnv's `Environment`.
 
-    The text in the answer tags of a turn, or else the turn without its thoughts, becomes an action.
-    If the action class has exactly one field without a default and its type is `str`, the text
-    becomes the value of that field; otherwise the text must be a JSON object with the fields.
-    Without an action class, `step` gets the whole turn.
+    The text in a turn's answer tags or, without such tags, the turn without its thoughts is
+    converted to an action. If the action class has exactly one field without a default, and that
+    field is a `str`, the text becomes the field's value; otherwise, the text must be a JSON object
+    with the fields of the action. Without an action class, `step` receives the whole turn as a
+    string.
 
     Args:
         place: the class, as `package.module:Class` or `file.py:Class`.
-        args: arguments of the class.
-        action: the class of the actions, in the same form; by default, the first pydantic model in
-            the annotations of `step`.
-        invalid_action_reward: see `SteppedEnvironment`.
+        args: keyword arguments for the class.
+        action: the class of the actions, in the same form as `place`; by default, the first
+            pydantic model among the annotated parameters of `step`.
+        invalid_action_reward: added to the score for each turn without a valid action.
 
     Raises:
-        ValueError: if a class cannot be imported, lacks `reset` or `step`, or calls tools by MCP,
-            or if `action` is not a pydantic model. Errors of the constructor are raised unchanged.
+        ValueError: if a class cannot be imported, if the environment class lacks `reset` or `step`
+            or is an `MCPEnvironment`, or if `action` is not a pydantic model. Errors of the
+            constructor are raised unchanged.
     """
 
     def __init__(
@@ -50,13 +52,14 @@ class OpenEnvEnvironment(SteppedEnvironment):
         for method in ("reset", "step"):
             if not callable(getattr(cls, method, None)):
                 raise ValueError(
-                    f"{place} has no method {method!r}, so it cannot be played. Name a class with "
+                    f"{place} has no method {method!r}, so it cannot be played. Use a class with "
                     "`reset` and `step`."
                 )
         if any(base.__name__ == "MCPEnvironment" for base in cls.__mro__):
             raise ValueError(
-                "an MCPEnvironment of OpenEnv cannot be played, because it calls its tools through "
-                "a server with its own event loop. Name a class whose `step` gets an action."
+                "an MCPEnvironment of OpenEnv cannot be played, because its tools are called "
+                "through a server with a separate event loop. Use a class whose `step` receives "
+                "an action."
             )
         super().__init__(cls(**(args or {})), invalid_action_reward)
         self._action_class = annotated_action(cls)
@@ -65,8 +68,8 @@ class OpenEnvEnvironment(SteppedEnvironment):
             is_class = isinstance(self._action_class, type)
             if not is_class or not issubclass(self._action_class, BaseModel):
                 raise ValueError(
-                    f"the action class {action} is not a pydantic model. In `action`, name one, "
-                    "such as a subclass of OpenEnv's Action."
+                    f"the action class {action} is not a pydantic model. Set `action` to one, such "
+                    "as a subclass of OpenEnv's Action."
                 )
 
     def action(self, text: str) -> object:
@@ -95,7 +98,10 @@ class OpenEnvEnvironment(SteppedEnvironment):
 
 
 def annotated_action(cls: type) -> type[BaseModel] | None:
-    """Return the first pydantic model among the annotated parameters of `step`, else `None`."""
+    """Return the first pydantic model that annotates a parameter of `step`.
+
+    Return `None` if there is none, or if an annotation cannot be resolved.
+    """
     step: Any = cls.step  # type: ignore[attr-defined]
     try:
         hints = list(typing.get_type_hints(step).items())
@@ -108,7 +114,10 @@ def annotated_action(cls: type) -> type[BaseModel] | None:
 
 
 def text_field(action_class: type[BaseModel]) -> str | None:
-    """Return the name of the only field without a default if its type is `str`, else `None`."""
+    """Return the name of the field without a default, if there is only one and it is a `str`.
+
+    Otherwise, return `None`.
+    """
     required = [
         (name, field) for name, field in action_class.model_fields.items() if field.is_required()
     ]

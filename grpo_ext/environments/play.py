@@ -1,4 +1,4 @@
-"""Play an episode of an environment with given turns: `play`, for tests without a model."""
+"""Test an environment without a model: `play` runs an episode with scripted turns."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,31 +14,33 @@ from grpo_ext.environments.tools import ToolEnvironment
 from grpo_ext.environments.turn_tokens import Message, TurnTokens
 
 CALL_KEYS = {"name", "arguments", "id", "type"}
-Turn = str | Mapping[str, Any]  # a text, or a call: {"name": ..., "arguments": {...}}
+Turn = str | Mapping[str, Any]  # a string, or a tool call {"name": ..., "arguments": {...}}
 
 
 @dataclass(frozen=True)
 class PlayedEpisode:
-    """An episode that has been played."""
+    """The result of `play`: the messages of the episode, its end, and the environment's state."""
 
-    prompt: list[Message]  #: the prompt, with the text of `reset`
+    prompt: list[Message]  #: the prompt, including the text returned by `reset`
     messages: list[Message]  #: turns and answers
-    #: why it ended: `"environment"`, `"turns"`, `"failures"`; empty if the turns ran out first
+    #: why the episode ended: `"environment"`, `"turns"` or `"failures"`; empty if the scripted
+    #: turns ran out before it ended
     end: End
-    state: dict[str, Any]  #: the environment's state, as rewards read it
-    counts: EpisodeCounts  #: turns, calls, failures, seconds
-    errors: list[str]  #: the last traceback of each method that failed and each tool that raised
+    state: dict[str, Any]  #: the environment's state, as rewards receive it
+    counts: EpisodeCounts  #: turns, tool calls, failures and seconds
+    #: the last traceback of each method that failed and of each tool that raised an error
+    errors: list[str]
 
 
 class NoTokens(TurnTokens):
-    """Converts answers to no tokens, for episodes without a tokenizer."""
+    """A stand-in for `TurnTokens` without a tokenizer, in which answers take up no tokens."""
 
     def __init__(self) -> None:
         self.ends = frozenset()
         self.tools = []
 
     def answer(self, messages: list[Message], ended: bool) -> list[int]:
-        """Return no tokens."""
+        """Return an empty list."""
         return []
 
 
@@ -47,20 +49,23 @@ def play(
     turns: Sequence[Turn],
     row: Row | None = None,
 ) -> PlayedEpisode:
-    """Play an episode with given turns, guarded as in a run, but without a model and its tokens.
+    """Play an episode with scripted turns, to test an environment without a model.
+
+    Errors and time limits of the environment are handled as in a run. Token limits do not apply.
 
     Args:
-        environment: the `environment` of a recipe, with its limits; or an instance of a class,
-            which has no limit of turns and is not closed.
-        turns: the turns of the model: texts, and calls of tools of the form
+        environment: the `environment` of a recipe, or an instance of a class. With an instance, the
+            number of turns is not limited, and the caller must close the instance.
+        turns: the model's turns. Each is a string, or a tool call such as
             `{"name": "check", "arguments": {"expression": "3 + 4"}}`. Turns after the end of the
             episode are not played.
-        row: the row of the dataset that `reset` gets, with a computed seed if it has no column
-            `seed`; by default, a row without columns.
+        row: the row of the dataset for `reset`; a seed is computed if there is no column `seed`. By
+            default, the row has no columns.
 
     Raises:
-        ValueError: if `rules_of` refuses the environment, `Episode` refuses the prompt of `row`, or
-            a turn is neither a text nor a call.
+        ValueError: if `environment` is not an environment, has invalid options, or cannot answer
+            the model (see `check_answers`); if `row["prompt"]` is set but is not a list of chat
+            messages; or if a turn is neither a string nor a tool call.
     """
     rules = rules_of(environment)
     is_named = isinstance(environment, str | Mapping)
@@ -90,18 +95,20 @@ def play(
 
 
 def rules_of(environment: object) -> EpisodeRules:
-    """Return the rules of an episode, from the `environment` of a recipe or from an instance.
+    """Return the episode rules for the `environment` of a recipe, or for an instance.
+
+    With an instance, the number of turns is not limited.
 
     Raises:
-        ValueError: if `environment` is neither, or if `episode_rules` (for a recipe's) or
-            `check_answers` (for an instance) refuses it.
+        ValueError: if `environment` is neither of the two, has invalid options, or cannot answer
+            the model (see `check_answers`).
     """
     if isinstance(environment, str | Mapping):
         return episode_rules(environment)
     if isinstance(environment, type) or not hasattr(environment, "reset"):
         raise ValueError(
-            f"{environment!r} is not an environment: pass an instance of a class, or the "
-            "`environment` of a recipe, such as {'name': 'guess', 'high': 31}."
+            f"{environment!r} is not an environment. Pass an instance of an environment's class, "
+            "or the `environment` of a recipe, such as {'name': 'guess', 'high': 31}."
         )
     instance = environment
     if not isinstance(instance, Environment):
@@ -112,7 +119,7 @@ def rules_of(environment: object) -> EpisodeRules:
 
 
 def message_of(turn: Turn) -> Message:
-    """Return a turn as a chat message; raise `ValueError` if it is neither a text nor a call."""
+    """Return a turn as a chat message; raise `ValueError` if it is not a string or a tool call."""
     if isinstance(turn, str):
         return {"role": "assistant", "content": turn}
     if isinstance(turn, Mapping) and "name" in turn and turn.keys() <= CALL_KEYS:

@@ -1,8 +1,8 @@
-"""Play episodes again in new environments, after the old ones have failed.
+"""Replay episodes in new environments, after the old environments have failed.
 
-A new environment begins with the same seed and gets the same turns of the model, so that the tokens
-of its episode stay as they were sampled. Several episodes are played again together, one turn of
-each at a time, so that answers in the background overlap.
+A new environment begins with the same seed and receives the same turns, so that the tokens of the
+episode stay as they were sampled. Several episodes are replayed together, one turn of each at a
+time, so that environments that answer in the background work at the same time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ class Exchange:
     """A turn of the model and the environment's answer."""
 
     turn: Message
-    fault: Message | None  #: the error that answers a turn with an invalid call; else `None`
+    fault: Message | None  #: the error message in reply to an invalid call, else `None`
     answer: list[Message] | None = None  #: `None` if the environment failed on the turn
     over: bool = False  #: whether the answer ended the episode
 
 
 class Replay:
-    """An episode that is played again, up to the call that failed.
+    """An episode that is replayed in a new environment, up to the call that failed.
 
     Args:
         rules: the rules of the episode.
         row: the row of the dataset, with its seed.
-        opening: the text of `reset` that the model read; `None` if it has read none.
+        opening: the text returned by `reset`, as the model saw it; `None` if `reset` failed.
         exchanges: the turns so far; the last one is the turn on which the environment failed.
     """
 
@@ -52,13 +52,13 @@ class Replay:
         self.row = row
         self.exchanges = exchanges
         self._expected_opening = opening
-        #: the new environment that has answered the call; `None` if all new ones failed
+        #: the new environment; `None` before the replay, and if all new environments failed
         self.world: GuardedEnvironment | None = None
-        self.opening = ""  #: the text that its `reset` returned
+        self.opening = ""  #: the text that the new environment's `reset` returned
         self.answer: list[Message] = []  #: its answer to the last turn; empty if there was none
         self.over = False  #: whether the episode is over
         self.failures = 0  #: failures of the new environments that were discarded
-        self.seconds = 0.0  #: seconds until those environments answered
+        self.seconds = 0.0  #: seconds that the calls of those environments took
 
     def begin(self) -> None:
         """Begin the episode in a new environment; if none can be created, log a warning."""
@@ -82,10 +82,10 @@ class Replay:
         self.world.begin(self.row)
 
     def open(self, world: GuardedEnvironment) -> None:
-        """Wait for the text of `reset`; discard the environment if it failed or the text differs.
+        """Wait for `reset`; discard the environment if `reset` failed or returned other text.
 
-        The text must equal the one that the model read. If the old environment failed before the
-        first turn, the model has read none, so any text is accepted.
+        The text must equal the one that the model saw. If `reset` of the old environment failed,
+        the model has seen no text, so any text is accepted.
 
         Args:
             world: the new environment.
@@ -96,18 +96,22 @@ class Replay:
     def hear(self, world: GuardedEnvironment, exchange: Exchange) -> None:
         """Wait for the answer to a turn; discard the environment if it fails or the answer differs.
 
-        If the turn was the one on which the old environment failed, any answer is accepted.
+        The answer must equal the one in `exchange`. If the old environment failed on this turn, any
+        answer is accepted.
 
         Args:
             world: the new environment.
-            exchange: the turn, with the answer that the model has read.
+            exchange: the turn, with the answer of the old environment.
         """
         self.answer, self.over = world.answer()
         expected = (exchange.answer, exchange.over)
         self._check(world, exchange.answer is None or expected == (self.answer, self.over))
 
     def _check(self, world: GuardedEnvironment, is_same: bool) -> None:
-        """Discard the environment if it failed, or if its text differs from what the model read."""
+        """Discard the environment if it failed or if `is_same` is `False`.
+
+        Its failures and seconds are then added to those of this replay.
+        """
         if world.broken or not is_same:
             self.failures += world.failures
             self.seconds += world.seconds
@@ -115,7 +119,7 @@ class Replay:
 
 
 class Retries:
-    """Retries of one episode whose environment fails, for `on_failure: retry`.
+    """Creates the replays of one episode, for `on_failure: retry`, and adds up their failures.
 
     Args:
         rules: the rules of the episode.
@@ -126,13 +130,15 @@ class Retries:
         self.rules = rules
         self.row = row
         self.failures = 0  #: failures of the environments that were replaced or discarded
-        self.seconds = 0.0  #: seconds until those environments answered
+        self.seconds = 0.0  #: seconds that the calls of those environments took
         self._replay: Replay | None = None
 
     def begin(
         self, world: GuardedEnvironment, opening: str | None, exchanges: Sequence[Exchange]
     ) -> Replay | None:
-        """Return a replay for `play_again`, or `None` if the episode need not be played again.
+        """Return a replay for `play_again` if the environment failed and is to be retried.
+
+        Otherwise, return `None`.
 
         Args:
             world: the environment that may have failed.
@@ -145,10 +151,10 @@ class Retries:
         return self._replay
 
     def end(self, world: GuardedEnvironment) -> Replay | None:
-        """Return the replay if its environment replaces `world` after `play_again`, else `None`.
+        """Return the replay if it succeeded and its environment replaces `world`, else `None`.
 
-        Also add the failures and the time of all discarded environments to `failures` and
-        `seconds`.
+        Call it after `play_again`. The failures and seconds of all discarded environments, and of
+        `world` if it is replaced, are added to `failures` and `seconds`.
         """
         replay = self._replay
         self._replay = None
@@ -164,9 +170,10 @@ class Retries:
 
 
 def play_again(replays: Sequence[Replay]) -> None:
-    """Play episodes again together, each in up to `ATTEMPTS` new environments.
+    """Replay episodes together, each in up to `ATTEMPTS` new environments.
 
-    An environment is discarded if it fails, or if a text differs from the one that the model read.
+    An environment is discarded if it fails, or if a text differs from the one that the model saw.
+    If a replay succeeds, its `world` is the new environment; otherwise it is `None`.
     """
     for _ in range(ATTEMPTS):
         without_world = [replay for replay in replays if replay.world is None]
@@ -181,7 +188,7 @@ def play_again(replays: Sequence[Replay]) -> None:
 
 
 def _play_turn(replays: Sequence[Replay], turn: int) -> None:
-    """Play turn `turn` (from 0) of each episode that reaches it and still has an environment."""
+    """Play turn `turn` (0-based) of each episode that is long enough and has an environment."""
     playing = []
     for replay in replays:
         if replay.world is not None and turn < len(replay.exchanges):

@@ -1,4 +1,4 @@
-"""Collect the masks, messages, failures and times of the episodes of a generation."""
+"""Collect masks, messages, failures and times from the episodes of a generation."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,9 +10,9 @@ from grpo_ext.step.records import Generation
 
 
 def instances(episodes: Sequence[Episode]) -> list[Any]:
-    """Return each episode's instance of a TRL environment; `None` for an episode without one.
+    """Return each episode's TRL environment, or `None` for an episode without one.
 
-    The list is empty if no episode has one.
+    The list is empty if no episode has a TRL environment.
     """
     instances = [getattr(episode.environment, "instance", None) for episode in episodes]
     if all(instance is None for instance in instances):
@@ -21,7 +21,10 @@ def instances(episodes: Sequence[Episode]) -> list[Any]:
 
 
 def reports_of(episodes: Sequence[Episode]) -> list[FailureReport]:
-    """Return reports on the calls of the episodes' environments since the previous reports."""
+    """Return a report on each method and tool of the episodes' environments.
+
+    The reports cover all calls in this process since the previous reports.
+    """
     all_rules = {id(episode.rules): episode.rules for episode in episodes}
     reports = []
     for rules in all_rules.values():
@@ -30,7 +33,11 @@ def reports_of(episodes: Sequence[Episode]) -> list[FailureReport]:
 
 
 def seconds_alone(episodes: Sequence[Episode]) -> float:
-    """Return the seconds since the previous call that were spent only on the environments' code."""
+    """Return the seconds spent only on running or awaiting the environments' code.
+
+    The seconds count from the previous call. Time in which environments answer in the background
+    while the model generates is not included.
+    """
     all_rules = {id(episode.rules): episode.rules for episode in episodes}
     return sum(rules.stopwatch.take() for rules in all_rules.values())
 
@@ -38,8 +45,8 @@ def seconds_alone(episodes: Sequence[Episode]) -> float:
 def of_episodes(generation: Generation, episodes: Sequence[Episode]) -> Generation:
     """Return a copy of a generation with the masks, messages and columns of its episodes.
 
-    `cut` becomes true for episodes that are truncated or have not ended. There must be at least one
-    episode.
+    `cut` is `True` for episodes that were truncated or have not ended. `episodes` must not be
+    empty.
     """
     columns = [episode.columns() for episode in episodes]
     extra_fields = {}

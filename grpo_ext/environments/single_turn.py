@@ -1,7 +1,7 @@
-"""Rows without an environment, in a run in which other rows have one.
+"""Episodes for rows without an environment, in a run in which other rows have one.
 
-Such a row is an episode of a single turn, which is not answered. Its prompt, tokens and rewards are
-the same as in a run without environments.
+Such an episode has a single turn, which is not answered. The prompt, tokens and rewards are the
+same as in a run without environments.
 """
 
 from collections.abc import Collection
@@ -16,7 +16,7 @@ from grpo_ext.environments.turn_tokens import TurnTokens
 
 
 class SingleTurn(Environment):
-    """Ends an episode after its first turn."""
+    """An environment that ends the episode after the first turn."""
 
     def step(self, text: str) -> tuple[str, bool]:
         """End the episode."""
@@ -26,11 +26,11 @@ class SingleTurn(Environment):
 class SingleTurnTokens(TurnTokens):
     """Converts prompts to tokens for episodes of a single turn, which is not answered.
 
-    How the chat template writes earlier turns therefore does not matter.
+    Unlike `TurnTokens`, it does not check how the chat template renders earlier turns.
 
     Args:
         tokenizer: the model's tokenizer.
-        ends: tokens that end the turn.
+        ends: the ids of the tokens that end the turn.
         args: the training arguments; `chat_template_kwargs` are passed to the template, and
             `generation_kwargs` may contain stop strings.
     """
@@ -50,5 +50,5 @@ class SingleTurnTokens(TurnTokens):
 
 
 def single_turn_rules() -> EpisodeRules:
-    """Return the rules of episodes of one turn."""
+    """Return the rules for episodes of a single turn."""
     return EpisodeRules(SingleTurn, turns=1, name="single turn", single_turn=True)

@@ -1,4 +1,4 @@
-"""Create the episodes of a batch of rows."""
+"""Create the episodes for a batch of rows."""
 
 import sys
 from collections import Counter
@@ -21,8 +21,8 @@ from grpo_ext.environments.turn_tokens import TurnTokens
 
 NO_COLUMN = (
     "environments: the rows have no column `environment`, which names each row's environment. Add "
-    "the column, or, if all rows have the same environment, write it in `environment` and remove "
-    "`environments`."
+    "the column. If all rows have the same environment, you can instead set `environment` and "
+    "remove `environments`."
 )
 Game = tuple[EpisodeRules, TurnTokens]
 Begin = Callable[[Sequence[Row]], list[Episode]]  # creates an episode for each row
@@ -34,22 +34,24 @@ def beginning(
     ends: Collection[int],
     args: Any,
 ) -> Begin:
-    """Return a function that creates an episode for each row, in the environments of a recipe.
+    """Return a function that creates an episode for each row, in a recipe's environments.
 
-    If rows name their environments, a row that names none is completed in a single turn, and the
-    function raises `ValueError` for a row that names an unknown one.
+    With an environment for all rows, every row is played in it. Otherwise, each row names its
+    environment in the column `environment`: a row that names none is completed in a single turn,
+    and the function raises `ValueError` for a row that names an unknown environment.
 
     Args:
-        environments: the environments by the name in a row's column `environment`; an environment
-            for all rows has the name "".
+        environments: the recipe's environments by name; an environment for all rows has the name
+            "".
         tokenizer: the model's tokenizer.
-        ends: the tokens that end a turn.
+        ends: the ids of the tokens that end a turn.
         args: the training arguments; `max_completion_length` limits a whole episode,
             `chat_template_kwargs` are passed to the template, and `generation_kwargs` may contain
             stop strings.
 
     Raises:
-        ValueError: see `episode_rules`, `TurnTokens` and `stop_strings_of`.
+        ValueError: if an environment cannot be created or cannot answer the model, or if the chat
+            template or the stop strings are not supported.
     """
     games: dict[str | None, Game] = {}
     for name, environment in environments.items():
@@ -83,14 +85,14 @@ def beginning(
 
 
 def check_environment_names(names: Iterable[object], environments: Collection[str]) -> None:
-    """Check the column `environment` of rows, for a recipe with several environments.
+    """Check the values of the column `environment`, for a recipe with several environments.
 
     Args:
-        names: the names in the column; `None` for rows that are completed in a single turn.
-        environments: the names of the environments.
+        names: the values in the column; `None` for rows that are completed in a single turn.
+        environments: the names of the recipe's environments.
 
     Raises:
-        ValueError: if one of `names` is not among them.
+        ValueError: if a value is neither `None` nor the name of an environment.
     """
     for name in names:
         if name is None or (isinstance(name, str) and name in environments):
@@ -98,12 +100,12 @@ def check_environment_names(names: Iterable[object], environments: Collection[st
         raise ValueError(
             "environments: the column `environment` of a row has an "
             f"{unknown('environment', str(name)[:100], environments)} For a row without an "
-            "environment, write null."
+            "environment, use null."
         )
 
 
 def opened(episodes: list[Episode]) -> list[Episode]:
-    """Wait for `reset` in all episodes, and return the episodes."""
+    """Wait until `reset` has returned in all episodes, and return the episodes."""
     open_all(episodes)
     return episodes
 
@@ -117,21 +119,24 @@ def beginning_with_tools(
 ) -> Begin:
     """Return a function that creates an episode for each row, with TRL's tools and environments.
 
-    Each episode of a batch has its own instance of the environment. Later batches reset the
-    instances and use them again, until the run ends and closes them. The function raises
+    Each episode of a batch has its own instance of the environment. Later batches reuse the
+    instances, which are reset for each episode and closed when the run ends. The function raises
     `ValueError` for a row whose environment is not in `factories`.
 
     Args:
-        tools: functions that every prompt describes.
-        factories: factories of environments, by the name in the column `environment`; a single one
-            for all rows has the key `None`. `None`: no environments.
+        tools: functions that the model may call in every episode.
+        factories: functions that create environments, by the name in the column `environment`; a
+            single factory for all rows has the key `None`. If `factories` is `None`, episodes have
+            only `tools`.
         tokenizer: the model's tokenizer.
-        ends: the tokens that end a turn.
-        args: see `beginning`; in addition, `max_tool_calling_iterations` limits the turns.
+        ends: the ids of the tokens that end a turn.
+        args: the training arguments; `max_completion_length` limits a whole episode,
+            `max_tool_calling_iterations` limits its turns with tool calls, `chat_template_kwargs`
+            are passed to the template, and `generation_kwargs` may contain stop strings.
 
     Raises:
-        ValueError: see `TurnTokens` and `stop_strings_of`. Errors of the factories are raised
-            unchanged.
+        ValueError: if the chat template or the stop strings are not supported. Errors of the
+            factories are raised unchanged.
     """
     max_calls = args.max_tool_calling_iterations
     if max_calls is None:
@@ -143,7 +148,7 @@ def beginning_with_tools(
             instance = makers[name]()
             return ToolEnvironment(tools, instance)
 
-    # the environments of each name, and their `TurnTokens`
+    # the environments and the `TurnTokens` for each name
     pool = {name: [make(name, 0)] for name in makers}
     tokens = {}
     classes = set()
@@ -179,11 +184,11 @@ def beginning_with_tools(
                 if name is None:
                     raise ValueError(
                         "A row names no environment, because its column `environment` is missing "
-                        f"or null: write one of the names in environment_factory, {factory_names}."
+                        f"or null. Set it to a name in environment_factory: {factory_names}."
                     )
                 raise ValueError(
-                    f"A row has the environment {name!r}, which is not among the environments of "
-                    f"environment_factory: write one of {factory_names}."
+                    f"A row has the environment {name!r}, which is not in environment_factory. "
+                    f"Choose one of its names: {factory_names}."
                 )
             environments = pool[name]
             number = num_used[name]

@@ -1,4 +1,4 @@
-"""Environments of other packages that have `reset` and `step`: Gymnasium's and OpenEnv's.
+"""Base class for other packages' environments with `reset` and `step`: Gymnasium's and OpenEnv's.
 
 A subclass converts the text of a turn to an action, and an observation to text. The score of an
 episode is the sum of its rewards.
@@ -21,13 +21,14 @@ class InvalidAction(ValueError):
 
 
 class SteppedEnvironment(Environment):
-    """An instance of another package's class, played with `reset` and `step`.
+    """Base class for environments that call `reset` and `step` of another package's object.
 
-    Its state contains `steps`, the number of valid actions, and `invalid_actions`, the number of
-    turns without one.
+    A subclass must define `action` and `observation_text`. The score is the sum of the rewards. The
+    state also contains `steps`, the number of valid actions, and `invalid_actions`, the number of
+    turns without a valid action.
 
     Args:
-        instance: the instance, with `reset` and `step`.
+        instance: the object with `reset` and `step`.
         invalid_action_reward: added to the score for each turn without a valid action.
     """
 
@@ -39,11 +40,11 @@ class SteppedEnvironment(Environment):
         self._invalid_action_reward = invalid_action_reward
 
     def action(self, text: str) -> object:
-        """Return the action that a turn states; raise `InvalidAction` if it states none."""
+        """Convert the text of a turn to an action; raise `InvalidAction` if there is none."""
         raise NotImplementedError
 
     def observation_text(self, observation: object) -> str:
-        """Return an observation as the text that the model reads."""
+        """Convert an observation to the text that the model sees."""
         raise NotImplementedError
 
     def reset(self, row: Row) -> str:
@@ -74,12 +75,12 @@ class SteppedEnvironment(Environment):
 
 
 def outcome(returned: object) -> tuple[object, float, bool]:
-    """Return the observation, the reward and whether the episode is over, from a result of `step`.
+    """Unpack a result of `step` into (observation, reward, whether the episode is over).
 
-    If an object has the reward `None`, it counts as 0.
+    The reward of an object may be `None`, which counts as 0.
 
     Raises:
-        TypeError: if the result is neither a tuple in the format of Gymnasium or Gym, nor an object
+        TypeError: if `returned` is neither a tuple in the format of Gymnasium or Gym, nor an object
             with `reward` and `done`, as in OpenEnv, or if the reward in a tuple is `None`.
     """
     if isinstance(returned, tuple) and len(returned) == 5:
@@ -98,7 +99,7 @@ def outcome(returned: object) -> tuple[object, float, bool]:
 
 
 def takes(function: Any, parameter: str) -> bool:
-    """Return whether a function takes a keyword argument of this name."""
+    """Return whether a function accepts a keyword argument with the name `parameter`."""
     parameters = inspect.signature(function).parameters
     kinds = [known.kind for known in parameters.values()]
     return parameter in parameters or inspect.Parameter.VAR_KEYWORD in kinds

@@ -1,4 +1,4 @@
-"""Functions that a model calls: TRL's `tools`, and the public methods of its environments."""
+"""Functions that a model can call: TRL's `tools`, and the public methods of TRL environments."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -20,9 +20,9 @@ class ToolEnvironment(Environment):
 
     Args:
         functions: tools that are functions, with type hints and a docstring.
-        instance: a TRL environment; with `None`, the only tools are `functions`. `reset(**row)`
-            begins an episode, `get_reward`, if defined, returns its score, and a `close` without
-            parameters frees its resources. All other public methods are tools.
+        instance: a TRL environment, or `None` if the only tools are `functions`. Its `reset(**row)`
+            begins an episode, its `get_reward`, if defined, returns the score, and its `close`, if
+            defined without parameters, releases its resources. All other public methods are tools.
     """
 
     joint = ""
@@ -53,11 +53,11 @@ class ToolEnvironment(Environment):
         return text_of(opening)
 
     def step(self, text: str) -> tuple[str, bool]:
-        """End the episode, because the turn has no call."""
+        """End the episode, because the turn calls no tool."""
         return "", True
 
     def close(self) -> None:
-        """Call `close` of the instance, if it has one without parameters; it may be async."""
+        """Call the instance's `close` if it has one without parameters; `close` may be async."""
         if closes(self.instance):
             return self.instance.close()
 
@@ -75,7 +75,7 @@ class ToolEnvironment(Environment):
 
 
 def text_of(opening: Any) -> Any:
-    """Return the text of a list of text blocks; anything else unchanged."""
+    """Join a list of text blocks into a string; return any other value unchanged."""
     if isinstance(opening, list):
         types = {block.get("type") for block in opening}
         if types <= {"text"}:
@@ -84,7 +84,7 @@ def text_of(opening: Any) -> Any:
 
 
 async def text_of_async(opening: Coroutine[Any, Any, Any]) -> Any:
-    """Await an async `reset`, and return its result as `text_of` does."""
+    """Await the coroutine of an async `reset`, and apply `text_of` to its result."""
     return text_of(await opening)
 
 
@@ -106,7 +106,7 @@ def public_methods(instance: object) -> list[Tool]:
 def closes(instance: object) -> bool:
     """Return whether an instance has a method `close` without parameters.
 
-    With parameters, it is a tool.
+    A `close` with parameters is a tool.
     """
     close = getattr(type(instance), "close", None)
     return inspect.isfunction(close) and len(inspect.signature(close).parameters) == 1
@@ -116,10 +116,10 @@ def checked_tools(returned: object) -> list[Tool]:
     """Check the result of `tools`, and return it as a list.
 
     Raises:
-        TypeError: if it is not a list or tuple of functions, or `tools` is async.
+        TypeError: if `returned` is not a list or tuple of functions, or `tools` is async.
     """
     if inspect.iscoroutine(returned):
-        returned.close()  # it would warn that nothing has awaited it
+        returned.close()  # avoids a warning that the coroutine was never awaited
         raise TypeError("tools must not be async: write `def tools(self)`, which returns a list")
     if not isinstance(returned, list | tuple):
         raise TypeError(f"tools must return a list of functions; it returned {clipped(returned)}")
@@ -133,7 +133,7 @@ def checked_tools(returned: object) -> list[Tool]:
 
 
 class Misuse(ValueError):
-    """Raised if the model calls an unknown tool, or with arguments that the tool does not take."""
+    """Raised if the model calls an unknown tool, or calls a tool with unsuitable arguments."""
 
 
 def call(tools: Sequence[Tool], function: dict[str, Any]) -> Any:

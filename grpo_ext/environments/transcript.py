@@ -1,4 +1,4 @@
-"""Write an episode as one text in which turns and answers can be told apart."""
+"""Format an episode as a single string in which turns and answers can be told apart."""
 
 import json
 import re
@@ -10,11 +10,11 @@ LIKE_AN_ANSWER = re.compile(r"^(?=\\*>)", re.MULTILINE)
 
 
 def as_text(messages: Sequence[Message]) -> str:
-    r"""Return an episode as text.
+    r"""Return the messages of an episode as a single string, one below the other.
 
     Each line of an environment's answer is prefixed with `> `. A line of the model that begins with
     `>`, or with backslashes and `>`, is prefixed with another backslash, so that no turn can
-    imitate an answer. Nothing separates consecutive answers.
+    imitate an answer. Consecutive answers are not separated by a blank line.
     """
     contents = []
     for message in messages:
@@ -24,9 +24,10 @@ def as_text(messages: Sequence[Message]) -> str:
 
 
 def transcript(messages: Iterable[tuple[bool, str]]) -> str:
-    """Return messages as one text, in the form of `as_text`.
+    """Return messages as a single string, in the format of `as_text`.
 
-    Each message is a pair: whether the model wrote it, and its content.
+    Args:
+        messages: for each message, whether the model wrote it, and its content.
     """
     parts = []
     for is_turn, content in messages:
@@ -38,9 +39,9 @@ def transcript(messages: Iterable[tuple[bool, str]]) -> str:
 
 
 def as_read(message: Message) -> str:
-    """Return the text of a message: thoughts in tags, content, and calls.
+    """Return a message as text: its thoughts in `<think>` tags, its content, and its tool calls.
 
-    A call is written as `name({"argument": 1})`. The text of an empty message is empty.
+    A call is written as `name({"argument": 1})`. For an empty message, return an empty string.
     """
     parts = []
     thought = message.get("reasoning_content") or message.get("thinking")

@@ -1,4 +1,4 @@
-"""Read a sampled turn as a chat message, and decide whether its calls can be made."""
+"""Parse a sampled turn into a chat message, and decide whether its tool calls are valid."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -20,22 +20,22 @@ from grpo_ext.environments.bare_calls import (
 )
 from grpo_ext.seams.chat import parse
 
-MAX_DEPTH = 32  # deepest nesting of the arguments of a call
+MAX_DEPTH = 32  # maximum nesting of the arguments of a call
 PARSE_SECONDS = 5.0  # time limit for parsing the calls of a turn
 
 
 @dataclass(frozen=True)
 class TurnReader:
-    """Reads the turns of a model that may call tools.
+    """Parses the turns of a model that may call tools.
 
     Args:
         tokenizer: the model's tokenizer.
-        ends: tokens that end a turn of the model.
+        ends: the ids of the tokens that end a turn.
         tools: the functions that a turn may call.
         opening: the text that begins a call; `None` if unknown.
-        end: the token that ends a turn without calls.
-        bare: describes how the template writes a turn with calls if it allows no text before them;
-            otherwise `None`.
+        end: the id of the token that ends a turn without calls.
+        bare: describes turns with calls if the template does not keep text before a call; otherwise
+            `None`.
         answers_texts: whether the environment answers turns without calls.
         stops: finds the stop strings, which also end a turn; `None` if there are none.
     """
@@ -50,12 +50,13 @@ class TurnReader:
     stops: StopStrings | None = None
 
     def read(self, text: str, ids: list[int], prefix: list[int]) -> tuple[Message, Message | None]:
-        """Return a turn as a chat message, and the error that answers it if its call is invalid.
+        """Return a turn as a chat message, and an error message if its call is invalid.
 
-        A call is invalid if it cannot be parsed, or if the template would not write the turn as it
-        was sampled. The message of such a turn contains only its text. The second value is `None`
-        for a turn with valid calls or without calls, and for an invalid call that ends the episode
-        (see `_faulty`).
+        A call is invalid if it cannot be parsed, or if the template would not render the turn as it
+        was sampled. The chat message then contains only the text of the turn.
+
+        The error message is the reply to the turn. It is `None` if the turn has only valid calls or
+        no calls, or if the template cannot render such a reply, so that the episode ends.
 
         Args:
             text: the turn without special tokens.
@@ -82,14 +83,20 @@ class TurnReader:
         return message, None
 
     def _fault_of(self, ids: list[int]) -> str:
-        """Return the error for a call that cannot be read: incomplete if cut off, else invalid."""
+        """Return the error text for a call that cannot be parsed.
+
+        It is `INCOMPLETE` if the turn was cut off, and `UNREADABLE` otherwise.
+        """
         stopped = self.stops is not None and self.stops.end_with(ids)
         if stopped or (ids and ids[-1] in self.ends):
             return UNREADABLE
         return INCOMPLETE
 
     def _parsed(self, text: str, ids: list[int], prefix: list[int]) -> Message:
-        """Return a turn as parsed; if the parser fails or is too slow, a message with the text."""
+        """Parse a turn; if the parser fails or is too slow, return a message with only the text.
+
+        The arguments are those of `read`.
+        """
         try:
             with deadline(PARSE_SECONDS):
                 return plain_json(parse(self.tokenizer, ids, prefix, list(self.tools)))
@@ -97,10 +104,10 @@ class TurnReader:
             return {"role": "assistant", "content": text}
 
     def _with_end_of_call(self, ids: list[int]) -> list[int]:
-        """Return a turn, with the end token of a call added if the turn was cut off.
+        """Return the tokens of a turn, with the end token of calls added if the turn was cut off.
 
         Without that token, the parser would complete a call that was cut off before its last brace.
-        Nothing is added if the template has no bare calls.
+        Nothing is added if `bare` is `None`.
         """
         if self.bare is None or (ids and ids[-1] in self.ends):
             return ids
@@ -113,18 +120,18 @@ class TurnReader:
         ids: list[int],
         error: str,
     ) -> tuple[Message, Message | None]:
-        """Return a turn with an invalid call as a message, and the message that answers it.
+        """Return the chat message for a turn with an invalid call, and the error message in reply.
 
-        The answer has the role `tool`. A template with a separate end token for calls writes such a
-        message only after that token. If the turn has the other end token, the answer has the role
-        `user`; if the environment does not answer turns without calls, it is `None`, and the
-        episode ends.
+        The reply has the role `tool`. However, a template with a separate end token for calls
+        renders such a message only after that token. If the turn ends with the other end token, the
+        reply has the role `user`, or is `None` if the environment does not answer turns without
+        calls; the episode then ends.
 
         Args:
             text: the turn without special tokens.
             message: the turn as parsed.
             ids: the tokens of the turn.
-            error: the error that the model reads.
+            error: the text of the error message.
         """
         if message.get("tool_calls"):
             message = {"role": "assistant", "content": text}
@@ -136,11 +143,11 @@ class TurnReader:
 
     @property
     def _marks_calls(self) -> bool:
-        """True if turns with calls have a different end token."""
+        """Whether turns with calls have a different end token."""
         return self.bare is not None and self.bare.end != self.end
 
     def _begins_a_call(self, ids: list[int]) -> bool:
-        """Return whether a turn that was parsed without a call begins one, or ends like a call."""
+        """Return whether a turn in which no call was parsed begins a call or ends like one."""
         if self.bare is not None and self._marks_calls:
             ends_as_call = ids[-1:] == [self.bare.end]
             return ends_as_call or self.bare.opening in str(self.tokenizer.decode(ids))
@@ -156,11 +163,17 @@ class TurnReader:
     def _writes_back(
         self, bare: BareCalls, message: Message, ids: list[int], prefix: list[int]
     ) -> bool:
-        """Return whether the template writes a turn with calls as it was sampled.
+        """Return whether the template renders a turn with calls as it was sampled.
 
-        Only the added tokens are compared, so arguments may differ in spaces and order. A turn with
-        text before its calls is not written as sampled. The template may have opened a thought
-        before the turn.
+        Return `False` if there is text before the calls. Only added tokens, such as special tokens,
+        are compared, so arguments may differ in whitespace and order. The token that opens a
+        thought may be the last one in `prefix` instead of the first one in `ids`.
+
+        Args:
+            bare: describes how the template renders turns with calls.
+            message: the turn as parsed.
+            ids: the tokens of the turn.
+            prefix: the tokens of the header before the turn.
         """
         if message["content"].strip():
             return False
@@ -180,7 +193,7 @@ class TurnReader:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _added(self, ids: list[int]) -> list[int]:
-        """Return the tokens that were added to the vocabulary, such as special tokens."""
+        """Return the tokens in `ids` that were added to the vocabulary, such as special tokens."""
         added = self.tokenizer.added_tokens_decoder
         return [token for token in ids if token in added]
 
@@ -189,7 +202,7 @@ def plain_json(value: Any, depth: int = MAX_DEPTH) -> Any:
     """Return a copy of parsed JSON in which lone surrogates are replaced by `?`.
 
     Raises:
-        ValueError: if it is nested deeper than `depth`.
+        ValueError: if `value` has more than `depth` nested levels.
     """
     if not depth:
         raise ValueError("the call is nested too deeply")

@@ -2,8 +2,8 @@
 
 A turn keeps the tokens that were sampled: it is never decoded and tokenized again.
 
-A template writes a conversation like this, where `/` is a line break and the parts between turn and
-answer come from the template::
+A template renders a conversation like this, where `/` is a line break and everything except the
+turns and the answer comes from the template::
 
     ... <|im_start|>assistant / 17 <|im_end|>     the turn "17"
     / <|im_start|>user / low <|im_end|> /         the answer "low"
@@ -43,32 +43,32 @@ ANSWER = "an answer of the environment"
 OPENING = "the text with which an environment opens"
 RESULT = 'a "result"\nof a call: é'  # shows whether a template writes results of tools as JSON
 CHANGES_ANSWERS = (
-    "This chat template changes, repeats or drops answers of an environment, so the model would "
-    "not read them as they are. Use a model with another chat template."
+    "This chat template changes, repeats or drops an environment's answers, so the model would not "
+    "see them as they are. Use a model with another chat template."
 )
-Shape = tuple[tuple[str, str], ...]  # role and name of each message of an answer
+Shape = tuple[tuple[str, str], ...]  # the (role, name) of each message of an answer
 USER = (("user", ""),)
 
 
 class TurnTokens:
     """Converts prompts and answers to tokens with the chat template, and sampled turns to messages.
 
-    If the template changes earlier turns, TRL's training variant of it is used, where there is one.
-    That variant stays on the tokenizer and is saved with the model, so that conversations are
-    formatted as in training when the model is served.
+    If the template changes earlier turns, TRL's training variant of the template replaces it, if
+    TRL has one. The tokenizer keeps this variant as its `chat_template`, and it is saved with the
+    model, so that a served model formats conversations as in training.
 
     Args:
-        tokenizer: the model's tokenizer.
-        ends: tokens that end a turn of the model.
-        template_options: the `chat_template_kwargs`.
+        tokenizer: the model's tokenizer; its chat template may be replaced.
+        ends: the ids of the tokens that end a turn.
+        template_options: further arguments for the template (`chat_template_kwargs`).
         tools: functions that the prompt describes and the model may call.
         answers_texts: whether the environment answers turns without calls.
         stop_strings: strings that also end a turn.
 
     Raises:
-        ValueError: if there is no template, or if it fails, changes earlier turns or answers, ends
-            turns with a token that is not one of `ends`, or does not describe the tools, or if TRL
-            cannot parse its calls.
+        ValueError: if the tokenizer has no chat template; if the template fails, changes earlier
+            turns or answers, ends turns with a token that is not in `ends`, or does not describe
+            the tools; or if TRL cannot parse the template's tool calls.
     """
 
     stops: StopStrings | None = None  #: finds stop strings; `None` if there are none
@@ -98,7 +98,7 @@ class TurnTokens:
         self._around: dict[Shape, list[list[int]]] = {}
         self._answers_texts = answers_texts or not tools
         self._bare: BareCalls | None = None
-        self._result_is_json = False  # whether the template writes results of tools as JSON
+        self._result_is_json = False  # whether the template renders tool results as JSON
         self._reader: TurnReader | None = None
         self.end = end_of_turn(self._written, tokenizer, self.ends, self._answers_texts)
         self._find_template()
@@ -107,8 +107,8 @@ class TurnTokens:
             if tool.__name__ not in prompt:
                 raise ValueError(
                     f"This chat template does not describe tools: {tool.__name__} is missing from "
-                    "the prompt. Use a model whose chat template supports tools, or describe them "
-                    "in the prompt, and parse the calls in `step` of an environment."
+                    "the prompt. Use a model whose chat template supports tools, or describe the "
+                    "tools in the prompt and parse the calls in the environment's `step`."
                 )
         if tools:
             learn_to_parse(tokenizer)
@@ -129,27 +129,27 @@ class TurnTokens:
             tokenizer.chat_template = variant
 
     def end_turn(self, ids: list[int], first: int) -> bool:
-        """Return whether the last token is an end token or completes a stop string of the turn.
+        """Return whether the last token ends the turn: it is an end token or ends a stop string.
 
         Args:
-            ids: all tokens.
-            first: the index of the first token of the turn.
+            ids: the tokens of the episode so far.
+            first: the index of the first token of the current turn.
         """
         if ids[-1] in self.ends:
             return True
         return self.stops is not None and self.stops.end_with(ids, first)
 
     def prompt(self, messages: list[Message], opening: str = "") -> list[int]:
-        """Return the tokens of a conversation for the model to answer.
+        """Return the token ids of a conversation, followed by the header of the model's turn.
 
         Args:
             messages: the conversation.
-            opening: the end of the last message, which an environment wrote. A special token
-                spelled in it is tokenized as plain text, as in an answer.
+            opening: the end of the last message, if the environment wrote it. The text of a special
+                token in `opening` is tokenized as plain text.
 
         Raises:
-            ValueError: if `opening` spells a special token, and the template changes more than the
-                whitespace around `opening`.
+            ValueError: if `opening` contains the text of a special token, and the template changes
+                more than the whitespace around `opening`.
         """
         if opening and self._spells_special_token(messages[-1]["content"], len(opening)):
             before, middle, after = self._around_opening(messages, opening)
@@ -167,14 +167,17 @@ class TurnTokens:
         return list(encoded["input_ids"])
 
     def answer(self, messages: list[Message], ended: bool) -> list[int]:
-        """Return the tokens of an answer and of the template around it.
+        """Return the tokens of an answer, including the template's tokens before and after it.
+
+        The last tokens are the header of the model's next turn.
 
         Args:
             messages: the answer as chat messages.
-            ended: whether the model's turn has its end token; otherwise the end token is added.
+            ended: whether the turn before the answer has its end token. If not, the result begins
+                with the end token.
 
         Raises:
-            ValueError: if the template fails on such an answer, or changes it.
+            ValueError: if the template fails on an answer with these roles, or changes it.
         """
         shape = []
         for message in messages:
@@ -188,14 +191,17 @@ class TurnTokens:
         return ids
 
     def content_tokens(self, message: Message) -> list[int]:
-        """Return the tokens of a message's content; some templates write tools' results as JSON."""
+        """Return the tokens of a message's content, as the template renders it.
+
+        The result of a tool is converted to a JSON string if the template does so.
+        """
         content = message["content"]
         if message["role"] == "tool" and self._result_is_json:
             content = json.dumps(content, ensure_ascii=False)
         return self.plain_tokens(content)
 
     def ended(self, ids: list[int]) -> list[int]:
-        """Return the tokens of a turn with its end token, which is added if it is missing."""
+        """Return the tokens of a turn, with the end token added if there is none."""
         if self.ends & {*ids}:
             return ids
         message, fault = self.message(str(self.tokenizer.decode(ids)), ids, [])
@@ -205,16 +211,16 @@ class TurnTokens:
         return [*ids, self.end]
 
     def _end_before(self, answer: list[Message]) -> int:
-        """Return the token that ends the turn before an answer."""
+        """Return the id of the end token for the turn that this answer follows."""
         if self._bare is not None and answer[0]["role"] == "tool":
             return self._bare.end
         return self.end
 
     def as_written(self, ids: list[int]) -> dict[str, Any]:
-        """Return a turn as it was sampled, for a log.
+        """Return log fields that record a turn exactly as it was sampled.
 
-        `raw` is its text with special tokens and the markup of calls. `raw_ids`, its tokens, is
-        present only if `raw` would be tokenized differently.
+        `raw` is the turn's text, including special tokens and the markup of calls. `raw_ids`, the
+        turn's token ids, is included only if tokenizing `raw` would give other ids.
         """
         text = str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
         if self.tokens_of(text) == ids:
@@ -222,19 +228,19 @@ class TurnTokens:
         return {"raw": text, "raw_ids": ids}
 
     def tokens_of(self, text: str) -> list[int]:
-        """Return the tokens of a text that the template or the model wrote.
+        """Tokenize text that comes from the template or the model.
 
-        Special tokens that are spelled in the text are recognized; none are added.
+        Special tokens in the text are recognized; no others are added.
         """
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def plain_tokens(self, text: str) -> list[int]:
-        """Return the tokens of a text, without recognizing special tokens in it."""
+        """Tokenize text, treating special tokens in it as plain text."""
         encoded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)
         return list(encoded["input_ids"])
 
     def _spells_special_token(self, content: str, length: int) -> bool:
-        """Return whether a special token ends in the last `length` characters of `content`."""
+        """Return whether a special token ends within the last `length` characters of `content`."""
         begin = len(content) - length
         for token in self.tokenizer.added_tokens_decoder.values():
             if not token.special:
@@ -245,12 +251,12 @@ class TurnTokens:
         return False
 
     def _around_opening(self, messages: list[Message], opening: str) -> tuple[str, str, str]:
-        """Return the template's text before `opening`, in place of `opening`, and after it.
+        """Render a conversation; split it into the text before `opening`, `opening`, and the rest.
 
-        `opening` is the end of the last message.
+        `opening` is the end of the last message; the template may change the whitespace around it.
 
         Raises:
-            ValueError: if the template changes more than the whitespace around `opening`.
+            ValueError: if the template changes more than this whitespace.
         """
         *earlier, last = messages
         begin = last["content"].removesuffix(opening)
@@ -264,7 +270,7 @@ class TurnTokens:
             raise ValueError(
                 "The text that `reset` returned contains a special token. The token cannot be kept "
                 "as plain text, because this chat template changes the end of the last message. "
-                "Return a text without special tokens."
+                "Return text without special tokens."
             )
         return before, middle, after
 
@@ -274,10 +280,10 @@ class TurnTokens:
         ids: list[int],
         prefix: list[int],
     ) -> tuple[Message, Message | None]:
-        """Return a turn as a chat message, and the error that answers it if its call is invalid.
+        """Parse a turn; return it as a chat message, with an error message if its call is invalid.
 
-        The second value is `None` for a turn with valid calls or without calls; see also
-        `TurnReader.read`.
+        The error message is the reply to the turn. It is `None` if the turn has only valid calls or
+        no calls, or if the template cannot render such a reply, so that the episode ends.
 
         Args:
             text: the turn without special tokens.
@@ -294,19 +300,20 @@ class TurnTokens:
             return str(self.tokenizer.apply_chat_template(messages, **options))
         except Exception as error:  # a template may raise anything
             raise ValueError(
-                "The chat template fails on a conversation of several turns or with tools: "
-                f"{error}. Use a model with another chat template, or describe the tools in the "
-                "prompt, and parse the calls in `step` of an environment."
+                "The chat template fails on a conversation with several turns or tools: "
+                f"{error}. Use a model with another chat template. If the cause is the tools, you "
+                "can instead describe them in the prompt and parse the calls in the environment's "
+                "`step`."
             ) from error
 
     def _find_template(self) -> None:
-        """Find a form of the chat template that keeps turns as sampled.
+        """Select a form of the chat template that keeps turns as they were sampled.
 
-        The template itself is tried first, then TRL's training variant of it, and then, if there
+        The template itself is tried first, then TRL's training variant of it, and finally, if there
         are tools, the template with turns that contain only calls (see `BareCalls`).
 
         Raises:
-            ValueError: if none of them can be used; the message says why.
+            ValueError: if none of these forms keeps turns; the message gives the reason.
         """
         shapes: list[Shape] = [USER] * self._answers_texts
         shapes += [(("tool", tool.__name__),) for tool in self.tools]
@@ -335,7 +342,10 @@ class TurnTokens:
         self._read_template(shapes)
 
     def _option_that_keeps_turns(self, shapes: list[Shape]) -> str:
-        """Return an option that keeps turns, such as `preserve_thinking: true`, or `""`."""
+        """Return a template option that keeps turns, such as `preserve_thinking: true`.
+
+        If there is none, return an empty string.
+        """
         options = self._options
         try:
             for name, value in options_of_thoughts(str(self.tokenizer.chat_template)):
@@ -347,7 +357,7 @@ class TurnTokens:
         return ""
 
     def _refusal(self, shapes: list[Shape]) -> ValueError | None:
-        """Return the error of the template with the present options; `None` if it can be used."""
+        """Return the error of the template with the current options, or `None` if it is usable."""
         try:
             self._read_template(shapes)
         except ValueError as error:
@@ -361,10 +371,10 @@ class TurnTokens:
             self._of_shape(shape)
 
     def _writes_json(self) -> bool:
-        """Return whether the template writes the result of a tool as JSON.
+        """Return whether the template renders the result of a tool as a JSON string.
 
         Raises:
-            ValueError: if the template writes the result neither unchanged nor as JSON.
+            ValueError: if the template renders the result neither unchanged nor as JSON.
         """
         name = self.tools[0].__name__
         result = {"role": "tool", "name": name, "content": RESULT}
@@ -375,15 +385,20 @@ class TurnTokens:
         if json.dumps(RESULT, ensure_ascii=False) in text:
             return True
         raise ValueError(
-            "This chat template changes or drops results of tools, which are messages of the role "
-            "`tool`, so the model would not read them. Describe the tools in the prompt, and parse "
-            "the calls in `step` of an environment, or use a model with another chat template."
+            "This chat template changes or drops tool results (messages with the role `tool`), so "
+            "the model would not see them as they are. Use a model with another chat template, or "
+            "describe the tools in the prompt and parse the calls in the environment's `step`."
         )
 
     def _of_shape(self, shape: Shape) -> list[list[int]]:
-        """Return the template's tokens before, between and after the messages of an answer.
+        """Return the tokens that the template writes around the messages of an answer.
 
-        The first list stands before the first message, and one list follows each message.
+        Args:
+            shape: the (role, name) of each message of the answer.
+
+        Returns:
+            The token ids before the first message, and the ids after each message. The ids after
+            the last message include the header of the next turn.
 
         Raises:
             ValueError: if the template changes, repeats or drops a message of such an answer.
@@ -402,10 +417,10 @@ class TurnTokens:
         return self._around[shape]
 
     def _after_a_turn(self, shape: Shape) -> str:
-        """Return the template's text after a turn's end token, for an answer of this shape.
+        """Return the rendered text that follows a turn's end token if the answer has this shape.
 
-        The text includes the answer's messages, each `ANSWER` with a number, and the header of the
-        next turn.
+        The text consists of the answer's messages, whose contents are `ANSWER` followed by a
+        number, and the header of the next turn.
 
         Raises:
             ValueError: if the template fails, or changes the turn.
@@ -425,7 +440,7 @@ class TurnTokens:
         return after_turn(self._written, str(self.tokenizer.decode([self.end])), calls, answer)
 
     def _find_opening_of_call(self) -> str | None:
-        """Return the text that begins a tool call, such as `<tool_call>`; `None` if unknown."""
+        """Return the text that begins a tool call, such as `<tool_call>`, or `None` if unknown."""
         turn = {"role": "assistant", "content": ""}
         calling_turn = {**turn, "tool_calls": [call_of("called")]}
         without_call = self._written([QUESTION, turn])
@@ -443,10 +458,10 @@ class TurnTokens:
 
 
 def trained_turns(chat_template: str | dict[str, str] | None) -> str:
-    """Describe which tokens of an episode are trained on, and which template writes the others.
+    """Describe in one line which tokens are trained on, and which template renders the others.
 
     Args:
-        chat_template: the template of the tokenizer of a `TurnTokens`.
+        chat_template: the tokenizer's chat template, which `TurnTokens` may have replaced.
     """
     if is_training_template(chat_template):
         return (
@@ -461,5 +476,5 @@ def trained_turns(chat_template: str | dict[str, str] | None) -> str:
 
 
 def call_of(name: str) -> Message:
-    """Return a tool call without arguments, in the form that chat templates read."""
+    """Return a call of the tool `name` without arguments, in the format for chat templates."""
     return {"type": "function", "function": {"name": name, "arguments": {}}}

@@ -1,9 +1,9 @@
 """Environments of `verifiers`: `environment: {name: verifiers:PACKAGE}`.
 
-The package's `load_environment` returns an environment with rows, answers, tools and a rubric. Its
-rollout, which calls a model through a client, is not used: our samplers write the turns, and the
-environment's own `setup_state`, `env_response`, `is_completed`, `cleanup` and rubric are called in
-the same order.
+The package's `load_environment` returns an environment with rows, answers, tools and a rubric. The
+environment's `rollout`, which calls a model through a client, is not used. Instead, the trainer's
+sampler generates the turns, and the environment's `setup_state`, `env_response`, `is_completed`,
+`cleanup` and rubric are called in the same order as in `rollout`.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ from grpo_ext.environments.tools import Tool
 REQUIREMENT = "verifiers>=0.3,<0.4"
 ROW = "verifiers_row"  # column with a whole row of the environment's data, as JSON
 SCORE_SECONDS = 60.0  # time limit of a rubric for an episode
-# Methods that an environment overrides if it drives the model by itself.
+# Methods that an environment overrides if it calls the model by itself.
 DRIVING = ("rollout", "get_prompt_messages", "get_model_response", "add_model_response")
-# Which block of `errors_raised` the code runs in. Coroutines and tasks inherit it.
+# Identifies the `errors_raised` block that the code runs in. Coroutines and tasks inherit it.
 SCORING: ContextVar[object] = ContextVar("scoring", default=None)
-MODEL = "none"  # the name of the model in the states of rollouts; no client ever sends it
+MODEL = "none"  # the model name in an episode's state; no client ever sends it
 
 
 class VerifiersEnvironment(Environment):
     """An adapter for an unmodified environment of a `verifiers` package.
 
-    Its score is the rubric's reward, which is the weighted sum of the rubric's functions, and its
-    state contains the value of each function by name. Before the first turn, the score and the
-    values are `None`. All episodes share the package's environment, as in `verifiers`; each has its
-    own state.
+    The score is the rubric's reward, that is, the weighted sum of the rubric's functions. The state
+    contains the score and, by name, the value of each function; before the first turn, all of them
+    are `None`. All episodes share the package's environment, as in `verifiers`, but each episode
+    has its own state.
 
     Args:
         package: the package, or the id of the environment, such as `wordle` or `owner/wordle`.
-        args: arguments of the package's `load_environment`.
+        args: keyword arguments for the package's `load_environment`.
 
     Raises:
-        ValueError: if `verifiers` is not installed in a supported version, or for the reasons of
-            `check`. Errors of the package's `load_environment` are raised unchanged.
+        ValueError: if `verifiers` is not installed in a supported version, or if the environment
+            calls a model by itself, scores whole groups, or has tools with hidden arguments (see
+            `check`). Errors of `load_environment` are raised unchanged.
     """
 
     joint = ""
@@ -66,14 +67,14 @@ class VerifiersEnvironment(Environment):
         """Yield the rows of the environment's data, each with its prompt.
 
         Raises:
-            ValueError: if there are none for this split, or a row cannot be written as JSON.
+            ValueError: if there are no rows for this split, or a row cannot be written as JSON.
         """
         data = self._env.build_dataset() if split == "train" else self._env.build_eval_dataset()
         if data is None:
             remedy = "Use an environment with training data."
             if split != "train":
                 remedy = "To take held-out rows from the training data, set `held_out_share: 0.1`."
-            raise ValueError(f"the environment has no data for {split}. {remedy}")
+            raise ValueError(f"the environment has no data for the split {split!r}. {remedy}")
         for row in data:
             try:
                 text = json.dumps(row, ensure_ascii=False)
@@ -91,7 +92,7 @@ class VerifiersEnvironment(Environment):
         if ROW not in row:
             raise ValueError(
                 "the row does not come from the environment. Set `task: environment`, which "
-                "takes the rows from it."
+                "takes the rows from the environment."
             )
         state = await self._env.init_state(json.loads(row[ROW]), no_client(), MODEL, {})
         before = contents(state["prompt"])
@@ -144,7 +145,7 @@ class VerifiersEnvironment(Environment):
         return list(normalize(messages, field_name="env_response"))
 
     def _recorded(self, tool: Callable[..., Any]) -> Tool:
-        """Return a tool that passes a call to the environment, so that the rubric sees the call."""
+        """Wrap a tool so that the environment makes its calls and the rubric can see them."""
         name = getattr(tool, "__name__", type(tool).__name__)
 
         @functools.wraps(tool)
@@ -162,7 +163,7 @@ class VerifiersEnvironment(Environment):
         return recorded
 
     async def _add_turn(self, message: Any, is_truncated: bool = False) -> None:
-        """Add a turn of the model to the trajectory, as the rollout of `verifiers` does."""
+        """Add the model's turn to the conversation and the trajectory, as `rollout` does."""
         turn = {
             "prompt": list(self._messages),
             "completion": [message],
@@ -196,20 +197,21 @@ class VerifiersEnvironment(Environment):
 
 @functools.cache
 def load(package: str, args: str) -> Any:
-    """Load the environment of a package, once in each process.
+    """Load the environment of a package; calls with the same arguments return the same object.
 
     Args:
         package: the package or the environment's id.
-        args: the arguments of `load_environment`, as JSON.
+        args: the keyword arguments for `load_environment`, as JSON.
 
     Raises:
-        ValueError: see `VerifiersEnvironment`.
+        ValueError: if `verifiers` is not installed in a supported version, or the environment
+            cannot be used (see `check`).
     """
     verifiers = optional_package("verifiers", REQUIREMENT)
     if not hasattr(verifiers, "load_environment"):
         raise ValueError(
-            "environments of verifiers 0.4 run programs that send their requests to verifiers' own "
-            "model server, which our samplers cannot replace. Install an earlier version: "
+            "verifiers 0.4 is not supported: its environments run programs that send requests to "
+            "verifiers' own model server. Install an earlier version: "
             f"`pip install '{REQUIREMENT}'`."
         )
     with signal_handlers_kept():
@@ -219,28 +221,29 @@ def load(package: str, args: str) -> Any:
 
 
 def check(package: str, env: Any, verifiers: Any) -> None:
-    """Check that an environment can be played with our samplers.
+    """Check that an environment works with turns from the trainer's sampler.
 
     Args:
         package: the environment's name in messages.
-        env: the environment.
-        verifiers: the module.
+        env: the environment to check.
+        verifiers: the imported module `verifiers`.
 
     Raises:
-        ValueError: if the environment runs the model by itself, asks another model, compares the
-            completions of a group, or has tools with arguments that the model does not write.
+        ValueError: if the environment calls the model by itself, queries a judge model, scores
+            whole groups of completions, or has tools with arguments that the model does not write.
     """
     base = verifiers.MultiTurnEnv
     if not isinstance(env, base):
         raise ValueError(
-            f"the class of {package}, {type(env).__name__}, runs the model by itself. Use an "
+            f"the class of {package}, {type(env).__name__}, calls the model by itself. Use an "
             "environment whose class is a subclass of verifiers' MultiTurnEnv."
         )
     for name in DRIVING:
         if getattr(type(env), name) is not getattr(base, name):
             raise ValueError(
-                f"{package} overrides {name!r}, the method with which verifiers drives the model. "
-                "The environment cannot be used, because our samplers write the turns."
+                f"{package} overrides {name!r}, the method with which verifiers calls the model. "
+                "Use an environment that does not, because the trainer's sampler generates the "
+                "turns."
             )
     if isinstance(env, verifiers.StatefulToolEnv):
         raise ValueError(
@@ -250,18 +253,19 @@ def check(package: str, env: Any, verifiers: Any) -> None:
     for rubric in all_rubrics(env.rubric):
         if isinstance(rubric, verifiers.JudgeRubric):
             raise ValueError(
-                f"{package} has a JudgeRubric, which asks a model through its own client. Use an "
-                "environment without one, and let a model grade with the reward `judge`."
+                f"{package} has a JudgeRubric, which queries a model through its own client. Use "
+                "an environment without a JudgeRubric, and let a model grade with the reward "
+                "`judge`."
             )
     if env.rubric.has_group_rewards:
         raise ValueError(
-            f"{package} has a reward function of whole groups, but episodes are scored one by one. "
-            "Only functions of one completion are supported."
+            f"{package} has a reward function for whole groups, but episodes are scored one by "
+            "one. Use an environment whose reward functions score a single completion."
         )
 
 
 def all_rubrics(rubric: Any) -> Iterator[Any]:
-    """Yield a rubric and all rubrics that it consists of."""
+    """Yield a rubric and, recursively, all rubrics that it consists of."""
     yield rubric
     for part in getattr(rubric, "rubrics", []):
         yield from all_rubrics(part)
@@ -269,12 +273,12 @@ def all_rubrics(rubric: Any) -> Iterator[Any]:
 
 @functools.cache
 def no_client() -> Any:
-    """Return a client of `verifiers` that raises an error instead of querying a model."""
+    """Return a `verifiers` client that raises `RuntimeError` instead of querying a model."""
     client = import_module("verifiers.clients").Client
 
     def refuse(*_: object, **__: object) -> Coroutine[Any, Any, Any]:
         raise RuntimeError(
-            "the environment asks a model, but clients of verifiers are not supported"
+            "the environment queries a model, but clients of verifiers are not supported"
         )
 
     methods = dict.fromkeys(client.__abstractmethods__, refuse)
@@ -283,7 +287,10 @@ def no_client() -> Any:
 
 @contextmanager
 def signal_handlers_kept() -> Iterator[None]:
-    """Restore the SIGINT and SIGTERM handlers, which `verifiers` replaces, after the block."""
+    """Context manager that restores the SIGINT and SIGTERM handlers on exit.
+
+    `verifiers` replaces them when it loads an environment.
+    """
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -293,7 +300,7 @@ def signal_handlers_kept() -> Iterator[None]:
 
 
 class RaisedErrors(logging.Handler):
-    """Collects the errors logged by code in one `errors_raised` block."""
+    """A logging handler that collects the errors logged by code in one `errors_raised` block."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -306,10 +313,10 @@ class RaisedErrors(logging.Handler):
 
 @contextmanager
 def errors_raised() -> Iterator[None]:
-    """Raise `RuntimeError` if `verifiers` logs an error in the block.
+    """Context manager that raises `RuntimeError` on exit if its code made `verifiers` log errors.
 
-    If a rubric's function raises an error, `verifiers` only logs it and uses 0 as its value. All
-    threads log to the same logger, so errors that other code logs at the same time are ignored.
+    If a rubric's function raises an error, `verifiers` only logs the error and uses the value 0.
+    Errors that code outside the block logs at the same time, such as in other threads, are ignored.
     """
     handler = RaisedErrors()
     logger = logging.getLogger("verifiers")
@@ -325,7 +332,7 @@ def errors_raised() -> Iterator[None]:
 
 
 def chat_messages(prompt: Any) -> list[dict[str, Any]]:
-    """Return the prompt of a row as chat messages, without the fields that are null."""
+    """Return a row's prompt as chat messages without null fields; a string is a user message."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
     messages = []
@@ -340,12 +347,12 @@ def contents(messages: Sequence[Any]) -> list[str]:
 
 
 def answer_text(messages: Any) -> str:
-    """Return the texts of an environment's messages, joined by line breaks.
+    """Return the contents of an environment's messages, joined by line breaks.
 
     A string is returned unchanged.
 
     Raises:
-        TypeError: if a message is not text, such as an image.
+        TypeError: if a message has content other than text, such as an image.
     """
     if isinstance(messages, str):
         return messages

@@ -26,20 +26,22 @@ def figures_of(
     outcomes: Sequence[str],
     k: int,
 ) -> Figures:
-    """Return means with standard errors, pass@k and the number of different problems.
+    """Return the metrics of an evaluation, over all rows and for each task.
 
-    If samples are episodes, `episode_figures` are added; with several environments, also the
-    figures of each environment, under `environments/NAME/`.
+    They are `problems` (the number of different problems), the metrics of `summarize` and, if there
+    are outcome rewards, those of `outcome_figures`. If samples are episodes, the metrics of
+    `episode_figures` are added; with several environments, also those of each environment, under
+    `environments/NAME/`.
 
-    If the rows have a column "task", the metrics of each task are added under `tasks/NAME/`,
-    without rewards that scored none of its samples.
+    If the rows have a column "task", the metrics of each task are added under `tasks/NAME/`.
+    Rewards that scored none of a task's samples are left out there.
 
     Args:
         rows: the evaluated rows.
         samples: `k` completions of each row.
         names: the names of the rewards.
-        outcomes: the rewards that decide pass@k, in the order of `outcome_order`; if empty, there
-            is no pass@k.
+        outcomes: the names of the rewards that decide pass@k, in the order of `outcome_order`; if
+            empty, there is no pass@k.
         k: the number of completions of each row.
     """
     figures = _figures(samples, names, outcomes, k)
@@ -73,12 +75,12 @@ def samples_by_task(rows: Sequence[Row], samples: list[Sample]) -> dict[str, lis
 
 @dataclass(frozen=True)
 class PartOfTask:
-    """The rows of one task in an evaluation, with their samples."""
+    """The rows of one task in an evaluation, or all rows if they name no task."""
 
     prefix: str  # prepended to the names of its metrics: "tasks/NAME/", or "" for all rows
     rows: list[Row]
     samples: list[Sample]
-    outcome: str  # the reward that judges these rows; "" if there is none
+    outcome: str  # the name of the reward that judges these rows; "" if there is none
 
 
 def parts_of_tasks(
@@ -92,9 +94,9 @@ def parts_of_tasks(
 
     Args:
         rows: the evaluated rows.
-        samples: their completions.
+        samples: the completions of `rows`.
         outcomes: the outcome rewards in the order of `outcome_order`. The outcome of a task is the
-            first reward that scored any of its samples; without tasks, it is the first reward.
+            first one that scored any of its samples; without tasks, it is the first one.
     """
     tasks = samples_by_task(rows, samples)
     if not tasks:
@@ -130,7 +132,10 @@ def compare_by_task(
     names: list[str],
     outcomes: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the differences of `compare`, and those of each task under `tasks/NAME/`.
+    """Return the differences from `compare`, and those of each task.
+
+    The differences of a task are added to each part, under keys such as `tasks/NAME/countdown` and
+    `tasks/NAME/length`.
 
     Args:
         rows: the evaluated rows.

@@ -27,12 +27,13 @@ def paired_difference(
     Args:
         before: the samples of the first evaluation.
         after: the samples of the second evaluation, of the same rows.
-        name: the name of the reward; `None` compares the lengths.
+        name: the name of the reward; `None` compares the lengths in tokens.
 
     Returns:
-        `mean`; `low` and `high`, the bounds of its 95 % interval; `verdict`; `rows`, the number of
-        rows with both values; and `problems`, the number of different problems. Bounds and verdict
-        are `None` for a single problem. The result is `None` if no row has both values.
+        A dict with `mean`; `low` and `high`, the bounds of its 95 % interval; `verdict` ("rose",
+        "fell" or "did not clearly change"); `rows`, the number of rows with both values; and
+        `problems`, the number of different problems. Bounds and verdict are `None` for a single
+        problem. If no row has both values, the result is `None`.
     """
     means_before = row_means(before, name)
     means_after = row_means(after, name)
@@ -45,7 +46,10 @@ def paired_difference(
 
 
 def difference_fields(difference: Estimate, rows: int) -> dict[str, Any]:
-    """Return a difference over `rows` rows in the form that `paired_difference` returns."""
+    """Convert a difference between two evaluations to the dict that `paired_difference` returns.
+
+    `rows` is the number of rows that the difference was computed from.
+    """
     return {
         "mean": difference.mean,
         "low": difference.low,

@@ -1,4 +1,4 @@
-"""Complete prompts with a transformers model, leaving the caller's random state unchanged.
+"""Complete prompts with a transformers model, without changing the caller's RNG state.
 
 If an option is left at its default, `generate` uses the value in the model's own
 `generation_config` (Qwen2.5's has top_p 0.8 and a repetition penalty). Therefore that config is
@@ -32,19 +32,19 @@ class Decoding:
     """Settings for decoding completions, greedily or by sampling.
 
     Raises:
-        ValueError: for several samples at temperature 0.
+        ValueError: if `temperature` is 0 and `num_samples` is above 1.
     """
 
     max_new_tokens: int  # maximum number of tokens of a completion
     temperature: float = 0.0  # 0 decodes greedily
-    # The next three truncate the distribution; by default it is not truncated.
+    # The next three truncate the distribution, which is not truncated by default.
     top_p: float = 1.0
     top_k: int = 0
     min_p: float | None = None
     num_samples: int = 1  # number of completions of each prompt
     seed: int = 0  # the same seed and batch size give the same completions
-    stop_strings: tuple[str, ...] = ()  # texts that end a single turn; episodes have their own
-    # additional options of transformers' GenerationConfig, which may replace those above
+    stop_strings: tuple[str, ...] = ()  # strings that end a completion; episodes have their own
+    # additional options of transformers' GenerationConfig, which override those above
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -60,9 +60,10 @@ class Decoding:
         tokenizer: PreTrainedTokenizerBase,
         model: PreTrainedModel,
     ) -> GenerationConfig:
-        """Return a `GenerationConfig` with these settings, except samples, seed and stop strings.
+        """Return these settings as a `GenerationConfig`.
 
-        Completions end with any end-of-sequence id of the tokenizer or of the model's own config.
+        The config contains neither `num_samples` nor `seed` nor `stop_strings`. Its end-of-sequence
+        ids are those of the tokenizer and of the model's own generation config.
         """
         sampling: dict[str, Any] = {"do_sample": False}
         if self.temperature > 0:
@@ -97,9 +98,10 @@ def end_tokens(tokenizer: PreTrainedTokenizerBase, config: GenerationConfig) -> 
 class Completion:
     """One completion: its text, its token ids, and why it ended.
 
-    The text has no special tokens, while `ids` include the end-of-sequence token. `finish_reason`
-    is `"length"` if the completion reached the limit, otherwise `"stop"`. For an episode in an
-    environment, `episode` is set, and text and ids include the environment's answers.
+    `text` contains no special tokens, while `ids` include the end-of-sequence token.
+    `finish_reason` is `"length"` if the completion reached the length limit, otherwise `"stop"`.
+    For an episode in an environment, `episode` is set, and `text` and `ids` include the
+    environment's answers.
     """
 
     text: str
@@ -109,21 +111,22 @@ class Completion:
 
     @property
     def length(self) -> int:
-        """The number of tokens that the model wrote."""
+        """The number of tokens that the model generated, without the environment's answers."""
         if self.episode:
             return sum(self.episode.mask)
         return len(self.ids)
 
     @property
     def left_out(self) -> bool:
-        """True if the completion gets no scores, because its environment failed."""
+        """Whether the completion gets no scores, because its environment failed."""
         return self.episode is not None and self.episode.left_out
 
     def for_rewards(self, row: Row) -> tuple[Any, Any, Row]:
-        """Return the prompt, the completion and the columns of the row, as rewards read them.
+        """Return the prompt, the completion and the columns to pass to the rewards.
 
-        The completion is a string if the prompt is a string, otherwise a list of messages. An
-        episode has its own prompt, which includes the text of `reset`, and adds its own columns.
+        The completion is a string if the prompt is a string, otherwise a list of messages. For an
+        episode, the prompt includes the text returned by `reset`, and the columns of the episode
+        are added to those of the row.
         """
         if self.episode:
             columns = {**row, **self.episode.columns()}
@@ -136,7 +139,7 @@ class Completion:
 
 
 def episodes_of(completions: Sequence[Sequence[Completion]]) -> list[Episode]:
-    """Return the episodes of completions in one list; completions without an episode are skipped.
+    """Return the episodes of all completions in one list, skipping completions without an episode.
 
     Args:
         completions: the completions of each row.
@@ -153,9 +156,10 @@ def _decoding_as(
     config: GenerationConfig,
     seed: int,
 ) -> Iterator[None]:
-    """Set the generation config, eval mode, no_grad and the seed, and restore them on exit.
+    """Context manager that sets the generation config, eval mode, no_grad and the seed.
 
-    If the model has an adapter, the config is also set on the base model.
+    If the model has an adapter, the config is also set on the base model. On exit, the configs, the
+    train or eval mode and the RNG states are restored.
     """
     base = base_model(model)
     model_config = model.generation_config
@@ -202,12 +206,12 @@ def generate_completions(
         progress: the title of a progress bar; `None` shows none.
         begin: a function that takes rows and starts an episode for each; `None` means that each
             completion is a single turn.
-        precision: the dtypes to compute in; `None`: the model's dtype.
+        precision: the dtypes to compute in; `None` uses the model's dtype.
 
     Raises:
-        ValueError: if the chat template takes too long, or if `begin` is given, but the model has
-            its own `generate`, which cannot decode episodes. Errors of `begin` are raised
-            unchanged.
+        ValueError: if the chat template takes too long, or if `begin` is given but the model
+            overrides `generate`, so that it cannot play episodes. Errors raised by `begin` are not
+            caught.
     """
     config = decoding.generation_config(tokenizer, model)
     stops = StopStrings(tokenizer, decoding.stop_strings) if decoding.stop_strings else None
@@ -254,15 +258,15 @@ def generate_completions(
 def play_batch(
     model: PreTrainedModel, config: GenerationConfig, episodes: Sequence[Episode]
 ) -> list[list[int]]:
-    """Play a batch of episodes to their ends, and return the tokens of each.
+    """Play a batch of episodes to their ends, and return the token ids of each.
 
     Args:
-        model: the model.
+        model: the model, whose generation config has been set to `config`.
         config: the generation config, from `Decoding.generation_config`.
         episodes: the episodes, which are changed in place.
 
     Raises:
-        ValueError: if the model has its own `generate`.
+        ValueError: if the model overrides `generate`.
     """
     for rows in rounds(episodes):
         player = Player([episodes[row] for row in rows])
@@ -271,9 +275,9 @@ def play_batch(
             generate_batch(model, config, contexts)
         if not player.began:
             raise ValueError(
-                "This model has its own `generate`, which cannot play the episodes of this "
-                "evaluation. In a training run, remove eval_temperature; `grpo-ext eval` "
-                "cannot evaluate this model in an environment."
+                "This model overrides `generate`, so it cannot play episodes with settings of "
+                "their own. In training, remove eval_temperature, so that evaluations sample as "
+                "training does. `grpo-ext eval` does not support such a model with an environment."
             )
     return [episode.ids for episode in episodes]
 
@@ -295,7 +299,7 @@ def _completion(
 
 
 def completion_of(episode: Episode) -> Completion:
-    """Convert an episode that has been played to a completion."""
+    """Convert a finished episode to a completion."""
     reason = "length" if episode.truncated else "stop"
     text = as_text(episode.messages)
     if episode.single_turn:

@@ -32,8 +32,9 @@ SUFFIX = "_constant"  # ending of the metrics' names
 def rewards_for_constants(rewards: Mapping[str, Any]) -> Rewards:
     """Return the rewards, by name, that are cheap enough to score constant answers with.
 
-    These are the guarded functions; their limits still apply, but failures are not counted. Reward
-    models, async functions and registered rewards that query a server or load a model are skipped.
+    Only guarded functions are returned. Their time limits still apply, but their failures are
+    neither counted nor logged. Reward models, async functions and registered rewards that query a
+    server or load a model are left out.
     """
     cheap: Rewards = {}
     for name, guard in rewards.items():
@@ -54,7 +55,8 @@ def is_costly(guard: Guard) -> bool:
 def candidates(samples: Sequence[Sample], outcome: str) -> list[Sample]:
     """Return at most `CANDIDATES` samples with distinct texts: the most frequent, then the best.
 
-    At most half of them are chosen by frequency, the others by the reward `outcome`.
+    At most half of them are chosen by frequency. The others are those with the highest scores of
+    the reward `outcome`.
     """
     counts = Counter(sample.text for sample in samples)
     texts = [text for text, _ in counts.most_common(CANDIDATES // 2)]
@@ -76,7 +78,7 @@ def answer_all(
     rewards: Rewards,
     extras: Row | None = None,
 ) -> list[Sample]:
-    """Return samples of `rows`, scored as if the model had given each row the same answer.
+    """Return one sample for each row, scored as if the model had answered every row with `answer`.
 
     Args:
         rows: the rows, with `prompt` and the columns that the rewards read.
@@ -105,7 +107,7 @@ def best_constant(
 
     Args:
         rows: the evaluated rows.
-        samples: their completions.
+        samples: the completions of `rows`.
         rewards: the rewards from `rewards_for_constants`.
         outcome: the name of the outcome reward; if it is not in `rewards`, the weighted sum
             decides.
@@ -113,8 +115,8 @@ def best_constant(
         extras: additional arguments for every reward.
 
     Returns:
-        The sample, or `None` if a constant answer is meaningless here: there are no rewards or no
-        samples, all rows are identical, or the samples are episodes.
+        The sample, or `None` if a constant answer is meaningless: there are no rewards or no
+        samples, all rows are identical, or a sample is an episode.
     """
     distinct_rows = {repr(sorted(row.items(), key=itemgetter(0))) for row in rows}
     has_episodes = any(sample.episode for sample in samples)
@@ -138,12 +140,13 @@ def best_constant(
 
 
 def constant_figures(samples: list[Sample], names: Sequence[str]) -> dict[str, float]:
-    """Return the metrics `NAME_constant` and `NAME_constant_se` of each reward.
+    """Return the metrics `NAME_constant` (a mean) and `NAME_constant_se` for each reward.
+
+    Rewards that scored no sample are left out, and so are unknown standard errors.
 
     Args:
-        samples: the samples of `answer_all`.
-        names: the names of the rewards. Rewards that scored no sample are left out, and so are
-            unknown standard errors.
+        samples: the samples of the constant answer, from `answer_all`.
+        names: the names of the rewards.
     """
     figures = {}
     for name in names:
@@ -162,8 +165,8 @@ def beats_constant(figures: Mapping[str, Any], key: str) -> bool | None:
 
     Args:
         figures: the logged metrics of one evaluation.
-        key: the name of the metric, such as `eval_countdown`, or `eval_rewards/countdown/mean` of
-            TRL's evaluation.
+        key: the name of the metric, such as `eval_countdown`, or `eval_rewards/countdown/mean` in
+            TRL's own evaluation.
 
     Returns:
         The result, or `None` if one of the two metrics was not logged.
@@ -179,7 +182,7 @@ def beats_constant(figures: Mapping[str, Any], key: str) -> bool | None:
 
 
 def constant_key(key: str) -> str:
-    """Return the name of the metric that holds the best constant answer's score on `key`."""
+    """Return the name of the metric to compare with `key`: the best constant answer's score."""
     if key.endswith("/mean"):
         return f"{key.removesuffix('/mean')}/constant"
     return f"{key}{SUFFIX}"
@@ -222,8 +225,8 @@ def constant_sentences(
 ) -> list[str]:
     """Return sentences that compare outcome rewards with the best constant answer.
 
-    There is one sentence for each dataset or task, from its last evaluation that scored a constant
-    answer; the list is empty if none did.
+    There is one sentence for each evaluation dataset or task. It describes the last evaluation that
+    scored a constant answer; if none did, there is no sentence.
 
     Args:
         history: the logs of the run, oldest first.
@@ -270,9 +273,9 @@ def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list
 
 
 def short(text: str, most: int = 60) -> str:
-    """Return a text on one line, without control characters.
+    """Return `text` on one line, with collapsed whitespace and without unprintable characters.
 
-    If it is longer than `most` characters, the rest is replaced with ` ...`.
+    If the line is longer than `most` characters, the rest is replaced with ` ...`.
     """
     one_line = " ".join(text.split())
     line = "".join(filter(str.isprintable, one_line))

@@ -30,29 +30,32 @@ def evaluate(
     stop_strings: tuple[str, ...] = (),
     constants: bool = True,
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
-    """Evaluate a model greedily and, if `num_samples` is above 0, also by sampling.
+    """Evaluate a model by greedy decoding and, if `num_samples` is above 0, also by sampling.
 
-    For each row, pass@k uses the first of `outcomes` that scored any of its samples.
+    The pass@k of a row uses one reward: the first of `outcomes` that scored any of the row's
+    samples.
 
     Args:
-        complete: a function that takes rows, a `Decoding` and `progress` (the title of a progress
-            bar), and returns a list of completions for each row, like `generate_completions`.
+        complete: a function that is called with rows, a `Decoding` and the keyword `progress` (the
+            title of a progress bar), and returns a list of completions for each row.
         rows: the rows, with `prompt` and the columns that the rewards read.
         rewards: the rewards by name.
         outcomes: the names of the outcome rewards, from `outcomes_of`.
         max_new_tokens: the maximum number of tokens of a completion.
-        num_samples: the number of sampled completions of each row; with 0, only the greedy one.
+        num_samples: the number of sampled completions of each row; if 0, only the greedy one is
+            generated.
         temperature: the temperature of the sampled completions.
         seed: the seed of the sampled completions.
-        stop_strings: texts that end a completion of a single turn.
+        stop_strings: strings that end a completion; episodes have their own.
         constants: whether to add the scores of the best constant answer, such as
             `countdown_constant` and `countdown_constant_se`.
 
     Returns:
-        The summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, ...,
-        "length": 28.1, "pass@1": 0.27}, "sampled": {"num_samples": 8, "temperature": 1.0, ...,
-        "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples of each part. If the rows have a column
-        "task", each part also has the metrics of each task, under `tasks/NAME/`.
+        A pair: the summary, and the samples of each part, `greedy` and `sampled`. The summary is
+        `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, ..., "length": 28.1,
+        "pass@1": 0.27}, "sampled": {"num_samples": 8, "temperature": 1.0, ..., "pass@8": 0.6,
+        "pass@8_se": 0.03}}`. If the rows have a column "task", each part of the summary also has
+        the metrics of each task, under `tasks/NAME/`.
 
     Raises:
         ValueError: if `num_samples` is above 1 and `temperature` is 0.
@@ -92,7 +95,11 @@ def evaluate(
 
 
 def check_environment(completions: list[list[Completion]]) -> None:
-    """Raise `EnvironmentFailure` if an environment of these completions failed too often."""
+    """Raise `EnvironmentFailure` if an environment failed too often in the given episodes.
+
+    Args:
+        completions: the completions of each row; those without an episode are ignored.
+    """
     refuse_many(reports_of(episodes_of(completions)))
 
 
@@ -102,14 +109,14 @@ def constants_by_task(
     rewards: Rewards,
     outcomes: list[str],
 ) -> dict[str, float]:
-    """Return the metrics of the best constant answer to each task.
+    """Return the metrics of the best constant answer to each task, under `tasks/NAME/`.
 
-    Without a column "task", there is one answer to all rows. Tasks for which `best_constant`
-    returns `None` are left out.
+    Without a column "task", there is one answer to all rows, and its metrics have no prefix. Tasks
+    for which `best_constant` returns `None` are left out.
 
     Args:
         rows: the evaluated rows.
-        samples: their completions.
+        samples: the completions of `rows`.
         rewards: all rewards by name; only the `rewards_for_constants` are used.
         outcomes: the outcome rewards in the order of `outcome_order`.
     """

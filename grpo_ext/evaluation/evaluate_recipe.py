@@ -50,17 +50,23 @@ def evaluate_models(
         recipe: the recipe, which determines the rows and rewards (see `rows_and_rewards`).
         model_names: the folders or hub ids of the models.
         num_train_rows: the number of training rows to use; 0 uses the held-out rows.
-        settings: arguments for `evaluate_on`: `engine`, `batch_size`, `num_samples`, `temperature`.
+        settings: keyword arguments for `evaluate_on`: `engine`, `batch_size`, `num_samples` and
+            `temperature`.
 
     Returns:
-        `rows`; `outcomes` from `outcomes_of`; `summaries` and `samples` from `evaluate`, by model;
-        `comparisons`, the results of `compare_by_task` with the keys `model` and `against`; and
-        `advice`, a line on `num_generations` for each model. If training rows were not sampled,
-        `advice` is empty; otherwise each summary also has `best_num_generations`.
+        A dict with the keys
+
+        - `rows`: the evaluated rows.
+        - `outcomes`: the names of the outcome rewards, from `outcomes_of`.
+        - `summaries` and `samples`: the results of `evaluate`, by model.
+        - `comparisons`: for each later model, the differences from `compare_by_task`, with the
+          names of both models under `model` and `against`.
+        - `advice`: one line on `num_generations` for each model. It is empty unless training rows
+          were sampled; in that case each summary also has `best_num_generations`.
 
     Raises:
-        ValueError, OSError: if `check_models` refuses a model, or for the reasons of
-            `rows_and_rewards` and `evaluate_on`.
+        ValueError: if a model, the rows, a reward or the engine cannot be used.
+        OSError: if a model or the rows cannot be found or loaded.
         EnvironmentFailure, RewardFailure: if the environment or a reward failed too often.
     """
     check_models(model_names)
@@ -107,13 +113,13 @@ def check_models(model_names: list[str]) -> None:
 
     Raises:
         ValueError: if a model is named twice, or if a folder is damaged or unsafe to load.
-        FileNotFoundError: if a model is neither a folder, nor in the cache, nor on the hub.
-        ConnectionError: if a model must be looked up on the hub, and the hub cannot be reached.
+        FileNotFoundError: if a model is neither a folder nor in the cache nor on the hub.
+        ConnectionError: if a model must be looked up on the hub, but the hub cannot be reached.
         OSError: if a folder cannot be listed or has too many entries.
     """
     for name in model_names:
         if model_names.count(name) > 1:
-            raise ValueError(f"the model {name} is given more than once: give each model once.")
+            raise ValueError(f"the model {name} is given more than once. Pass each model once.")
     for name in model_names:
         folder = Path(name).expanduser()
         if not folder.is_dir():
@@ -126,14 +132,15 @@ def check_models(model_names: list[str]) -> None:
 
 
 def rows_and_rewards(recipe: Recipe, num_train_rows: int = 0) -> tuple[list[Row], Rewards]:
-    """Return the evaluation rows and the recipe's rewards by name, without reward models.
+    """Return the evaluation rows and the recipe's guarded rewards by name, without reward models.
 
     The rows are the held-out ones or, if `num_train_rows` is above 0, at most that many random
     training rows.
 
     Raises:
-        ValueError, OSError: for the reasons of `train_rows` or `eval_rows`, and of
-            `guarded_rewards`.
+        ValueError: if there are no such rows, a reward is unknown or has an invalid option, or a
+            reward reads a column that the rows lack.
+        OSError: if the dataset, or the tokenizer for a length limit, cannot be found or loaded.
     """
     if num_train_rows:
         shuffled = train_rows(recipe).shuffle(seed=recipe.get("seed"))
@@ -147,12 +154,12 @@ def rows_and_rewards(recipe: Recipe, num_train_rows: int = 0) -> tuple[list[Row]
 
 
 def save_evaluation(path: Path, results: dict[str, Any]) -> list[Path]:
-    """Write the results of `evaluate_models` and return the paths of the two files.
+    """Write the results of `evaluate_models` to two files, and return their paths.
 
-    `path` receives the metrics as JSON: the summary of a single model, or a mapping of `models` and
-    `comparisons` for several. `<stem>_completions.jsonl` in the same folder receives every
-    completion with its row, its rewards, the messages of an episode, and its `part`, which is
-    `greedy` or `sampled`; with several models, also its `model`.
+    `path` receives the metrics as JSON: for a single model its summary, for several models a
+    mapping with `models` and `comparisons`. `<stem>_completions.jsonl` in the same folder receives
+    every completion with its row, its rewards, the messages of an episode, and its `part`
+    (`greedy` or `sampled`); with several models, also its `model`.
     """
     summaries = results["summaries"]
     several_models = len(summaries) > 1
@@ -186,12 +193,13 @@ def logged_fields(sample: Sample) -> dict[str, Any]:
 
 
 def outcomes_of(recipe: Recipe) -> list[str]:
-    """Return the names of the rewards that decide whether a row is solved, in `outcome_order`.
+    """Return the names of the rewards that decide whether a row is solved, most important first.
 
-    Reward models are excluded.
+    They are in the order of `outcome_order`. Reward models are left out.
 
     Raises:
-        ValueError: for the reasons of `named_rewards_and_weights` and `outcome_order`.
+        ValueError: if a reward is unknown, an option or a weight is invalid, or
+            `group_filter_metric` names no reward.
     """
     rewards, weights = named_rewards_and_weights(recipe)
     names = list(map(metric_name, rewards))
@@ -214,19 +222,20 @@ def evaluate_on(
     Args:
         recipe: the recipe; it sets how the model is loaded and how long completions may be.
         model_name: a folder or a hub id.
-        rows: the rows, with `prompt` and the columns that the rewards read.
+        rows: the rows, with `prompt` and the columns that the rewards read; at least one.
         rewards: the rewards by name.
         engine: `transformers`, `vllm` or `auto` (see `pick_engine`).
         batch_size: the number of completions that transformers decodes at once.
-        settings: arguments for `evaluate`.
+        settings: keyword arguments for `evaluate`: `num_samples` and `temperature`.
 
     Returns:
-        The summary and the samples of `evaluate`.
+        The summary and the samples from `evaluate`.
 
     Raises:
         ValueError: if the prompts are messages and the tokenizer has no chat template, if the
-            engine cannot be used, if `max_completion_length` is null with transformers, or for the
-            reasons of `evaluate`, `generate_completions`, `beginning` and `precision_of`.
+            engine cannot be used, if `max_completion_length` is null with transformers, if the
+            model does not support the recipe's environment or precision, or if several completions
+            are to be sampled at temperature 0.
         OSError: if the model cannot be loaded.
         EnvironmentFailure, RewardFailure: if the environment or a reward failed too often.
     """
@@ -236,7 +245,7 @@ def evaluate_on(
     if engine != "vllm" and training.max_completion_length is None:
         raise ValueError(
             "max_completion_length is null, so transformers would end completions after 20 "
-            "tokens: write a number."
+            "tokens. Set max_completion_length to a number."
         )
     tokenizer = load_tokenizer(recipe, model_name)
     if not tokenizer.chat_template and not isinstance(rows[0]["prompt"], str):
@@ -287,7 +296,7 @@ def evaluate_on(
 
 
 def load_tokenizer(recipe: Recipe, model_name: str) -> Any:
-    """Return a model's tokenizer, with padding on the left."""
+    """Load a model's tokenizer, which pads on the left."""
     return AutoTokenizer.from_pretrained(
         model_name,
         revision=init_kwargs(recipe, model_name).get("revision", "main"),
@@ -297,7 +306,10 @@ def load_tokenizer(recipe: Recipe, model_name: str) -> Any:
 
 
 def load_model(recipe: Recipe, model_name: str) -> Any:
-    """Load a model with the settings of the recipe, on a GPU if there is one, unless `use_cpu`."""
+    """Load a model with the recipe's settings.
+
+    The model is moved to a GPU if one is available and `use_cpu` is not set.
+    """
     training = recipe.training
     model: Any = AutoModelForCausalLM.from_pretrained(
         model_name,
@@ -309,7 +321,10 @@ def load_model(recipe: Recipe, model_name: str) -> Any:
 
 
 def init_kwargs(recipe: Recipe, model_name: str) -> dict[str, Any]:
-    """Return keyword arguments for loading a model; only the recipe's model gets its revision."""
+    """Return the keyword arguments for loading a model.
+
+    The recipe's revision is included only if `model_name` is the recipe's model.
+    """
     init = model_init_kwargs(recipe)
     if model_name != recipe.model.model_name_or_path:
         init.pop("revision")

@@ -30,7 +30,7 @@ from scipy.stats import hypergeom
 from grpo_ext.common.estimates import Array
 from grpo_ext.evaluation.score import OUTCOME, Sample, by_row, problems_of, with_outcome
 
-_ORDERS = 1000  # number of random orders for a row with more than two different scores
+_ORDERS = 1000  # number of random orders of a row with more than two different scores
 _RESAMPLES = 2000  # number of bootstrap resamples of the problems, for the 95 % range
 
 
@@ -42,7 +42,7 @@ class GroupSize:
         best: the best group size.
         low: the lower bound of the range that contains the best group size in 95 % of resamples of
             the problems; `None` for a single problem.
-        high: the upper bound of this range.
+        high: the upper bound of this range; `None` for a single problem.
         efficiency: for each group size from 2 on, the signal-to-noise ratio relative to the best.
     """
 
@@ -57,13 +57,13 @@ class GroupSize:
         return max(self.efficiency)
 
     def sentence(self, present: int | None) -> str:
-        """Return advice in one line; `present` is the recipe's current `num_generations`."""
+        """Return advice in one line; `present` is the recipe's `num_generations`, if it has one."""
         if self.best == self.largest:
             interval = "" if self.low is None else f" (95 % range from {self.low})"
             text = (
                 f"Best num_generations for these rows: {self.best} or more{interval}. With "
                 f"{self.largest} completions of each row, larger groups cannot be judged. To "
-                f"compare larger groups, write --num_samples {2 * self.largest}."
+                f"compare larger groups, use --num_samples {2 * self.largest}."
             )
         else:
             interval = "" if self.low is None else f" (95 % range {self.low} to {self.high})"
@@ -86,7 +86,7 @@ def advice_on_group_size(size: GroupSize | None, k: int, present: int | None) ->
     """
     if k < 2:
         return (
-            "num_generations cannot be judged with a single completion of each row. Write "
+            "num_generations cannot be judged with a single completion of each row. Use "
             "--num_samples 2 or more."
         )
     if size is None:
@@ -109,7 +109,7 @@ def best_group_size(
 
     Args:
         samples: `k` completions of each row. Rows with fewer scored completions are left out.
-        outcomes: the rewards that may judge a row, in the order of `outcome_order`.
+        outcomes: the names of the rewards that may judge a row, in the order of `outcome_order`.
         k: the number of completions of each row.
     """
     if k < 2 or not outcomes:
@@ -127,9 +127,11 @@ def best_group_size(
 
 
 def size_of(scores: Array, problems: Sequence[Hashable]) -> GroupSize | None:
-    """Return the best group size for scores (rows, k); `None` if no row has different scores.
+    """Return the best group size for `scores`, or `None` if no row has different scores.
 
-    Rows of the same problem are resampled together.
+    Args:
+        scores: (rows, k), the score of each completion.
+        problems: the problem of each row; rows of the same problem are resampled together.
     """
     stds = mean_stds(scores)  # (rows, sizes)
     if not stds.any():
@@ -160,9 +162,9 @@ def size_of(scores: Array, problems: Sequence[Hashable]) -> GroupSize | None:
 def mean_stds(scores: Array) -> Array:
     """Return the mean std of the scores in groups of 2 to k completions of each row.
 
-    If a row has two different scores, this is the exact mean over all groups of a size. If it has
-    more, it is an unbiased estimate from random groups, the prefixes of random orders of the row's
-    completions.
+    For a row with two different scores, this is the exact mean over all groups of a size. For a row
+    with more, it is an unbiased estimate from random groups: the prefixes of random orders of the
+    row's completions.
 
     Args:
         scores: (rows, k), the score of each completion.
@@ -181,10 +183,10 @@ def mean_stds(scores: Array) -> Array:
 
 
 def _stds_of_two_scores(scores: Array) -> Array:
-    """Return the mean std (rows, k - 1) over all groups, for rows with two different scores.
+    """Return the mean std over all groups of each size, for rows with two different scores.
 
     If i of the n completions of a group have the higher score, the std of the group is the
-    difference of the two scores times sqrt(i (n - i)) / n.
+    difference of the two scores times sqrt(i (n - i)) / n. The result has shape (rows, k - 1).
     """
     k = scores.shape[1]
     highest = scores.max(axis=1, keepdims=True)  # (rows, 1)
@@ -200,7 +202,7 @@ def _stds_of_two_scores(scores: Array) -> Array:
 
 
 def _stds_of_random_groups(scores: Array) -> Array:
-    """Return the mean std (rows, k - 1) over the prefixes of random orders of the scores."""
+    """Return the mean std, (rows, k - 1), of the prefixes of random orders of each row's scores."""
     rng = np.random.default_rng(0)
     sizes = np.arange(1, scores.shape[1] + 1)
     centered = scores - scores.mean(axis=1, keepdims=True)

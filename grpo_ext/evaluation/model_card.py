@@ -15,7 +15,7 @@ from grpo_ext.evaluation.table import CURVES, Gain, cell, table
 from grpo_ext.recipe.difference import as_yaml
 
 CARD = "README.md"
-NO_NAME = "[None](https://huggingface.co/None)"  # TRL's name of a model from a folder
+NO_NAME = "[None](https://huggingface.co/None)"  # TRL's name for a model from a folder
 QUESTION = re.compile(r'^question = ".*"$', re.MULTILINE)  # in TRL's quick start
 MESSAGES = '[{"role": "user", "content": question}]'
 MOST_OF_PROMPT = 4000  # characters
@@ -32,15 +32,15 @@ def add_to_card(
     """Add rewards, gains, curves and the recipe to the model card that TRL has written.
 
     Args:
-        folder: the folder of the run, with the card and the curves.
-        rewards: the name, weight and options of each reward.
-        gains: the rows of the table of results, from `gained`.
-        recipe: the values that differ from their defaults.
-        sentences: sentences about the run; each becomes a paragraph above the table.
-        prompt: a prompt of the dataset, for the quick start; `None` keeps TRL's question.
+        folder: the folder of the run, with the card and, if they were drawn, the curves.
+        rewards: the `name`, `weight` and, optionally, `options` of each reward.
+        gains: the rows of the results table, from `gained`.
+        recipe: the recipe values that differ from their defaults.
+        sentences: sentences about the run; each becomes a paragraph above the results table.
+        prompt: a prompt from the dataset, for the quick start; `None` keeps TRL's question.
 
     Raises:
-        OSError: if there is no card, or it cannot be read.
+        OSError: if there is no card, or it cannot be read or written.
     """
     reward_rows = []
     for reward in rewards:
@@ -78,16 +78,16 @@ def add_to_card(
     card = read_text(folder / CARD, within=folder)
     card = card.replace(NO_NAME, model_name(recipe))
     card = card.replace('model="None"', f"model={json.dumps(str(folder))}")  # not on the hub
-    card = re.sub(r"\n(?:[ \t]*\n){2,}", "\n\n", card)  # from TRL's links that are not there
+    card = re.sub(r"\n(?:[ \t]*\n){2,}", "\n\n", card)  # blank lines left by missing links
     card = with_prompt(card, prompt)
     before, heading, after = card.partition("### Framework versions")
     write_atomically(folder / CARD, f"{before}{section}\n{heading}{after}")
 
 
 def model_name(recipe: Mapping[str, Any]) -> str:
-    """Return the last part of the path or hub id that the recipe sets as its model.
+    """Return the name of the recipe's model, without its parent folders or hub owner.
 
-    It is escaped for Markdown. Without a model, return "a model without a name".
+    The name is escaped for Markdown. If the recipe sets no model, return "a model without a name".
     """
     name = recipe.get("model_name_or_path")
     if not isinstance(name, str) or not name:
@@ -96,10 +96,11 @@ def model_name(recipe: Mapping[str, Any]) -> str:
 
 
 def with_prompt(card: str, prompt: object) -> str:
-    """Return a card with a prompt in the quick start, in place of TRL's question.
+    """Replace TRL's question in the quick start of a model card with `prompt`; return the card.
 
-    The card is returned unchanged if the prompt is neither a string nor a list of messages with
-    texts, if its `repr` is longer than `MOST_OF_PROMPT`, or if the card has no such question.
+    The card is returned unchanged if `prompt` is neither a string nor a list of messages with
+    string contents, if its `repr` is longer than `MOST_OF_PROMPT`, or if the card contains no such
+    question.
     """
     if isinstance(prompt, list):
         messages = []
@@ -110,7 +111,7 @@ def with_prompt(card: str, prompt: object) -> str:
         prompt = messages
     elif not isinstance(prompt, str):
         return card
-    code = repr(prompt)  # on one line, so that no text of it can end the block of code
+    code = repr(prompt)  # on one line, so that nothing in it can end the code block
     if len(code) > MOST_OF_PROMPT or QUESTION.search(card) is None:
         return card
     card = QUESTION.sub(lambda _: f"prompt = {code}", card, count=1)

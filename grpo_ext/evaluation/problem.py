@@ -15,12 +15,13 @@ IMAGES = ("image", "images")  # columns that TRL adds to the prompt
 def problem_of(row: Row, completion: Completion, rewards: Iterable[Any]) -> str:
     """Return an id of the problem that a row poses, in 12 hexadecimal digits.
 
-    It is a hash of the prompt, the images and the columns that the rewards read. For an episode in
-    an environment, it is a hash of the prompt and the environment's `problem_key`, or its seed if
-    there is no key. Errors of `problem_key` are raised unchanged.
+    The id is a hash of the prompt, the images and the columns that the rewards read. For an episode
+    in an environment, it is a hash of the prompt and the environment's `problem_key`, or of the
+    prompt and the episode's seed if there is no such key. Errors raised by `problem_key` are not
+    caught.
 
     Args:
-        row: the row.
+        row: the row, with `prompt`.
         completion: a completion of the row; if it is an episode, its environment provides the key.
         rewards: the rewards of the evaluation.
     """

@@ -1,4 +1,4 @@
-"""Find the dtypes in which a run samples, for commands that sample without a trainer."""
+"""Choose the dtypes in which a training run would sample, for commands without a trainer."""
 
 from transformers import PreTrainedModel
 
@@ -9,9 +9,9 @@ from grpo_ext.seams.precision import MIXED, Precision, choose_precision
 def precision_of(recipe: Recipe, model: PreTrainedModel) -> Precision:
     """Return the dtypes in which a run of the recipe samples with transformers.
 
-    DeepSpeed converts the weights instead of using autocast, but multiplies in the same dtype.
-    `fp16` is ignored on a CPU, where accelerate has no autocast to float16, and
-    `attention_in_fp32` with transformers' continuous batching.
+    They also hold for DeepSpeed, which converts the weights instead of using autocast, but
+    multiplies in the same dtype. `fp16` is ignored on a CPU, where accelerate has no autocast to
+    float16. `attention_in_fp32` counts as `False` with transformers' continuous batching.
 
     Raises:
         ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model does not

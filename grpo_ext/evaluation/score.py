@@ -27,9 +27,9 @@ class Sample:
     """One completion of one row: the score of each reward, its length, and why it ended.
 
     The score of a reward that did not score the completion is `None`, and the length is in tokens.
-    `episode` is the record of an episode, as in `samples.jsonl`, and `counts` its counts. Rows with
-    the same `problem` are not independent (see `problem_of`); `None` means that no other row poses
-    the same problem.
+    If the completion is an episode, `episode` is its record, as in `samples.jsonl`, and `counts`
+    holds the numbers of its turns, tokens and calls. Rows with the same `problem` are not
+    independent (see `problem_of`); `None` means that no other row poses the same problem.
     """
 
     row: int
@@ -51,7 +51,7 @@ def score_completions(
 ) -> list[Sample]:
     """Return a sample for each completion, with the scores of all rewards.
 
-    The rewards are not called on completions that are `left_out`.
+    The rewards are not called on completions that are `left_out`; their scores are `None`.
 
     Args:
         rows: the rows, with `prompt` and the columns that the rewards read.
@@ -115,12 +115,13 @@ def score_completions(
 def with_episode(
     sample: Sample, episode: Episode, turn_weights: Mapping[str, float] | None = None
 ) -> Sample:
-    """Return a copy of a sample with the record and the counts of its episode.
+    """Return a copy of a sample with the record and the counts of an episode.
 
     Args:
-        sample: the sample.
-        episode: its episode.
-        turn_weights: see `Episode.gains`; `None` leaves out the gains of the turns.
+        sample: the sample to copy.
+        episode: the episode that the sample comes from.
+        turn_weights: the weight of each number in the environment's state, by name, to record what
+            each turn earned; `None` leaves this out.
     """
     return replace(sample, episode=episode.logged(turn_weights), counts=EpisodeCounts.of(episode))
 
@@ -156,9 +157,10 @@ def problems_of(samples: list[Sample], rows: pd.Index) -> list[str | int]:
 
 
 def over_rows(samples: list[Sample], values: pd.Series) -> Estimate | None:
-    """Return the mean of one value per row, ignoring NaN; `None` if no value is left.
+    """Return the mean of `values` with its standard error, or `None` if all values are NaN.
 
-    Rows of the same problem are not treated as independent in the standard error.
+    NaN is ignored. The standard error is cluster-robust: rows of the same problem are not treated
+    as independent.
 
     Args:
         samples: the samples, which name the problem of each row.
@@ -169,15 +171,15 @@ def over_rows(samples: list[Sample], values: pd.Series) -> Estimate | None:
 
 
 def number_of_problems(samples: list[Sample]) -> int:
-    """Return the number of different problems among the rows of some samples."""
+    """Return the number of different problems among the rows of `samples`."""
     rows = pd.Index([sample.row for sample in samples])
     return len(set(problems_of(samples, rows)))
 
 
 def with_errors(estimates: dict[str, Estimate | None]) -> Figures:
-    """Return the means by name, and their standard errors under `NAME_se`.
+    """Return the mean of each estimate under its name, and its standard error under `NAME_se`.
 
-    Both are `None` for an estimate that is `None`.
+    Both are `None` if the estimate is `None`.
     """
     figures: Figures = {}
     for name, estimate in estimates.items():
@@ -198,9 +200,9 @@ def length_key(names: Sequence[str]) -> str:
 
 
 def summarize(samples: list[Sample], names: list[str]) -> Figures:
-    """Return the mean of each reward with its standard error `NAME_se`, and the mean length.
+    """Return the mean of each reward, its standard error under `NAME_se`, and the mean length.
 
-    The mean length is in tokens, under the key `length_key`.
+    The mean length is in tokens; `length_key` returns its key.
     """
     means = {}
     for name in names:
@@ -220,8 +222,8 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> Estimate | None:
 
     Args:
         samples: at least k samples of each row.
-        name: the name of the reward.
-        k: the number of completions.
+        name: the name of the reward that decides whether a completion passes.
+        k: the k of pass@k.
 
     Returns:
         The estimate, or `None` if no row is left.
@@ -252,8 +254,8 @@ def outcome_figures(samples: list[Sample], name: str, k: int) -> Figures:
     """Return the metrics of the outcome reward `name` for `k` samples of each row.
 
     These are `pass@1` and, for k above 1, `mean@k` (the mean reward), `pass@k` and `mixed@k` (the
-    `mixed_share`), each with its standard error under `..._se` (`None` for a single problem).
-    Samples without a score are left out.
+    share of rows whose samples got different scores), each with its standard error under `NAME_se`
+    (`None` for a single problem). Samples without a score are left out.
 
     Args:
         samples: `k` samples of each row.
@@ -282,15 +284,16 @@ def mixed_share(samples: list[Sample], name: str) -> Estimate | None:
     """Return the share of rows whose samples got different scores from the reward `name`.
 
     With k samples per row, this estimates the share of groups with signal when training with
-    `num_generations: k`. Rows without a score are left out; `None` if no row is left.
+    `num_generations: k`. Rows without a score are left out; if no row is left, return `None`.
     """
     return over_rows(samples, mixed_rows(samples, name))
 
 
 def with_outcome(samples: list[Sample], outcomes: Sequence[str]) -> list[Sample]:
-    """Return copies of the samples with the outcome reward, under `OUTCOME`, as the only score.
+    """Return copies of the samples whose only score is the outcome reward, under `OUTCOME`.
 
-    The outcome reward of a row is the first of `outcomes` that scored any of its samples.
+    The outcome reward of a row is the first of `outcomes` that scored any of the row's samples. The
+    score is `None` if there is no such reward, or if this reward did not score the sample.
     """
     judges: dict[int, str] = {}  # by row
     for name in reversed(outcomes):  # reversed, so that the first one prevails

@@ -1,4 +1,4 @@
-"""Evaluate models on public tasks with EleutherAI's lm-evaluation-harness, such as GSM8K or MMLU.
+"""Evaluate models on public tasks, such as GSM8K or MMLU, with EleutherAI's lm-evaluation-harness.
 
 The harness, an optional package, is imported only here and in `suite_model`, inside functions.
 """
@@ -36,10 +36,10 @@ class Suite:
     """The tasks to evaluate with the harness, and the settings of the evaluation.
 
     Args:
-        names: names of tasks, groups or tags of the harness.
+        names: the names of tasks, groups or tags in the harness.
         folder: a folder with additional tasks as YAML files, which may name code to run.
-        limit: the maximum number of documents of each task; `None`: all.
-        batch_size: the number of sequences in a batch of transformers.
+        limit: the maximum number of documents of each task; `None` evaluates all of them.
+        batch_size: the number of sequences per batch with transformers; vLLM ignores it.
         engine: `transformers`, `vllm` or `auto` (see `pick_engine`).
     """
 
@@ -62,12 +62,11 @@ def evaluate_suite(
 
     Yields:
         After each model, the result of `evaluation_of` for all models so far, so that it can be
-        written before the next model is loaded.
+        saved before the next model is loaded.
 
     Raises:
         ValueError: if the harness is not installed, or a task or a model cannot be used.
-        OSError: if `check_models` does not find or cannot list a model, or if a model cannot be
-            loaded.
+        OSError: if a model cannot be found or loaded.
     """
     tasks = load_tasks(suite)
     check_models(model_names)
@@ -88,7 +87,7 @@ def load_tasks(suite: Suite) -> TaskDict:
 
     Raises:
         ValueError: if the harness is not installed, if there is no such task or folder, if a task
-            cannot be loaded, or if a task runs the code in completions.
+            cannot be loaded, or if a task runs code from completions.
     """
     if find_spec(HARNESS) is None:
         raise ValueError(
@@ -98,7 +97,9 @@ def load_tasks(suite: Suite) -> TaskDict:
     from lm_eval.tasks import TaskManager
 
     if suite.folder is not None and not suite.folder.is_dir():
-        raise ValueError(f"--suite_tasks {suite.folder}: there is no such folder of tasks.")
+        raise ValueError(
+            f"--suite_tasks {suite.folder} is not a folder. Pass a folder with tasks as YAML files."
+        )
     manager = TaskManager(include_path=None if suite.folder is None else str(suite.folder))
     check_names(suite.names, manager)
     try:
@@ -121,7 +122,7 @@ def load_tasks(suite: Suite) -> TaskDict:
 
 
 def check_names(names: list[str], manager: TaskManager) -> None:
-    """Raise `ValueError` if the harness has no task, group or tag of one of these names."""
+    """Raise `ValueError` if one of `names` is not a task, group or tag in the harness."""
     for name in names:
         if name not in manager.all_tasks:
             hint = did_you_mean(name, manager.all_tasks)
@@ -132,15 +133,15 @@ def check_names(names: list[str], manager: TaskManager) -> None:
 
 
 def run_tasks(model: LM, tasks: TaskDict, suite: Suite, chat_template: bool) -> dict[str, Any]:
-    """Run tasks with the seeds of the harness's command line, and return the harness's results.
+    """Run tasks with the default seeds of the harness's command line, and return its results.
 
-    A task that does not set its number of few-shot examples gets none.
+    Tasks that do not set `num_fewshot` get no few-shot examples. The global RNGs are seeded.
 
     Args:
         model: the model, from `harness_model`.
-        tasks: the tasks, from `load_tasks`.
+        tasks: the tasks, from `load_tasks`; their settings are changed in place.
         suite: the suite; only its `limit` is used.
-        chat_template: whether to write prompts with the chat template, and few-shot examples as
+        chat_template: whether to format prompts with the chat template, and few-shot examples as
             earlier turns.
     """
     from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
@@ -165,13 +166,13 @@ def run_tasks(model: LM, tasks: TaskDict, suite: Suite, chat_template: bool) -> 
 def settings_of(
     suite: Suite, results: dict[str, Any], models: list[CheckedModel]
 ) -> dict[str, Any]:
-    """Return the settings and versions that the figures depend on, for the file of figures.
+    """Return the settings and versions that the metrics depend on, to be saved with the metrics.
 
     Args:
         suite: the tasks that were evaluated.
         results: the harness's results for one of the models.
-        models: the models; the settings name the engine of each, and whether it has a chat
-            template.
+        models: the models; the settings name each model's engine, and say whether the model has a
+            chat template.
     """
     return {
         "lm_eval": version(HARNESS),

@@ -1,4 +1,4 @@
-"""Summarize the lm-evaluation-harness's results by task, compare models, and save the figures."""
+"""Summarize and compare the results of the lm-evaluation-harness by task, and save them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,21 @@ Values = dict[tuple[str, int], tuple[float, str]]
 
 
 def evaluation_of(results: dict[str, dict[str, Any]], settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of the evaluated models, and the comparison of each with the first.
+    """Return the metrics of the evaluated models, and the comparison of each with the first.
 
     Args:
-        results: the results of the harness, by model.
-        settings: the settings that the figures depend on, from `settings_of`.
+        results: the results of the harness, by model; the first model is the baseline.
+        settings: the settings that the metrics depend on, from `settings_of`.
 
     Returns:
-        `settings`, with `shown`, the tasks that are not part of a group with figures; `results`;
-        `figures` of `figures_by_task`, by model; and `comparisons`, the differences of
-        `compare_results` with the keys `model` and `against`.
+        A dict with the keys
+
+        - `settings`: the given settings, with the additional key `shown`: the names of the tasks
+          and groups that are not part of another group with metrics.
+        - `results`: the given results, unchanged.
+        - `figures`: the metrics from `figures_by_task`, by model.
+        - `comparisons`: for each later model, the differences from `compare_results`, with the
+          names of both models under `model` and `against`.
     """
     first, *later = results
     comparisons = []
@@ -49,16 +54,17 @@ def evaluation_of(results: dict[str, dict[str, Any]], settings: dict[str, Any]) 
 
 
 def figures_by_task(results: dict[str, Any]) -> dict[str, Row]:
-    """Return the figures of each task and group of tasks that has a score.
+    """Return the metrics of each task, and of each group of tasks, that has a score.
 
     Args:
         results: the results of the harness for one model.
 
     Returns:
-        For each name, the number of its documents, `n`, and its metrics with their standard errors,
-        such as `{"gsm8k": {"n": 1319, "exact_match (strict-match)": 0.62,
-        "exact_match (strict-match)_se": 0.013}}`. Without a filter, the name is the metric
-        alone, such as `acc`. The harness computes the standard errors, but not for all metrics.
+        For each task or group, the number of its documents, `n`, and its metrics with their
+        standard errors, such as `{"gsm8k": {"n": 1319, "exact_match (strict-match)": 0.62,
+        "exact_match (strict-match)_se": 0.013}}`. A metric without a filter has its plain name,
+        such as `acc`. The standard errors are those of the harness, which computes none for some
+        metrics.
     """
     figures = {}
     for name, metrics in results["results"].items():
@@ -77,15 +83,15 @@ def figures_by_task(results: dict[str, Any]) -> dict[str, Row]:
 
 
 def label(metric: str, metric_filter: str) -> str:
-    """Return the name under which a metric is shown, with the filter of its completions, if any."""
+    """Return a metric's displayed name, followed by the harness's filter in parentheses, if any."""
     name = metric if metric_filter == NO_FILTER else f"{metric} ({metric_filter})"
     return one_line(name)
 
 
 def is_score(value: object) -> bool:
-    """Return whether a value of the harness is a score, and not a text, a list or a tuple.
+    """Return whether a value from the harness is a score, rather than a string, list or tuple.
 
-    NumPy numbers are scores, and so are true and false, which IFEval uses.
+    NumPy numbers are scores, and so are `True` and `False`, which IFEval uses.
     """
     try:
         float(value)  # type: ignore[arg-type]
@@ -95,10 +101,10 @@ def is_score(value: object) -> bool:
 
 
 def without_parts(figures: dict[str, Row], subtasks: dict[str, list[str]]) -> dict[str, Row]:
-    """Return the figures of tasks and groups that are not part of a group with figures.
+    """Return the metrics of tasks and groups that are not part of another group with metrics.
 
     Args:
-        figures: the figures of `figures_by_task`.
+        figures: the metrics from `figures_by_task`.
         subtasks: the names of the tasks and groups in each group.
     """
     parts: set[str] = set()
@@ -116,7 +122,15 @@ def descendants(name: str, subtasks: dict[str, list[str]]) -> Iterator[str]:
 
 
 def values_of(results: dict[str, Any], name: str) -> dict[str, Values]:
-    """Return the values of each metric, by document, for one task or all tasks of a group."""
+    """Return the values of each metric, by document, for one task or for all tasks of a group.
+
+    Documents are identified by (task, document number), and each value is paired with the hash of
+    its document.
+
+    Args:
+        results: the results of the harness for one model, with `samples`.
+        name: the name of the task or group.
+    """
     values: dict[str, Values] = {}
     for task in [name, *descendants(name, results["group_subtasks"])]:
         for sample in results["samples"].get(task, []):
@@ -131,9 +145,9 @@ def values_of(results: dict[str, Any], name: str) -> dict[str, Values]:
 def compare_results(before: dict[str, Any], after: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the paired differences between two results on the same tasks, by task and metric.
 
-    Tasks and groups that belong to a group with figures are left out, and so are documents found in
-    only one of the results. Only metrics that are the mean over documents are compared, since only
-    their difference is the mean of paired differences.
+    Tasks and groups that are part of another group with metrics are left out, and so are documents
+    that only one of the results contains. Only metrics that are the mean over documents are
+    compared, because only their difference is the mean of paired differences.
 
     Args:
         before: the results of the first model.
@@ -164,17 +178,20 @@ def compare_results(before: dict[str, Any], after: dict[str, Any]) -> dict[str, 
 
 
 def is_mean(figure: float | None, values: list[float]) -> bool:
-    """Return whether a figure is the mean of some values."""
+    """Return whether `figure` is the mean of `values`, up to rounding.
+
+    Return `False` if `figure` is `None` or there are no values.
+    """
     if figure is None or not values:
         return False
     return math.isclose(figure, sum(values) / len(values), rel_tol=1e-9, abs_tol=1e-12)
 
 
 def save_suite(path: Path, evaluation: dict[str, Any]) -> list[Path]:
-    """Write an evaluation of `evaluate_suite`, and return the paths of the two files.
+    """Write a result of `evaluate_suite` to two files, and return their paths.
 
-    `path` receives `settings`, `models` (the figures) and `comparisons` as JSON.
-    `<stem>_completions.jsonl` in the same folder receives each document of each task with the
+    `path` receives `settings`, `models` (the metrics of each model) and `comparisons` as JSON.
+    `<stem>_completions.jsonl` in the same folder receives each document of each task, with each
     model's responses and their scores.
     """
     completions = completions_path(path)
@@ -195,7 +212,7 @@ def save_suite(path: Path, evaluation: dict[str, Any]) -> list[Path]:
 
 
 def without_document(sample: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a sample to save, such as its prompt, target, responses and scores."""
+    """Return the fields of a harness sample to save: prompt, target, responses, scores and ids."""
     fields = {
         "doc_id": sample["doc_id"],
         "filter": sample["filter"],

@@ -1,4 +1,4 @@
-"""Models as the lm-evaluation-harness uses them: loaded by transformers, or in a vLLM engine."""
+"""Load models for the lm-evaluation-harness, with transformers or in a vLLM engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CheckedModel:
 
     @property
     def has_template(self) -> bool:
-        """True if prompts are written with a chat template."""
+        """Whether prompts are formatted with a chat template."""
         return bool(self.tokenizer.chat_template)
 
 
@@ -43,7 +43,7 @@ def check_model(recipe: Recipe, name: str, engine: str) -> CheckedModel:
 
     Raises:
         ValueError: if the engine cannot be used, or if the chat template, a program that may loop
-            endlessly, takes too long.
+            endlessly, takes too long to format a prompt.
         OSError: if the tokenizer cannot be loaded.
     """
     engine = pick_engine(engine, name, recipe.training.use_cpu)
@@ -57,19 +57,21 @@ def check_model(recipe: Recipe, name: str, engine: str) -> CheckedModel:
 
 
 def template_options(recipe: Recipe) -> dict[str, Any] | None:
-    """Return the recipe's `chat_template_kwargs`; `None` if it has none."""
+    """Return the recipe's `chat_template_kwargs`, or `None` if it sets none."""
     options: Any = recipe.training.chat_template_kwargs  # already parsed as a mapping
     return options
 
 
 @contextmanager
 def harness_model(recipe: Recipe, checked: CheckedModel, batch_size: int) -> Iterator[LM]:
-    """Load a model in the form that the harness uses; a vLLM engine is shut down afterwards.
+    """Context manager that loads a model, and yields it in the form that the harness expects.
+
+    On exit, a vLLM engine is shut down.
 
     Args:
         recipe: the recipe, which sets how the model is loaded.
         checked: the model, from `check_model`.
-        batch_size: the number of sequences in a batch of transformers.
+        batch_size: the number of sequences per batch with transformers; vLLM ignores it.
     """
     if checked.engine == "transformers":
         model = load_model(recipe, checked.name)
@@ -98,8 +100,8 @@ def check_vllm_metadata() -> None:
         version("vllm")
     except PackageNotFoundError:
         raise ValueError(
-            "the lm-evaluation-harness does not work with this build of vLLM, whose package is not "
-            "named vllm: write --engine transformers."
+            "the lm-evaluation-harness cannot use this build of vLLM, because its package is not "
+            "named vllm. Use --engine transformers."
         ) from None
 
 
@@ -109,12 +111,12 @@ def as_harness_model(
     batch_size: int,
     chat_template_kwargs: dict[str, Any] | None = None,
 ) -> LM:
-    """Return a loaded model in the form that the harness uses; its weights are not copied.
+    """Wrap a loaded model for the harness, without copying its weights.
 
     Args:
-        model: a model of transformers.
-        tokenizer: its tokenizer.
-        batch_size: the number of sequences in a batch.
+        model: a transformers model.
+        tokenizer: the tokenizer of the model.
+        batch_size: the number of sequences per batch.
         chat_template_kwargs: additional arguments for the chat template.
     """
     from lm_eval.models.huggingface import HFLM

@@ -32,7 +32,7 @@ BY_CURVE = ", by the whole curve"
 
 
 def figure(part: Row, key: str) -> str:
-    """Format a metric with its standard error if known; return `""` if there is no such metric."""
+    """Format a metric with its standard error, if known; return `""` if the metric is missing."""
     mean = part.get(key)
     if mean is None:
         return ""
@@ -49,14 +49,15 @@ def print_grid(
     whole: int = 0,
     lines: bool = False,
 ) -> None:
-    """Print a table, wider than the terminal only if its columns need the room.
+    """Print a table, which is wider than the terminal only if its columns need the space.
 
     Args:
         title: the title, printed above the table.
         head: the names of the columns.
         body: the rows.
         left: the number of leading columns to align left; the others are aligned right.
-        whole: the number of leading columns whose cells are never wrapped.
+        whole: the number of leading columns whose cells are never wrapped, although their names
+            may be.
         lines: whether to draw lines between rows.
     """
     from rich.console import Console
@@ -86,7 +87,7 @@ def print_grid(
 
 
 def cell_width(body: Sequence[Sequence[str]], column: int) -> int:
-    """Return how many terminal columns the widest cell of a column takes, at least 1."""
+    """Return the width of the widest cell of a column, in terminal columns; at least 1."""
     from rich.cells import cell_len
 
     widths = [cell_len(row[column]) for row in body]
@@ -94,12 +95,12 @@ def cell_width(body: Sequence[Sequence[str]], column: int) -> int:
 
 
 def grid_width(widths: Sequence[int]) -> int:
-    """Return the width of a table: its columns, each with a border and two spaces."""
+    """Return the width of a table with these column widths, including borders and padding."""
     return sum(widths) + 3 * len(widths) + 1
 
 
 def print_figures(summaries: dict[str, Row], count: int) -> None:
-    """Print the metrics of models side by side, first of greedy decoding, then of sampling.
+    """Print the metrics of models side by side, first for greedy decoding, then for sampling.
 
     Args:
         summaries: the summary of each model, from `evaluate`.
@@ -111,12 +112,12 @@ def print_figures(summaries: dict[str, Row], count: int) -> None:
 def print_parts(summaries: dict[str, Row], parts: Sequence[str], title: str) -> None:
     """Print the metrics of models side by side, part by part.
 
-    Models that do not fit the width of the terminal follow in further tables.
+    Models that do not fit into the width of the terminal follow in further tables.
 
     Args:
-        summaries: for each model the metrics of each part.
-        parts: the parts to print, such as `greedy`, or a task.
-        title: the title of the tables.
+        summaries: for each model, the metrics of each part.
+        parts: the keys of the parts to print, such as `greedy` or the name of a task.
+        title: the title of each table.
     """
     from rich.console import Console
 
@@ -141,7 +142,10 @@ def print_parts(summaries: dict[str, Row], parts: Sequence[str], title: str) -> 
 
 
 def figure_rows(summaries: dict[str, Row], parts: Sequence[str]) -> list[list[str]]:
-    """Return a row for each metric: its part, its name, and its formatted value for each model."""
+    """Return a table row for each metric: its part, its name, and its value for each model.
+
+    The values are formatted with their standard errors.
+    """
     rows = []
     for part in parts:
         figures_of_models = [summary.get(part, {}) for summary in summaries.values()]
@@ -165,7 +169,10 @@ def table(head: list[str], body: list[list[str]]) -> list[str]:
 
 
 def cell(text: str) -> str:
-    """Escape Markdown and HTML in a text for a table cell, and truncate it to `CUT` characters."""
+    """Truncate `text` to `CUT` characters, and escape Markdown and HTML for a table cell.
+
+    Line breaks become `<br>`.
+    """
     if len(text) > CUT:
         text = f"{text[:CUT]} ..."
     text = html.escape(text, quote=False)
@@ -174,7 +181,7 @@ def cell(text: str) -> str:
 
 
 def question(row: Row) -> str:
-    """Return the text of a row's prompt, or of its last message if it is a conversation."""
+    """Return a row's prompt if it is a string, otherwise the content of its last message."""
     prompt = row["prompt"]
     if isinstance(prompt, str):
         return prompt
@@ -183,10 +190,11 @@ def question(row: Row) -> str:
 
 @dataclass(frozen=True)
 class Gain:
-    """The first and last value of a metric, formatted with standard errors, and the verdict.
+    """The first and last value of a metric, formatted with standard errors, and a verdict.
 
-    The verdict is `""` if there are too few values to judge the change. It ends with `BY_CURVE` if
-    the curve as a whole shows a change that is smaller than the errors of the first and last value.
+    The verdict is "rose", "fell" or "did not clearly change", or `""` if there are too few values
+    to judge the change. It ends with `BY_CURVE` if the curve as a whole shows a change, although
+    the first and last value differ by less than the sum of their errors.
     """
 
     name: str
@@ -198,17 +206,18 @@ class Gain:
 def gained(
     history: list[Row], names: list[str], outcomes: Sequence[str] | None = None
 ) -> list[Gain]:
-    """Return how the metrics of a run changed, according to its log.
+    """Return the change of each reported metric from the start to the end of a run.
 
-    The metrics are the training reward, each single reward if there are several, and the means over
-    rows of evaluations. Metrics of episodes and tools, `pass_rates_of_graded`, and metrics with
-    fewer than two values are left out. `grpo_ext.common.curves.curve_change` describes how changes
-    are judged.
+    Reported are the training reward, each single reward if there are several, and the metrics that
+    evaluations average over rows. Metrics of episodes and tools, the pass@k that stayed 0 because a
+    reward gives graded scores, and metrics with fewer than two values are left out.
+    `grpo_ext.common.curves.curve_change` describes how changes are judged.
 
     Args:
         history: the logs of the run, oldest first.
         names: the names of the rewards.
-        outcomes: the outcome rewards, in the order of `outcome_order`; `None`: the first reward.
+        outcomes: the outcome rewards, in the order of `outcome_order`; `None` means the first
+            reward.
     """
     keys = ["reward"]
     if len(names) > 1:

@@ -1,4 +1,4 @@
-"""Measure the text quality of completions, which training can harm if no reward checks it."""
+"""Measure how good completions are as text, which training can harm if no reward checks it."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -9,19 +9,22 @@ from grpo_ext.evaluation.score import Row, Sample, with_errors
 from grpo_ext.rewards.instruction_checks import words_of
 from grpo_ext.scoring.frozen_model import FrozenModel, load_frozen
 
-MAX_TOKENS = 1024  # maximum number of tokens of a text to score
+MAX_TOKENS = 1024  # maximum number of tokens of a completion whose log-probs are computed
 
 
 def add_text_figures(evaluation: dict[str, Any], first_model: str, dtype: str) -> None:
     """Add the metrics of `text_figures` to the results of `evaluate_models`.
 
     Args:
-        evaluation: the results; each part of each summary receives the metrics.
+        evaluation: the results, changed in place: each part (`greedy`, `sampled`) of each model's
+            summary receives the metrics.
         first_model: the folder or hub id of the model that training started from.
-        dtype: the torch name of the dtype in which it scores the texts.
+        dtype: the torch name of the dtype of this model's weights, such as "bfloat16".
 
     Raises:
-        RuntimeError, OSError: for the reasons of `load_frozen`.
+        RuntimeError: under DeepSpeed ZeRO-3, or under FSDP with `fsdp_cpu_ram_efficient_loading`,
+            because the model cannot be loaded whole.
+        OSError: if there is no such model.
     """
     frozen = load_frozen(first_model, dtype=dtype)
     for model, parts in evaluation["samples"].items():
@@ -35,20 +38,25 @@ def text_figures(
     samples: Sequence[Sample],
     first_model: FrozenModel,
 ) -> dict[str, float | None]:
-    """Return metrics of the text of some completions.
+    """Return metrics of completions as text, such as their number of words and their likelihood.
 
     Args:
         rows: the rows, with `prompt`.
         samples: the completions of these rows.
-        first_model: the model that scores the texts.
+        first_model: the model under which log-probs are computed.
 
     Returns:
-        `ended`, the share of completions that end before the limit; `words`, the number of words;
-        and `first_model_logp`, the mean log-prob of a text's first `MAX_TOKENS` tokens under the
-        first model, in nats; texts without tokens are left out of it.
-        Each is a mean over completions, with a standard error clustered by row under `..._se`. Both
-        are `None` if there is nothing to average; the error is also `None` for a single row.
-        `distinct_words` is the number of different words in all completions together.
+        A dict with these means over completions, each with a standard error, clustered by row,
+        under `NAME_se`:
+
+        - `ended`: the share of completions that end before the length limit.
+        - `words`: the number of words.
+        - `first_model_logp`: the mean log-prob, in nats, of a completion's first `MAX_TOKENS`
+          tokens under `first_model`; completions without tokens are left out.
+
+        A mean and its error are `None` if there is nothing to average; the error is also `None` for
+        a single row. In addition, `distinct_words` is the number of different words in all
+        completions together; case is ignored.
     """
     words = [words_of(sample.text.lower()) for sample in samples]
     pairs = []

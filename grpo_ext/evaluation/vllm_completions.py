@@ -1,4 +1,4 @@
-"""Complete prompts with a vLLM engine in this process, like `generate_completions`."""
+"""Complete prompts with a vLLM engine in this process, as an alternative to transformers."""
 
 import gc
 from importlib.util import find_spec
@@ -21,15 +21,16 @@ def pick_engine(
     """Return the engine to use, `transformers` or `vllm`.
 
     Args:
-        engine: one of the two, or `auto`, which chooses vLLM if it is installed, there is a GPU,
-            and none of the other arguments rules it out.
-        model_name: the model; vLLM cannot load an adapter without its base model.
-        use_cpu: whether the model must stay on the CPU; only `auto` considers it.
-        environment: the recipe's environment, if any; vLLM does not play episodes.
+        engine: `transformers`, `vllm`, or `auto`, which chooses vLLM if it is installed, there is a
+            GPU, and none of the other arguments rules it out.
+        model_name: the folder or hub id of the model; for the folder of an adapter, vLLM is ruled
+            out.
+        use_cpu: whether the model must stay on the CPU; only `auto` considers this.
+        environment: the recipe's environments; if there are any, vLLM is ruled out.
 
     Raises:
-        ValueError: if vLLM is requested but is not installed, or cannot be used for this
-            evaluation.
+        ValueError: if `engine` is `vllm`, but vLLM is not installed or is ruled out by
+            `model_name` or `environment`.
     """
     adapter = (Path(model_name) / "adapter_config.json").exists()
     if engine == "auto":
@@ -37,28 +38,30 @@ def pick_engine(
         return "vllm" if fits and find_spec("vllm") and gpu_is_there() else "transformers"
     if engine == "vllm" and environment:
         raise ValueError(
-            "vLLM cannot play the episodes of an environment: write --engine transformers."
+            "vLLM cannot play the episodes of an environment. Use --engine transformers."
         )
     if engine == "vllm" and adapter:
         raise ValueError(
-            f"{model_name} is an adapter, which vLLM cannot load without its base model: write "
+            f"{model_name} is an adapter, which vLLM cannot load without its base model. Use "
             "--engine transformers."
         )
     if engine == "vllm" and not find_spec("vllm"):
         raise ValueError(
-            "vLLM is not installed: run `pip install vllm`, or write --engine transformers."
+            "vLLM is not installed. Run `pip install vllm`, or use --engine transformers."
         )
     return engine
 
 
 class VllmCompletions:
-    """A vLLM engine in this process that completes prompts; `close` frees its memory.
+    """Completes prompts with a vLLM engine, which the constructor starts and `close` shuts down.
+
+    Call an instance with rows and a `Decoding` to complete the prompts of the rows.
 
     Args:
         model_name: a folder or a hub id.
         tokenizer: the tokenizer of the model.
-        dtype: the type of the weights, such as "bfloat16"; `None` or "auto": as in
-            the checkpoint.
+        dtype: the dtype of the weights, such as "bfloat16"; `None` or "auto" keeps that of the
+            checkpoint.
         tokens: the maximum number of tokens of a prompt with its completion; `None` uses the
             model's maximum.
         chat_template_kwargs: additional arguments for the chat template.
@@ -86,15 +89,15 @@ class VllmCompletions:
         decoding: Decoding,
         progress: str | None = None,
     ) -> list[list[Completion]]:
-        """Complete each row's prompt `decoding.num_samples` times, like `generate_completions`.
+        """Return `decoding.num_samples` completions for the prompt of each row.
 
-        Uses the engine's `seed` instead of `decoding.seed`, because vLLM does not support a seed
+        The engine's `seed` is used instead of `decoding.seed`, because vLLM does not support a seed
         per request on a CPU. `decoding.options` are ignored.
 
         Args:
-            rows: the rows, with `prompt`; at least one.
+            rows: the rows, at least one; their `prompt` is a string or a list of messages.
             decoding: the decoding settings.
-            progress: any text shows vLLM's progress bar; `None` shows none.
+            progress: any string shows vLLM's progress bar; `None` shows none.
 
         Raises:
             ValueError: if the chat template takes too long.
@@ -143,12 +146,13 @@ def engine_arguments(
     tokens: int | None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Return the arguments of `vllm.LLM` except the model, with CPU settings if there is no GPU.
+    """Return the arguments for `vllm.LLM` except the model, with CPU settings if there is no GPU.
 
     Args:
         model_name: a folder or a hub id.
-        dtype: see `VllmCompletions`.
-        tokens: see `VllmCompletions`.
+        dtype: the dtype of the weights; `None` or "auto" keeps that of the checkpoint.
+        tokens: the maximum number of tokens of a prompt with its completion; `None` uses the
+            model's maximum.
         options: additional arguments for `vllm.LLM`, which are also returned.
     """
     from grpo_ext.vllm.settings import MAX_SEQUENCES, TextModel, cpu_settings
@@ -167,5 +171,5 @@ def engine_arguments(
 
 
 def shut_down(llm: Any) -> None:
-    """Shut down the engine of a `vllm.LLM`, which holds its memory until then."""
+    """Shut down the engine of a `vllm.LLM`; until then, the engine holds its memory."""
     llm.llm_engine.engine_core.shutdown()

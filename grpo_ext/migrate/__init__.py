@@ -1,1 +1,1 @@
-"""Write recipes from the settings of TRL, open-r1, ms-swift and verl."""
+"""Translate the settings of TRL, open-r1, ms-swift and verl into recipes."""

@@ -1,4 +1,4 @@
-"""Translate batch sizes so that steps and generations keep their numbers of completions."""
+"""Translate batch sizes so that each step and generation keeps its number of completions."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Sizes:
 
     @property
     def steps_per_generation(self) -> int:
-        """Optimizer steps per generation, at least 1."""
+        """The number of optimizer steps per generation, at least 1."""
         return max(1, self.generation * self.num_iterations // self.step)
 
 
 def write_sizes(draft: Draft, sizes: Sizes, processes: int) -> Batch:
-    """Write the keys of a batch with these sizes of steps and generations.
+    """Write batch keys that give steps and generations the sizes of another project's run.
 
-    The micro-batch is the largest divisor of one process's share of a step that does not exceed the
-    other project's micro-batch. `num_generations` is left out if it must be written by hand.
+    The micro-batch is the largest divisor of a process's share of a step that does not exceed the
+    other project's micro-batch. `num_generations` is left out if it must be set by hand.
 
     Args:
         draft: the recipe under construction.
@@ -47,10 +47,10 @@ def write_sizes(draft: Draft, sizes: Sizes, processes: int) -> Batch:
         processes: the number of training processes.
 
     Returns:
-        The batch of the recipe.
+        The batch sizes of the recipe.
 
     Raises:
-        ValueError: if the processes cannot share a step.
+        ValueError: if a step cannot be shared equally by the processes.
     """
     if sizes.step % processes:
         raise ValueError(
@@ -82,7 +82,7 @@ def write_sizes(draft: Draft, sizes: Sizes, processes: int) -> Batch:
 
 
 def sizes_of(batch: Batch) -> Sizes:
-    """Convert a batch in TRL's terms to sizes in completions."""
+    """Convert batch sizes in TRL's terms to sizes in completions."""
     return Sizes(
         num_generations=batch.num_generations,
         step=batch.completions_per_step,
@@ -95,20 +95,20 @@ def sizes_of(batch: Batch) -> Sizes:
 def write_batch(
     draft: Draft, found: int | None, processes: int | None, defaults: Mapping[str, int]
 ) -> Batch:
-    """Write batch sizes in the keys of TRL, and return the batch.
+    """Write batch sizes for a project that uses TRL's batch keys, and return the batch sizes.
 
-    The keys keep their values, unless the number of processes changes: then a step and a generation
-    keep their sizes. If the other project's number of processes is unknown, a remark says which
-    number is assumed.
+    The keys keep their values unless the number of processes changes; then, steps and generations
+    keep their numbers of completions. If the other project's number of processes is unknown, a
+    remark says which number is assumed.
 
     Args:
         draft: the recipe under construction.
-        found: the number of processes of the other project; `None`: unknown.
-        processes: the number of processes of the recipe; `None`: the same.
+        found: the number of processes of the other project, or `None` if it is unknown.
+        processes: the number of processes for the recipe; if `None`, that of the other project.
         defaults: the default sizes of the other project, by key.
 
     Raises:
-        ValueError: if the processes cannot share a step.
+        ValueError: if a step cannot be shared equally by the processes.
     """
     sizes: dict[str, int] = dict(defaults)
     for key in BATCH_KEYS:
@@ -120,7 +120,7 @@ def write_batch(
         draft.remark(
             None,
             f"The number of training processes is not in the file, so {found} is assumed. "
-            "Pass another with --num_processes N.",
+            "Pass another number with --num_processes N.",
         )
     batch = Batch(num_processes=found, **sizes)
     if processes is not None and processes != found:
@@ -132,7 +132,7 @@ def write_batch(
 
 
 def batch_lines(batch: Batch) -> list[str]:
-    """Return two lines that describe a batch: its generations, and its optimizer steps."""
+    """Return two lines that describe the generations and the optimizer steps of a batch."""
     groups = batch.completions / batch.num_generations
     step_groups = batch.completions_per_step / batch.num_generations
     steps = batch.passes / batch.gradient_accumulation_steps

@@ -25,7 +25,7 @@ NODES = ("num_machines", "nnodes")
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a command with the words after it."""
+    """An option of a command, with its values: the words up to the next option."""
 
     key: str
     words: list[Word]
@@ -34,7 +34,7 @@ class Option:
 
 @dataclass
 class Launch:
-    """A training command: its project, options, processes, and remarks with their lines."""
+    """A training command: its project, options, processes, and remarks with line numbers."""
 
     project: str
     options: list[Option]
@@ -51,7 +51,7 @@ def find_launch(commands: Sequence[Command], project: str | None) -> Launch | No
 
     Args:
         commands: the commands of a script.
-        project: the project; `None`: recognize it by the command.
+        project: the name of the project; if `None`, it is recognized by the command.
     """
     training: list[tuple[Command, str, int]] = []
     for find in (training_command, training_file):
@@ -81,7 +81,7 @@ def find_launch(commands: Sequence[Command], project: str | None) -> Launch | No
 def training_command(words: list[str]) -> tuple[str, int] | None:
     """Return the project of a training command, and the number of words before its options.
 
-    Returns `None` for any other command.
+    Return `None` for any other command.
     """
     if words[0] in NOT_TRAINING or "install" in words[:5]:
         return None
@@ -99,10 +99,11 @@ def training_command(words: list[str]) -> tuple[str, int] | None:
 
 
 def training_file(words: list[str]) -> tuple[str, int] | None:
-    """Recognize a command that runs a Python file with `grpo` in its name.
+    """Return the project of a command that runs a training script, and where its options begin.
 
-    One of its options must be `config` or a known key. Returns the same values as
-    `training_command`, and `None` for any other command.
+    A training script is a Python file with `grpo` in its name; one of its options must be `config`
+    or a known key. The options begin after the returned number of words. Return `None` for any
+    other command.
     """
     if words[0] in NOT_TRAINING:
         return None
@@ -117,15 +118,15 @@ def training_file(words: list[str]) -> tuple[str, int] | None:
 
 
 def launch_of(project: str, command: Command, end: int) -> Launch:
-    """Return the launch of a training command.
+    """Build the `Launch` of a training command.
 
     The command's option `config` or `config_file` becomes `Launch.config`, and so does a YAML file
     that is the first argument of an ms-swift command. The launcher's `--config_file` becomes the
     option `accelerate_config`, except for ms-swift.
 
     Args:
-        project: the project of the command.
-        command: the command.
+        project: the name of the command's project.
+        command: the training command.
         end: the number of words before its options.
     """
     before = options_of(command.words[:end])
@@ -153,11 +154,14 @@ def launch_of(project: str, command: Command, end: int) -> Launch:
 
 
 def processes_of(before: list[Option], command: Command) -> int | None:
-    """Return how many processes a launcher starts; `None` if this is unknown.
+    """Return how many processes a launcher starts, or `None` if this is unknown.
 
-    The number is read from the options in `before`, which precede the training script or module,
-    and from environment variables of the command. accelerate's `--num_processes` takes precedence,
-    then the variables.
+    accelerate's `--num_processes` takes precedence over the environment variables of the command,
+    and these over other options.
+
+    Args:
+        before: the launcher's options, which precede the training script or module.
+        command: the training command.
     """
     numbers: dict[str, int] = {}
     for option in before:
@@ -177,10 +181,10 @@ def processes_of(before: list[Option], command: Command) -> int | None:
 
 
 def options_of(words: Sequence[Word]) -> list[Option]:
-    """Return options such as `--key value`, `--key=value`, `--key a b` and `--flag`.
+    """Parse words into options such as `--key value`, `--key=value`, `--key a b` and `--flag`.
 
-    Words before the first option are left out. Hyphens in a key become underscores, and commas at
-    the end of the words after a key are removed.
+    Words before the first option are ignored. Hyphens in a key become underscores. A comma at the
+    end of a value is removed unless it belongs to the form `--key=value`.
     """
     options: list[Option] = []
     for word in words:
@@ -195,7 +199,10 @@ def options_of(words: Sequence[Word]) -> list[Option]:
 
 
 def overrides_of(words: Sequence[Word]) -> list[Option]:
-    """Return Hydra's overrides, such as `a.b=1` and `+a.b=1`, then options like `--config-name`."""
+    """Parse words into Hydra's overrides, such as `a.b=1`, followed by its options.
+
+    The options are those that begin with `--config-`, such as `--config-name`.
+    """
     overrides = []
     for word in words:
         found = OVERRIDE.fullmatch(word.text)

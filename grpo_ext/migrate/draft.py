@@ -19,7 +19,7 @@ MOST_SHOWN = 160  # characters of a value that a remark shows
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of the other project."""
+    """A setting in a file of another project."""
 
     key: str  # as written there; the parts of a nested key are joined by dots
     value: Any
@@ -29,12 +29,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Remark:
-    """A sentence about something that was not translated exactly, with advice."""
+    """A note for the user about something that was not translated exactly, with advice."""
 
     text: str
     key: str | None = None  # the key of the other project
     place: str | None = None
-    by_hand: bool = True  # whether the user must do or know something; False: the key is not needed
+    by_hand: bool = True  # whether the user must do or know something; if not, it is not needed
 
     def __str__(self) -> str:
         named = f"{self.key}: {self.text}" if self.key else self.text
@@ -54,7 +54,7 @@ class Source:
 
 @cache
 def recipe_hints() -> dict[str, Any]:
-    """Return the type of each key of a recipe with `task: prompts`."""
+    """Return a dict from each key of a recipe with `task: prompts` to its type."""
     hints: dict[str, Any] = {}
     for cls in (Prompts, *reversed(keys_of(grpo=True).values())):
         hints |= hints_of(cls)
@@ -62,7 +62,7 @@ def recipe_hints() -> dict[str, Any]:
 
 
 def is_known(key: str) -> bool:
-    """Return whether a key belongs to a recipe, or is a known key of another package."""
+    """Return whether a key is known from another project, or its last part is a recipe key."""
     return entry_of(key) is not None or key.rpartition(".")[2] in recipe_hints()
 
 
@@ -70,11 +70,11 @@ class Draft:
     """A recipe under construction.
 
     Attributes:
-        left: the settings that are not translated yet, by key.
-        values: the keys and values of the recipe.
-        comments: comments on keys of the recipe.
-        missing: keys of the recipe whose values must be written by hand, with the reason.
-        remarks: the remarks so far.
+        left: the settings that have not been translated yet, by key.
+        values: the recipe so far, as key -> value.
+        comments: for some keys of the recipe, a comment for its line.
+        missing: for each key of the recipe that the user must set by hand, the reason.
+        remarks: notes for the user about settings that were not translated exactly.
     """
 
     def __init__(self, source: Source):
@@ -85,14 +85,15 @@ class Draft:
         self.remarks = list(source.remarks)
 
     def take(self, *keys: str) -> Setting | None:
-        """Remove all of `keys`, and return the setting of the first one that is set, or `None`."""
+        """Remove all of `keys` from `left`, and return the first setting among them, or `None`."""
         taken = [self.left.pop(key, None) for key in keys]
         return next((setting for setting in taken if setting is not None), None)
 
     def known(self, *keys: str, default: Any = None) -> Any:
-        """Take a setting and return its value; `default` if it is not set.
+        """Remove all of `keys` from `left`, and return the first value among them, or `default`.
 
-        If the file sets only a part of the value, add a remark and return `default`.
+        If a part of the value is not set in the file, such as `$DATA`, add a remark and return
+        `default`.
         """
         setting = self.take(*keys)
         if setting is None:
@@ -103,11 +104,11 @@ class Draft:
         return setting.value
 
     def number(self, *keys: str, default: int) -> int:
-        """Take a setting and return it as a whole number from 1 to `MOST_NUMBER`.
+        """Remove all of `keys` from `left`, and return the first value among them as an integer.
 
-        Return `default` if there is no setting, or if it is `None`, -1 or 0, which mean that there
-        is no number. For any other value, and for one that the file does not set, add a remark and
-        return `default`.
+        The value must be from 1 to `MOST_NUMBER`. Return `default` if no key is set, or if the
+        value is `None`, -1 or 0, which stand for no number. For any other value, and for one that
+        is not set in the file, add a remark and return `default`.
         """
         setting = self.left.get(next((key for key in keys if key in self.left), ""))
         value = self.known(*keys)
@@ -127,24 +128,24 @@ class Draft:
     def write(
         self, key: str, value: Any, setting: Setting | None = None, comment: str = ""
     ) -> None:
-        """Write a key of the recipe, or add a remark if its value cannot be taken over.
+        """Add a key to the recipe, or a remark if its value cannot be taken over.
 
-        A value that the file does not set must be written by hand, and secrets are left out. A
-        `top_k` of -1, which stands for all tokens in vLLM, becomes 0.
+        If a part of the value is not set in the file, the key is added to `missing`. Secrets are
+        left out. A `top_k` of -1, which stands for all tokens in vLLM, becomes 0.
 
         Args:
-            key: the key of the recipe, one of `recipe_hints`.
-            value: its value.
-            setting: the setting that it comes from; `None`: it does not come from the file.
-            comment: a comment on the line of the recipe.
+            key: a key of `recipe_hints`.
+            value: the value of the key.
+            setting: the setting from which the value comes, or `None` if it is not from the file.
+            comment: a comment for the key's line in the recipe.
         """
         if setting is not None and setting.unknown is not None:
             self.values.pop(key, None)
             self.missing[key] = f"{shown(setting.value)}: the file does not set {setting.unknown}"
-            self.remark(setting, f"the file does not set {setting.unknown}. Write {key} by hand.")
+            self.remark(setting, f"the file does not set {setting.unknown}. Set {key} by hand.")
             return
         if is_secret(key):
-            self.remark(setting, "left out: it is a secret, which a recipe should not hold.")
+            self.remark(setting, "left out, because a recipe should not contain secrets.")
             return
         if key in ("top_k", "eval_top_k") and value == -1:  # in vLLM, all tokens
             value = 0
@@ -161,20 +162,24 @@ class Draft:
             self.comments[key] = comment
 
     def move(self, theirs: str, ours: str, comment: str = "") -> None:
-        """Take the setting `theirs`, if it is set, and write its value as the key `ours`."""
+        """Remove the setting `theirs` and, if it is set, write its value as the key `ours`."""
         setting = self.take(theirs)
         if setting is not None:
             self.write(ours, setting.value, setting, comment)
 
     def default(self, key: str, value: Any, project: str) -> None:
-        """Write a default of the other project, unless the key is in `values` or `missing`."""
+        """Write the default `value` of `project`, unless `key` is in `values` or `missing`."""
         if key not in self.values and key not in self.missing:
             self.write(key, value, comment=f"the default of {project}")
 
     def remark(self, setting: Setting | None, text: str, by_hand: bool = True) -> None:
-        """Add a remark on a setting.
+        """Add a remark about a setting or, if `setting` is `None`, about the whole file.
 
-        If `setting` is `None`, the remark is on the whole file, and `by_hand` has no effect.
+        Args:
+            setting: the setting, whose key and place are added to the remark.
+            text: the remark.
+            by_hand: whether the user must do or know something. For the whole file, this is always
+                so.
         """
         if setting is None:
             self.remarks.append(Remark(text))
@@ -183,7 +188,7 @@ class Draft:
 
 
 def texts_of(setting: Setting | None) -> list[str]:
-    """Return the value of a setting as a list of strings; an empty list if it has no value."""
+    """Return the value of a setting as a list of strings, which is empty if there is no value."""
     if setting is None or setting.value is None:
         return []
     values = setting.value if isinstance(setting.value, list) else [setting.value]
@@ -191,6 +196,6 @@ def texts_of(setting: Setting | None) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """Return a value as a string on one line, cut off after `MOST_SHOWN` characters."""
+    """Return a value as text on one line, truncated to `MOST_SHOWN` characters."""
     text = one_line(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} ..."

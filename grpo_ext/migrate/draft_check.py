@@ -12,9 +12,9 @@ NAME_CODE = ("environment", "reward_plugins", "task", "tasks")
 
 
 def problems_of(draft: Draft, processes: int) -> list[Problem]:
-    """Return the problems of a translated recipe, except for keys that must be written by hand.
+    """Return the problems of a translated recipe, except for keys that must be set by hand.
 
-    The keys in `NAME_CODE` are not checked, because the file of another project must not run code.
+    The keys in `NAME_CODE` are not checked, so that a file of another project cannot run code.
 
     Args:
         draft: the translated recipe.
@@ -29,9 +29,10 @@ def problems_of(draft: Draft, processes: int) -> list[Problem]:
 
 
 def processes_by_default(draft: Draft) -> int:
-    """Return how many processes train if `--num_processes` is not given.
+    """Return how many processes train the recipe if `--num_processes` is not given.
 
-    This is 1 if there is no accelerate config, or if it cannot be read or names no number.
+    This is `num_processes` in the recipe's accelerate config, or 1 if there is no config, or it is
+    invalid or does not set the number.
     """
     config = draft.values.get("accelerate_config")
     if config is None:

@@ -28,11 +28,11 @@ NUMBER = re.compile(r"[-+]?\d{1,300}(\.\d{0,300})?([eE][-+]?\d{1,3})?")
 
 
 def read_source(path: Path, project: str | None = None) -> Source:
-    """Return the settings of a file.
+    """Return the settings in a file of another project.
 
     Args:
-        path: a YAML file, or a shell script.
-        project: one of `PROJECTS`; `None`: recognize it by its keys or its command.
+        path: a YAML file (`.yaml` or `.yml`) or a shell script.
+        project: one of `PROJECTS`; if `None`, the project is recognized by its keys or command.
 
     Raises:
         ValueError: if the file is not a valid YAML file or script, has no settings or training
@@ -54,8 +54,8 @@ def read_source(path: Path, project: str | None = None) -> Source:
 def refuse_other_methods(source: Source) -> None:
     """Raise `ValueError` if the settings are for a method other than GRPO.
 
-    All estimators of verl except `gae` are accepted. So is a file that names no method, or that
-    names it only by a variable.
+    All of verl's advantage estimators except `gae` are accepted, and so are settings that name no
+    method, or name it only by a variable.
     """
     others = []
     rlhf_type = source.settings.get("rlhf_type")
@@ -82,11 +82,12 @@ def from_yaml(path: Path, project: str | None, within: Path | None = None) -> So
 
     Args:
         path: the file.
-        project: one of `PROJECTS`; `None`: recognize it by the keys.
-        within: the folder that must contain the file; `None`: any folder.
+        project: one of `PROJECTS`; if `None`, the project is recognized by the keys.
+        within: the folder that must contain the file after all links are resolved; `None` allows
+            any folder.
 
     Raises:
-        ValueError: if the file is not valid YAML, has a repeated key, or is outside `within`.
+        ValueError: if the file is not a YAML mapping, sets a key twice, or is outside `within`.
         OSError: if the file does not exist or cannot be opened.
     """
     if not path.exists():
@@ -113,7 +114,7 @@ def from_yaml(path: Path, project: str | None, within: Path | None = None) -> So
 
 
 def project_of(keys: Mapping[str, Any]) -> str:
-    """Return the project that a YAML file with these keys is written for."""
+    """Return the project, one of `PROJECTS`, that is recognized by the keys of a YAML file."""
     if any(section in keys for section in VERL_SECTIONS):
         return "verl"
     if "rlhf_type" in keys or ("model" in keys and "model_name_or_path" not in keys):
@@ -124,9 +125,12 @@ def project_of(keys: Mapping[str, Any]) -> str:
 
 
 def flattened(key: str, value: Any, nested: bool) -> dict[str, Any]:
-    """Return the entries of a mapping by dotted keys, as in `{"a.b": 1}`.
+    """Return a nested mapping as a flat dict with dotted keys, such as `{"a.b": 1}`.
 
-    The value remains one entry, `key`, if it is not a mapping or is empty, or if `nested` is False.
+    Args:
+        key: the first part of all keys.
+        value: the mapping; if it is anything else or empty, the result is `{key: value}`.
+        nested: whether to flatten `value`; if not, the result is `{key: value}`.
     """
     if not (nested and isinstance(value, Mapping) and value):
         return {key: value}
@@ -137,12 +141,15 @@ def flattened(key: str, value: Any, nested: bool) -> dict[str, Any]:
 
 
 def yaml_setting(key: str, value: Any, place: str) -> Setting:
-    """Return a setting; a value with `${...}`, which OmegaConf would resolve, counts as unknown."""
+    """Return a setting from a YAML file.
+
+    If the value contains a reference `${...}`, which OmegaConf would resolve, it counts as unknown.
+    """
     return Setting(key, value, place, reference_in(value))
 
 
 def reference_in(value: Any) -> str | None:
-    """Return the first `${...}` in a value, also in its lists and mappings, or `None`."""
+    """Return the first `${...}` in a value or in its lists and mappings, or `None`."""
     if isinstance(value, str):
         found = REFERENCE.search(value)
         return None if found is None else found[0]
@@ -156,9 +163,13 @@ def reference_in(value: Any) -> str | None:
 
 
 def from_script(path: Path, project: str | None) -> Source:
-    """Return the settings of a script's first training command, and of the YAML file that it names.
+    """Return the settings of a script's first training command and of the YAML file it names.
 
-    The arguments are as for `read_source`.
+    Options of the command replace settings of the YAML file.
+
+    Args:
+        path: the shell script.
+        project: one of `PROJECTS`; if `None`, the project is recognized by the command.
 
     Raises:
         ValueError: if the script or the YAML file is not valid, or no command trains with GRPO.
@@ -200,9 +211,15 @@ def from_script(path: Path, project: str | None) -> Source:
 
 
 def read_config(source: Source, launch: Launch, path: Path) -> None:
-    """Add the settings of the YAML file that the command names, or a remark if they are not read.
+    """Add the settings of the YAML file that a command names to `source`.
 
-    The file must be in the folder of the script, the current folder, or a subfolder of either.
+    The file must be in the folder of the script, the current folder, or a subfolder of either. If
+    it is not, a remark says that its settings were not read.
+
+    Args:
+        source: the settings of the script; changed in place.
+        launch: the training command.
+        path: the script.
     """
     if launch.config is None:
         return
@@ -221,7 +238,7 @@ def read_config(source: Source, launch: Launch, path: Path) -> None:
     source.remarks.append(
         Remark(
             f"the settings of {name} were not read: there is no such file in the folder of the "
-            "script or the current one. Translate it, too, and add the options of this command.",
+            "script or the current one. Translate that file, and add the options of this command.",
             "config",
             place,
         )
@@ -229,7 +246,7 @@ def read_config(source: Source, launch: Launch, path: Path) -> None:
 
 
 def word_value(text: str) -> Any:
-    """Return a word as a number, a boolean, `None`, a list or a mapping, or else unchanged."""
+    """Parse a word as a number, boolean, `None`, list or mapping; return other words as strings."""
     if NUMBER.fullmatch(text):
         return float(text) if re.search("[.eE]", text) else int(text)
     if text in ("None", "null"):

@@ -43,7 +43,7 @@ def recipe_text(source: Source, draft: Draft, batch: Batch) -> str:
     Args:
         source: the settings that were translated; the first line names their file and project.
         draft: the translated recipe.
-        batch: the batch of the recipe, which two comments describe.
+        batch: the batch sizes of the recipe, which the next two lines describe.
     """
     lines = [f"# Written by `grpo-ext migrate` from {one_line(source.name)} ({source.project})."]
     lines += [f"# {line}" for line in batch_lines(batch)]
@@ -66,11 +66,11 @@ def recipe_text(source: Source, draft: Draft, batch: Batch) -> str:
 
 
 def yaml_line(value: Any) -> str:
-    """Return a value as YAML on one line."""
+    """Return a value as YAML on a single line."""
     text = yaml.safe_dump(
         value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=10**9
     )
     text = text.removesuffix("...\n").strip()
-    if not text.isprintable():  # a text of several lines, or with odd characters
+    if not text.isprintable():  # a string of several lines, or with odd characters
         return yaml_scalar(value)
     return text

@@ -9,7 +9,7 @@ from typing import Any
 from grpo_ext.common.files import data_yaml
 from grpo_ext.migrate.draft import Draft, Setting
 
-# project -> its reward -> {name, fixed, options: {ours: [theirs, default, divisor]}, note}
+# project -> name of its reward -> {name, fixed, options: {ours: [theirs, default, divisor]}, note}
 REWARDS: dict[str, dict[str, dict[str, Any]]] = data_yaml("grpo_ext.migrate", "rewards.yaml")
 IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 MODEL_ID = re.compile(r"[\w.-]+/[\w./-]+")
@@ -17,11 +17,11 @@ MODEL_ID = re.compile(r"[\w.-]+/[\w./-]+")
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of `reward_funcs`, or the reason why there is none."""
+    """An entry of `reward_funcs` for a reward of another project."""
 
-    spec: str | dict[str, Any] | None
-    name: str  # of the other project
-    fault: str = ""
+    spec: str | dict[str, Any] | None  # the entry; `None` if the reward cannot be taken over
+    name: str  # of the reward in the other project
+    fault: str = ""  # why `spec` is `None`
 
 
 def write_rewards(
@@ -29,15 +29,16 @@ def write_rewards(
 ) -> None:
     """Write `reward_funcs` and `reward_weights`.
 
-    Rewards, options and weights that cannot be taken over become remarks. If no reward is taken
-    over, `reward_funcs` must be written by hand.
+    Remarks say which rewards, options and weights cannot be taken over. If no reward can be taken
+    over, the user must set `reward_funcs` by hand.
 
     Args:
         draft: the recipe under construction.
         project: the name of the other project.
-        setting: the setting with the rewards, for remarks; `None`: remarks are on the whole file.
+        setting: the setting that names the rewards, to which remarks refer; if `None`, they refer
+            to the whole file.
         names: the names of the rewards in the other project.
-        advice: the remark on an unknown reward; empty: a general one.
+        advice: the remark about an unknown reward; if empty, a general one.
     """
     table = REWARDS.get(project, {})
     used = {name for name in names if name in table}
@@ -46,7 +47,7 @@ def write_rewards(
         for theirs, *_ in info.get("options", {}).values():
             unused = draft.take(theirs)
             if unused is not None and not any(reads(table[name], theirs) for name in used):
-                draft.remark(unused, "not taken over: no reward of this run reads it.")
+                draft.remark(unused, "not taken over: no reward of this run uses it.")
     specs = [entry.spec for entry in entries if entry.spec is not None]
     for entry in entries:
         note = table.get(entry.name, {}).get("note", "")
@@ -64,7 +65,7 @@ def write_rewards(
         draft.remark(
             setting,
             "reward_weights was left out, because it is not a list with one weight for each "
-            "reward. Write it by hand.",
+            "reward. Set it by hand.",
         )
     if specs:
         draft.write("reward_funcs", specs)
@@ -72,16 +73,26 @@ def write_rewards(
         draft.missing["reward_funcs"] = (
             "name at least one reward; `grpo-ext rewards list` shows them"
         )
-        draft.remark(setting, "write reward_funcs by hand: none of the rewards was taken over.")
+        draft.remark(setting, "set reward_funcs by hand: none of the rewards was taken over.")
 
 
 def reads(info: dict[str, Any], theirs: str) -> bool:
-    """Return whether a reward of the table reads an option of the other project."""
+    """Return whether a reward uses the option `theirs` of the other project.
+
+    `info` is the reward's entry in `REWARDS`.
+    """
     return any(option[0] == theirs for option in info.get("options", {}).values())
 
 
 def reward_entry(draft: Draft, table: dict[str, dict[str, Any]], name: str, advice: str) -> Entry:
-    """Return the entry of `reward_funcs` for a reward of another project; see `write_rewards`."""
+    """Return the `reward_funcs` entry for a reward of another project.
+
+    Args:
+        draft: the recipe under construction, from which the reward's options are removed.
+        table: the rewards of the other project in `REWARDS`.
+        name: the name of the reward in the other project.
+        advice: the remark about an unknown reward; if empty, a general one.
+    """
     if name in table:
         return entry_with_options(draft, table[name], name)
     if ":" in name:
@@ -96,9 +107,15 @@ def reward_entry(draft: Draft, table: dict[str, dict[str, Any]], name: str, advi
 
 
 def entry_with_options(draft: Draft, info: dict[str, Any], name: str) -> Entry:
-    """Return the entry of a reward in the table, with options from the settings or their defaults.
+    """Return the `reward_funcs` entry for a known reward, with its options.
 
-    If the reward has no counterpart here, the entry has no spec, and its fault says why.
+    The options are taken from the draft, or else are the other project's defaults. If the reward
+    has no counterpart here, `spec` is `None`.
+
+    Args:
+        draft: the recipe under construction, from which the options are removed.
+        info: the reward's entry in `REWARDS`.
+        name: the name of the reward in the other project.
     """
     if "name" not in info:
         return Entry(None, name, f"not taken over: {info['note']}")

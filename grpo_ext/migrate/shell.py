@@ -1,9 +1,9 @@
 """Read the commands of a shell script without running anything.
 
-Variables that are set to literals, arrays of literals or sums of integers are substituted, unless
+Variables that are set to literals, arrays of literals or integer arithmetic are substituted, unless
 they are set in a condition, a loop, a function or a subshell, or after `&&`, `||` or `|`. Defaults
 such as `${A:-1}` are substituted if the script does not set the variable. `$@` and `$*` are
-dropped. All other expansions stay as they are, marked as unknown.
+dropped. All other expansions stay as they are and are marked as unknown.
 """
 
 import re
@@ -31,7 +31,7 @@ DECLARES = ("export", "declare", "local", "readonly", "typeset")
 
 
 class ScriptFault(ValueError):
-    """Raised if a script cannot be read; `line` is counted from 1, or `None` if unknown."""
+    """Raised if a script cannot be read; `line` is the 1-based line, or `None` if unknown."""
 
     def __init__(self, message: str, line: int | None = None):
         self.line = line
@@ -40,14 +40,18 @@ class ScriptFault(ValueError):
 
 @dataclass(frozen=True)
 class Command:
-    """A command, with its prefix assignments and the exported variables that launchers read."""
+    """A command: its words, and the environment variables that are known to be set for it.
+
+    `environment` contains the assignments in front of the command and the exported variables in
+    `LAUNCHER_VARIABLES`.
+    """
 
     words: list[Word]
     environment: dict[str, Word] = field(default_factory=dict)
 
 
 def read_commands(text: str) -> list[Command]:
-    """Return the commands of a script, with the known variables substituted.
+    """Return the commands of a shell script, with known variables substituted.
 
     Raises:
         ScriptFault: if a quote is not closed, or the words are too many or too long.
@@ -65,7 +69,7 @@ def read_commands(text: str) -> list[Command]:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, int]]:
-    """Yield each word, and each run of `ENDS` between words, with its line number.
+    """Yield each word, and each run of `ENDS` characters between words, with its line number.
 
     Raises:
         ScriptFault: if a quote is not closed, or there are too many words.
@@ -89,7 +93,7 @@ def _tokens(text: str) -> Iterator[tuple[str, int]]:
 
 
 class _Script:
-    """The commands and variables so far, and the words of the current command."""
+    """Collects the commands of a script, which is passed to `read` token by token."""
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
@@ -202,7 +206,7 @@ class _Script:
         self.variables.set(name, [self._value(assigned[2], line)], certain)
 
     def _value(self, text: str, line: int) -> Word:
-        """Return the value of an assignment as one word, since the shell does not split it."""
+        """Return the value of an assignment as one word, because the shell does not split it."""
         words = self.variables.expand(text, line)
         if len(words) == 1:
             return words[0]

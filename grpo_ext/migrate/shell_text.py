@@ -1,8 +1,8 @@
 """Prepare the text of a shell script for `shlex`, which does not expand variables.
 
-Here-documents and comments are blanked out, and continued lines are joined. `shlex` removes quotes
-and backslashes, so a quoted or escaped dollar sign becomes a private Unicode character that says
-whether the shell would expand it.
+Here-documents and comments are blanked out, and continued lines are joined. Because `shlex` removes
+quotes and backslashes, quoted and escaped dollar signs are replaced by private Unicode characters
+that record whether the shell would expand them.
 """
 
 import re
@@ -29,11 +29,12 @@ QUOTES = re.compile(
 
 
 def prepared(text: str) -> str:
-    """Prepare the text of a shell script for `shlex`.
+    """Return the text of a shell script in a form that `shlex` can split.
 
-    Here-documents and comments are removed, and continued lines are joined. The private characters
-    of this module replace quoted and escaped dollar signs, literal backticks, and the dollar sign
-    and parentheses of `$((...))`. Private characters in the script itself become U+FFFD.
+    Here-documents become blank lines, comments are removed, and continued lines are joined. The
+    private characters of this module replace quoted and escaped dollar signs, literal backticks,
+    and the dollar sign and parentheses of `$((...))`. Private characters in the script itself
+    become U+FFFD.
     """
     text = PRIVATE.sub("\ufffd", text)
     text = without_here_documents(text)
@@ -42,7 +43,7 @@ def prepared(text: str) -> str:
 
 
 def without_here_documents(text: str) -> str:
-    """Return the text with blank lines in place of here-documents, unless their end is missing."""
+    """Return `text` with blank lines in place of here-documents, except those without an end."""
     lines = text.split("\n")
     ends: dict[str, list[int]] = {}
     for number, line in enumerate(lines):

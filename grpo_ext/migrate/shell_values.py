@@ -1,4 +1,4 @@
-"""Substitute variables and integer sums in the words of a shell script."""
+"""Substitute variables and integer arithmetic in the words of a shell script."""
 
 import ast
 import operator
@@ -18,7 +18,7 @@ from grpo_ext.migrate.shell_text import (
 MOST_CHARACTERS = 2**16  # of a word after the substitution of its variables
 MOST_TOTAL = 2**20  # of all words of a script
 MOST_ROUNDS = 20  # how deep `${A:-${B}}` may be nested
-LARGEST = 10**15  # of a sum
+LARGEST = 10**15  # of the numbers in `$((...))`
 UNKNOWN = re.compile("\ue008([^\ue009]*)\ue009")  # a name that was not substituted
 VARIABLE = re.compile(
     r"""[$\ue001](?:(?P<bare>[A-Za-z_]\w*)
@@ -31,7 +31,7 @@ WHOLE_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 
 
 def quotient(dividend: int, divisor: int) -> int:
-    """Divide and round toward 0, as the shell does."""
+    """Divide two integers and round toward 0, as the shell does."""
     size = abs(dividend) // abs(divisor)
     return size if (dividend < 0) == (divisor < 0) else -size
 
@@ -46,7 +46,7 @@ OPERATORS = {
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a command after substitution."""
+    """A word of a command after variables were substituted."""
 
     text: str
     line: int
@@ -58,28 +58,36 @@ class TooLong(ValueError):
 
 
 class Variables:
-    """The variables of a script: lists of words, or `None` if the value is not known."""
+    """The variables of a script, each a list of words, or `None` if its value is not known."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[Word] | None] = {"HOME": [Word("~", 0)]}
         self.characters = 0
 
     def set(self, name: str, words: list[Word], certain: bool) -> None:
-        """Set a variable to some words, or to `None` if they are not known for certain.
+        """Set a variable to some words, or to `None` if its value is not known.
 
-        `certain` is whether the assignment always runs, and runs in the script's own shell.
+        Args:
+            name: the name of the variable.
+            words: its words; if one of them has an unknown part, the value is not known.
+            certain: whether the assignment always runs, and runs in the script's own shell; if not,
+                the value is not known.
         """
         known = certain and all(word.unknown is None for word in words)
         self.values[name] = words if known else None
 
     def expand(self, text: str, line: int) -> list[Word]:
-        """Return the words, possibly none, that a word of the script expands to.
+        """Return the words, possibly none, to which a word of the script expands.
 
-        `$@` and `$*` expand to no words. Parts that are not known stay as they are, marked as
-        unknown.
+        `$@` and `$*` expand to no words. Parts that are not known stay as they are, and are named
+        in `Word.unknown`.
+
+        Args:
+            text: the word, in the form of `shell_text.prepared`.
+            line: its line in the script.
 
         Raises:
-            TooLong: if there are too many characters.
+            TooLong: if the word, or all words expanded so far, have too many characters.
         """
         array = WHOLE_ARRAY.fullmatch(text)
         if array is not None:
@@ -132,10 +140,10 @@ class Variables:
             return None
 
     def _number(self, node: ast.expr) -> int:
-        """Return the value of an expression of integers and variables with `+`, `-`, `*` and `/`.
+        """Evaluate an expression of integers and variables with `+`, `-`, `*` and `/`.
 
         Raises:
-            ValueError: for anything else, or a number beyond `LARGEST`.
+            ValueError: if the expression contains anything else, or a number beyond `LARGEST`.
             ZeroDivisionError: if the expression divides by zero.
         """
         value: object = None

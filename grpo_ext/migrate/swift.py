@@ -1,4 +1,4 @@
-"""Translate the settings that ms-swift writes differently, such as data, prompts and rewards."""
+"""Translate ms-swift's settings for data, prompts, rewards, adapters and batch sizes."""
 
 from __future__ import annotations
 
@@ -30,15 +30,17 @@ LORA_DEFAULTS = {
 
 
 def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Translate the settings that ms-swift writes differently, and return the batch.
+    """Translate the settings that need more than a change of key, and return the batch sizes.
+
+    The other settings remain in `draft.left`.
 
     Args:
         draft: the recipe under construction.
-        found: the number of processes that the launcher starts; `None`: unknown.
-        processes: the number of processes of the recipe; `None`: as many as the launcher starts.
+        found: the number of processes that the launcher starts, or `None` if it is unknown.
+        processes: the number of processes for the recipe; if `None`, `found`.
 
     Raises:
-        ValueError: if the processes cannot share a step.
+        ValueError: if a step cannot be shared equally by the processes.
     """
     draft.move("max_completion_length", "max_completion_length")
     draft.default("max_completion_length", 512, "ms-swift")  # which rewards read
@@ -62,10 +64,10 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 
 
 def write_data(draft: Draft) -> None:
-    """Write the first dataset, and add remarks on the others and on the columns.
+    """Write the keys for the first dataset, and add remarks about the others and the columns.
 
-    A dataset is given as `hf::id_or_file:subset#count`, where all but the id or file is optional,
-    and the prefix may also be `ms::`.
+    A dataset is given as `hf::id_or_file:subset#count`, in which all but the id or file is
+    optional, and the prefix may also be `ms::`.
     """
     setting = draft.take("dataset")
     names = texts_of(setting)
@@ -82,23 +84,24 @@ def write_data(draft: Draft) -> None:
         if match["hub"] != "hf" and not is_path:
             draft.remark(
                 setting,
-                "it is an id of ModelScope, unless --use_hf true was set. Write the name of the "
-                "dataset on the Hugging Face hub, or a file.",
+                "this is an id of ModelScope, unless --use_hf true was set. Set dataset_name to "
+                "the dataset's name on the Hugging Face hub, or to a file.",
             )
     if len(names) > 1:
         draft.remark(setting, "only the first dataset was taken over. Put all rows into one.")
     draft.remark(
         setting,
         "ms-swift builds messages from columns such as query, problem or question. If rows have "
-        'no column messages, write user_prompt: "{problem}" instead of prompt_column. If a column '
-        "that a reward reads has another name, write rename_columns: {solution: answer}.",
+        'no column messages, set user_prompt: "{problem}" instead of prompt_column. If a column '
+        "that a reward needs has another name, set, for example, "
+        "rename_columns: {solution: answer}.",
     )
 
 
 def write_prompt(draft: Draft) -> None:
-    """Write the columns of prompts and rewards, and the system prompt.
+    """Write the keys for the columns of prompts and rewards, and the system prompt.
 
-    A system prompt that is a .txt or .md file must be written by hand.
+    If the system prompt is in a .txt or .md file, the user must copy it by hand.
     """
     columns = draft.take("columns")
     renamed = {}
@@ -113,13 +116,13 @@ def write_prompt(draft: Draft) -> None:
         return
     if str(system.value).endswith((".txt", ".md")):
         draft.missing["system_prompt"] = f"the text of {system.value}"
-        draft.remark(system, "it names a file. Write the content of the file as system_prompt.")
+        draft.remark(system, "it names a file. Set system_prompt to the content of the file.")
     else:
         draft.write("system_prompt", system.value, system)
 
 
 def write_held_out(draft: Draft) -> None:
-    """Write the share of held-out rows; leave out evaluations if no rows are held out."""
+    """Write the share of held-out rows, or leave out evaluations if no rows are held out."""
     share = draft.take("split_dataset_ratio")
     if share is not None and share.value != 0:
         draft.write("held_out_share", share.value, share)
@@ -133,7 +136,7 @@ def write_held_out(draft: Draft) -> None:
 def write_sharding(draft: Draft) -> None:
     """Write the accelerate config for `deepspeed`, or add a remark if none corresponds to it.
 
-    Offloading is not taken over; another remark says so.
+    A remark also says if offloading was not taken over.
     """
     setting = draft.take("deepspeed")
     if setting is None:
@@ -141,7 +144,7 @@ def write_sharding(draft: Draft) -> None:
     ours = DEEPSPEED.get(str(setting.value).removesuffix("_offload"))
     if ours is None:
         draft.remark(
-            setting, "not taken over. Write the path of an accelerate config in accelerate_config."
+            setting, "not taken over. Set accelerate_config to the path of an accelerate config."
         )
     else:
         draft.write("accelerate_config", ours, setting)
@@ -152,7 +155,7 @@ def write_sharding(draft: Draft) -> None:
 
 
 def write_all_rewards(draft: Draft) -> None:
-    """Write the rewards of `reward_funcs`, then the reward models.
+    """Write the rewards: first those of `reward_funcs`, then the reward models.
 
     Rewards that a plugin registers become `file.py:Class`.
     """
@@ -167,16 +170,17 @@ def write_all_rewards(draft: Draft) -> None:
     if plugins:
         file = plugins[0]
         advice = (
-            f"not taken over: write '{file}:CLASS', where CLASS is the class of this reward. "
+            f"not taken over. Use '{file}:CLASS', where CLASS is the class of this reward. "
             "docs/coming-from.md says how a class of ms-swift is called."
         )
     write_rewards(draft, "ms-swift", rewards or models, names, advice)
 
 
 def plugin_classes(path: str) -> dict[str, str]:
-    """Return the rewards that a plugin registers by `orms['name'] = Class`, as `file.py:Class`.
+    """Return the rewards that a plugin registers, as a dict from name to `file.py:Class`.
 
-    The file is parsed and never run. The dict is empty if the file cannot be read or parsed.
+    Only statements such as `orms['name'] = Class` are found. The file is parsed, but never run. The
+    dict is empty if the file cannot be read or parsed.
     """
     try:
         tree = ast.parse(read_text(Path(path), MOST_PLUGIN_BYTES))
@@ -195,9 +199,10 @@ def plugin_classes(path: str) -> dict[str, str]:
 
 
 def write_adapter(draft: Draft) -> None:
-    """Write the keys of LoRA, which ms-swift trains by default, and a learning rate if none is set.
+    """Write LoRA's keys, and ms-swift's default learning rate for LoRA if none is set.
 
-    If all parameters are trained, nothing is written. For any other kind of adapter, add a remark.
+    ms-swift trains LoRA by default. If all parameters are trained, nothing is written; for any
+    other kind of training, a remark is added.
     """
     kind = draft.take("tuner_type", "train_type")
     if kind is not None and kind.value == "full":
@@ -220,9 +225,18 @@ def write_adapter(draft: Draft) -> None:
 
 
 def write_all_sizes(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Write the batch, and a default learning rate if none is set; return the batch.
+    """Write the batch sizes, and a default learning rate if none is set; return the batch sizes.
 
-    Keys of Megatron may set the batch sizes. Arguments and errors are those of `translate`.
+    Megatron's keys may set the batch sizes, too.
+
+    Args:
+        draft: the recipe under construction.
+        found: the number of processes that the launcher starts, or `None` if it is unknown.
+        processes: the number of processes for the recipe; if `None`, those that train on different
+            batches.
+
+    Raises:
+        ValueError: if a step cannot be shared equally by the processes.
     """
     if "learning_rate" not in draft.left and "lr" not in draft.left:
         draft.default("learning_rate", 1e-5, "ms-swift")
@@ -241,11 +255,14 @@ def write_all_sizes(draft: Draft, found: int | None, processes: int | None) -> B
 
 
 def data_parallel(draft: Draft, found: int | None) -> int | None:
-    """Return how many processes train on different batches; `None` if this is unknown.
+    """Return how many processes train on different batches, or `None` if this is unknown.
 
     With Megatron, groups of processes share the same batch. If the group size does not divide the
-    number of processes, every process counts. `found` is the number of all processes; the key
-    `gpus` overrides it.
+    number of processes, every process counts.
+
+    Args:
+        draft: the recipe under construction.
+        found: the number of all processes, unless the key `gpus` is set; `None` if it is unknown.
     """
     found = draft.number("gpus", default=0) or found
     parallel = 1

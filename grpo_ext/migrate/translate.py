@@ -1,4 +1,4 @@
-"""Translate the settings of another project to a recipe."""
+"""Translate the settings of TRL, open-r1, ms-swift or verl into a recipe."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from grpo_ext.recipe.batch import Batch
 from grpo_ext.recipe.foreign import FOREIGN, TRANSLATIONS, entry_of
 
 DEFAULTS: dict[str, dict[str, object]] = data_yaml("grpo_ext.migrate", "defaults.yaml")
-# configs for several processes that a translation writes
+# accelerate configs for several processes that a translation may write
 SHARDED = {*trl.ACCELERATE_CONFIGS.values()} - {"single_gpu"}
 REMOVE = "remove it"  # how advice on a key without counterpart begins
-# translates the settings that only one project has, and returns the batch
+# for each project, the function that translates its special settings and returns the batch sizes
 PROJECT_RULES: dict[str, Callable[[Draft, int | None, int | None], Batch]] = {
     "trl": trl.translate,
     "open-r1": trl.translate_open_r1,
@@ -24,14 +24,17 @@ PROJECT_RULES: dict[str, Callable[[Draft, int | None, int | None], Batch]] = {
 
 
 def translate(source: Source, processes: int | None = None) -> tuple[Draft, Batch]:
-    """Translate the settings of another project; return the draft of the recipe, and its batch.
+    """Translate the settings of another project into a recipe.
 
     Args:
-        source: the settings.
-        processes: the number of training processes; `None`: as in the other project.
+        source: the settings of the other project.
+        processes: the number of training processes; if `None`, that of the other project.
+
+    Returns:
+        The draft of the recipe, and its batch sizes.
 
     Raises:
-        ValueError: if the processes cannot share an optimizer step.
+        ValueError: if an optimizer step cannot be shared equally by the processes.
     """
     draft = Draft(source)
     draft.write("task", "prompts")
@@ -44,25 +47,25 @@ def translate(source: Source, processes: int | None = None) -> tuple[Draft, Batc
     for key in ("model_name_or_path", "dataset_name"):
         if key not in draft.values and key not in draft.missing:
             draft.missing[key] = f"{source.name} does not name it"
-            draft.remark(None, f"{source.name} does not set {key}. Write it by hand.")
+            draft.remark(None, f"{source.name} does not set {key}. Set it by hand.")
     return draft, batch
 
 
 def leave_out_sharding(draft: Draft, batch: Batch) -> None:
-    """Leave out a packaged accelerate config for several processes if only one process trains."""
+    """Remove an accelerate config for several processes from the draft if only one trains."""
     config = draft.values.get("accelerate_config")
     if batch.num_processes == 1 and config in SHARDED:
         del draft.values["accelerate_config"]
         draft.comments.pop("accelerate_config", None)
-        text = f"accelerate_config: {config} was left out, since it is for several processes."
+        text = f"accelerate_config: {config} was left out, because it is for several processes."
         draft.remarks.append(Remark(text, by_hand=False))
 
 
 def translate_setting(draft: Draft, setting: Setting) -> None:
-    """Write the recipe keys that correspond to a setting, or add a remark on it.
+    """Write the recipe keys that correspond to a setting, or add a remark about it.
 
-    The tables of `recipe.foreign` map keys of other projects to recipe keys. A key that is not in
-    the tables is kept if its last part is a recipe key other than `task` and `tasks`.
+    The tables of `recipe.foreign` map keys of other projects to recipe keys. If a key is not in the
+    tables and its last part is a recipe key other than `task` and `tasks`, that part is written.
     """
     name = entry_of(setting.key)
     inner = setting.key.rpartition(".")[2]
@@ -73,7 +76,7 @@ def translate_setting(draft: Draft, setting: Setting) -> None:
         if inner in recipe_hints():
             draft.write(inner, setting.value, setting)
         else:
-            draft.remark(setting, "not taken over: a recipe has no key like it.")
+            draft.remark(setting, "not taken over: a recipe has no corresponding key.")
         return
     rule: object = TRANSLATIONS.get(name, FOREIGN[name][1])
     if isinstance(rule, dict) and setting.unknown is None:
@@ -90,4 +93,4 @@ def translate_setting(draft: Draft, setting: Setting) -> None:
     if advice.startswith(REMOVE):
         draft.remark(setting, f"left out{advice.removeprefix(REMOVE)}.", by_hand=False)
     else:
-        draft.remark(setting, f"not taken over. Write {advice}.")
+        draft.remark(setting, f"not taken over. Use {advice}.")

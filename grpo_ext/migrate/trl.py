@@ -1,4 +1,4 @@
-"""Translate the settings of TRL's command line, and of open-r1, which is written for TRL 0.18."""
+"""Translate the settings of TRL's command line and of open-r1, which uses TRL 0.18."""
 
 from __future__ import annotations
 
@@ -35,15 +35,20 @@ DEFAULT_SIZES = {
 
 
 def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Translate TRL's rewards, data mixture, accelerate config and batch sizes; return the batch.
+    """Translate TRL's rewards, data mixture, accelerate config and batch sizes.
+
+    The other settings remain in `draft.left`.
 
     Args:
         draft: the recipe under construction.
-        found: the number of processes that the launcher starts; `None`: unknown.
-        processes: the number of processes of the recipe; `None`: as many as the launcher starts.
+        found: the number of processes that the launcher starts, or `None` if it is unknown.
+        processes: the number of processes for the recipe; if `None`, `found`.
+
+    Returns:
+        The batch sizes of the recipe.
 
     Raises:
-        ValueError: if the processes cannot share a step.
+        ValueError: if a step cannot be shared equally by the processes.
     """
     rewards = draft.take("reward_funcs")
     model = draft.take("reward_model_name_or_path")
@@ -56,10 +61,21 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 
 
 def translate_open_r1(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Translate the settings that open-r1 writes differently, and return the batch.
+    """Translate open-r1's settings that need more than a change of key.
 
-    These are the rewards, the prompt column, the data mixture, the mode of vLLM, the accelerate
-    config and the batch sizes. The arguments and errors are those of `translate`.
+    These are the rewards, the prompt column, the data mixture, the vLLM mode, the accelerate config
+    and the batch sizes. The other settings remain in `draft.left`.
+
+    Args:
+        draft: the recipe under construction.
+        found: the number of processes that the launcher starts, or `None` if it is unknown.
+        processes: the number of processes for the recipe; if `None`, `found`.
+
+    Returns:
+        The batch sizes of the recipe.
+
+    Raises:
+        ValueError: if a step cannot be shared equally by the processes.
     """
     rewards = draft.take("reward_funcs")
     names = ["accuracy", "format", "tag_count"] if rewards is None else texts_of(rewards)
@@ -93,21 +109,27 @@ def write_mixture(draft: Draft) -> None:
         draft.remark(
             mixture,
             "not taken over: the first dataset has no name. Put all rows into one file or hub "
-            "dataset, and name it in dataset_name.",
+            "dataset, and set dataset_name to it.",
         )
     elif len(parts) != 1 or len(first) > 1:
         draft.remark(
             mixture,
             "only the name of the first dataset was taken over. Put all rows into one file or hub "
-            "dataset, and name it in dataset_name.",
+            "dataset, and set dataset_name to it.",
         )
 
 
 def write_launch(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Write the accelerate config and the batch, and return the batch.
+    """Write the accelerate config and the batch sizes, and return the batch sizes.
 
-    If nothing else says how many processes train, the accelerate config does. Arguments and errors
-    are those of `translate`.
+    Args:
+        draft: the recipe under construction.
+        found: the number of processes that the launcher starts. If it is `None` and no setting
+            gives it, it follows from the accelerate config.
+        processes: the number of processes for the recipe; if `None`, the number found.
+
+    Raises:
+        ValueError: if a step cannot be shared equally by the processes.
     """
     config = draft.take("accelerate_config")
     found = draft.number("num_processes", default=0) or found
@@ -115,7 +137,7 @@ def write_launch(draft: Draft, found: int | None, processes: int | None) -> Batc
         stem = PurePosixPath(str(config.value)).stem
         ours = ACCELERATE_CONFIGS.get(stem)
         if ours is None:
-            draft.remark(config, "not taken over. Write the file's path in accelerate_config.")
+            draft.remark(config, "not taken over. Set accelerate_config to the file's path.")
         else:
             draft.write("accelerate_config", ours, config, f"{stem} there")
             if found is None:

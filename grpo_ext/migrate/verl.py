@@ -1,4 +1,4 @@
-"""Translate the settings that verl writes differently: sizes, intervals, rewards and rows."""
+"""Translate verl's settings for sizes, rows, rewards, the objective, intervals and logging."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ GPUS = 8  # of a node by default
 
 
 def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Translate the settings that verl writes differently, and return the batch.
+    """Translate the settings that need more than a change of key, and return the batch sizes.
+
+    The other settings remain in `draft.left`.
 
     Args:
         draft: the recipe under construction.
         found: the number of processes that a launcher starts; `None` without a launcher, which verl
             does not need.
-        processes: the number of processes of the recipe; `None` uses `found` or, if that is `None`,
-            the number that `write_sizes_in_prompts` chooses.
+        processes: the number of processes for the recipe; if `None`, `found` or, if that is `None`
+            too, the number of GPUs that train on different batches.
 
     Raises:
-        ValueError: if the processes cannot share a step.
+        ValueError: if a step cannot be shared equally by the processes.
     """
     draft.move("data.max_response_length", "max_completion_length")
     draft.default("max_completion_length", 512, "verl")  # which rewards read
@@ -46,26 +48,29 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 
 
 def write_sizes_in_prompts(draft: Draft, processes: int | None) -> tuple[Batch, Sizes]:
-    """Write the batch and, for several processes, FSDP2; return the batch and verl's sizes.
+    """Write the batch sizes and, for several processes, FSDP2 as the accelerate config.
 
     verl's `train_batch_size` and `ppo_mini_batch_size` are numbers of prompts, each with `n`
-    completions, and `ppo_micro_batch_size_per_gpu` is a number of completions. With one completion
-    per prompt, `num_generations` must be written by hand.
+    completions, and `ppo_micro_batch_size_per_gpu` is a number of completions. If verl samples one
+    completion per prompt, the user must set `num_generations` by hand.
 
     Args:
         draft: the recipe under construction.
-        processes: the number of processes of the recipe; `None` uses the number of GPUs that train
+        processes: the number of processes for the recipe; if `None`, the number of GPUs that train
             on different batches, or the next smaller number that divides a step.
 
+    Returns:
+        The batch sizes of the recipe, and verl's sizes in completions.
+
     Raises:
-        ValueError: if the processes cannot share a step.
+        ValueError: if a step cannot be shared equally by the processes.
     """
     shards = data_parallel(draft)
     per_prompt = draft.number(f"{ROLLOUT}.n", default=1)
     if per_prompt == 1:
         reason = "rollout.n is 1, but a group needs at least 2 completions"
         draft.missing["num_generations"] = reason
-        draft.remark(None, f"Write num_generations by hand: {reason}.")
+        draft.remark(None, f"Set num_generations by hand: {reason}.")
     step = draft.number(f"{ACTOR}.ppo_mini_batch_size", default=256) * per_prompt
     generation = draft.number("data.train_batch_size", default=1024) * per_prompt
     step = min(step, generation)
@@ -108,11 +113,12 @@ def data_parallel(draft: Draft) -> int:
 def micro_batch(draft: Draft, share: int, shards: int) -> int:
     """Return the number of completions in a micro-batch, and write verl's token limit, if any.
 
-    The number is `share` with `use_dynamic_bsz`, which sets a token limit, or if verl sets no size.
+    With `use_dynamic_bsz`, verl limits micro-batches by tokens; the number is then `share`. It is
+    also `share` if verl sets no size.
 
     Args:
         draft: the recipe under construction.
-        share: the number of completions of a step on one GPU.
+        share: the number of completions per step and GPU.
         shards: the number of GPUs that share a step.
     """
     size = draft.number(f"{ACTOR}.ppo_micro_batch_size_per_gpu", default=0)
@@ -127,7 +133,10 @@ def micro_batch(draft: Draft, share: int, shards: int) -> int:
 
 
 def write_rows(draft: Draft) -> None:
-    """Write the first training file, the first evaluation file, and the limits on their rows."""
+    """Write the first training file, the first evaluation file, and limits on their rows.
+
+    If there are more files, remarks say that they were left out.
+    """
     for theirs, ours in {"train_files": "dataset_name", "val_files": "eval_dataset_name"}.items():
         setting = draft.take(f"data.{theirs}")
         if setting is None:
@@ -137,7 +146,7 @@ def write_rows(draft: Draft) -> None:
         if len(files) > 1:
             draft.remark(
                 setting,
-                f"only the first of {len(files)} files was taken over. Put all rows into one.",
+                f"only the first of {len(files)} files was taken over. Put all rows into one file.",
             )
     for theirs, ours in {
         "train_max_samples": "max_train_samples",
@@ -149,12 +158,12 @@ def write_rows(draft: Draft) -> None:
 
 
 def write_one_reward(draft: Draft) -> None:
-    """Write the reward: the user's function, a reward model, or else `accuracy`.
+    """Write the reward: the user's function, otherwise a reward model, otherwise `accuracy`.
 
     For `accuracy`, also write `rename_columns`, and add a remark that verl chooses a reward for
-    each row by its `data_source`. DAPO's penalty for long completions is added if it is on. If the
-    path of the function contains variables that the file does not set, `reward_funcs` must be
-    written by hand.
+    each row by its `data_source`. DAPO's penalty for long completions is added if it is enabled. If
+    the path of the function contains variables that the file does not set, the user must set
+    `reward_funcs` by hand.
     """
     path = draft.take("custom_reward_function.path")
     name = draft.known("custom_reward_function.name", default="compute_score")
@@ -163,13 +172,13 @@ def write_one_reward(draft: Draft) -> None:
     specs: list[object] = []
     if path is not None and path.unknown is not None:
         draft.missing["reward_funcs"] = f"{path.value}:{name}"
-        draft.remark(path, f"the file does not set {path.unknown}. Write reward_funcs by hand.")
+        draft.remark(path, f"the file does not set {path.unknown}. Set reward_funcs by hand.")
     elif path is not None and path.value is not None:
         specs.append(f"{path.value}:{name}")
     elif enabled is True and model is not None:
         specs.append(model.value)
         draft.remark(
-            model, "it must be a classifier with a single label, which scores whole texts."
+            model, "the reward model must be a classifier with a single label for whole texts."
         )
     else:
         draft.write("rename_columns", {"solution": "reward_model.ground_truth"})
@@ -178,8 +187,8 @@ def write_one_reward(draft: Draft) -> None:
             None,
             "verl chooses a reward for each row by its data_source; this recipe uses accuracy for "
             "all rows, which compares answers with reward_model.ground_truth. If the answers are "
-            "not numbers or formulas, name another reward in reward_funcs, or verl's own function "
-            "as FILE.py:compute_score.",
+            "not numbers or formulas, set reward_funcs to another reward, or to verl's own as "
+            "FILE.py:compute_score.",
         )
     specs += overlong_penalty(draft)
     if "reward_funcs" not in draft.missing:
@@ -189,10 +198,9 @@ def write_one_reward(draft: Draft) -> None:
 
 
 def overlong_penalty(draft: Draft) -> list[dict[str, object]]:
-    """Return DAPO's penalty for long completions as a list with one reward; empty if it is off.
+    """Return a list with DAPO's penalty for long completions as a reward, or `[]` if it is off.
 
-    If the length of the buffer or the maximum length is unknown, add a remark, and return an empty
-    list.
+    If the buffer length or the maximum length is unknown, add a remark and return `[]`.
     """
     options = {}
     for key in ("enable", "len", "penalty_factor", "log"):
@@ -203,7 +211,7 @@ def overlong_penalty(draft: Draft) -> list[dict[str, object]]:
     if type(options["len"]) is not int or length is None:
         draft.remark(
             None,
-            "The penalty of overlong_buffer was left out, since its numbers are not in the file. "
+            "The overlong_buffer penalty was left out, because its numbers are not in the file. "
             "Add {name: soft_overlong_punishment, max_completion_len: ..., soft_punish_cache: ...} "
             "to reward_funcs.",
         )
@@ -253,12 +261,12 @@ def write_objective(draft: Draft) -> None:
 def write_intervals(draft: Draft, steps: int) -> None:
     """Convert verl's intervals from generations to optimizer steps, and write them.
 
-    They are the length of the run, the warmup, and the intervals between checkpoints and between
-    evaluations. Without evaluations, the settings of validation are left out.
+    These are the length of the run, the warmup, and the intervals between checkpoints and between
+    evaluations. Without evaluations, the validation settings are left out.
 
     Args:
         draft: the recipe under construction.
-        steps: optimizer steps per generation.
+        steps: the number of optimizer steps per generation.
     """
     comment = f"times {steps} steps per generation" if steps > 1 else ""
     total = in_steps(draft.known("trainer.total_training_steps"), steps)
@@ -294,9 +302,9 @@ def write_intervals(draft: Draft, steps: int) -> None:
 
 
 def in_steps(generations: object, steps: int) -> int:
-    """Convert a number of generations to optimizer steps; return 0 if it is not an integer.
+    """Convert a number of generations to optimizer steps, with `steps` steps per generation.
 
-    `steps` is the number of optimizer steps per generation.
+    Return 0 if `generations` is not an integer.
     """
     if type(generations) is not int:
         return 0
@@ -304,7 +312,10 @@ def in_steps(generations: object, steps: int) -> int:
 
 
 def write_logging(draft: Draft) -> None:
-    """Write `report_to`: the loggers of the run other than the console, or "none"."""
+    """Write `report_to`: verl's loggers without the console, or "none" if there are no others.
+
+    For wandb, a remark says how to set the project.
+    """
     project = draft.known("trainer.project_name")
     loggers = draft.known("trainer.logger", default=["console", "wandb"])
     names = loggers if isinstance(loggers, list) else [loggers]
@@ -315,7 +326,7 @@ def write_logging(draft: Draft) -> None:
 
 
 def write_adapter(draft: Draft) -> None:
-    """Write LoRA's keys if `lora_rank` is set and not 0; otherwise drop them."""
+    """Write LoRA's keys if verl's LoRA rank is set and not 0; otherwise drop them."""
     rank = draft.take(f"{MODEL}.lora_rank", f"{MODEL}.lora.rank")
     if rank is None or rank.value == 0:
         for key in ("lora_alpha", "lora.alpha", "target_modules"):

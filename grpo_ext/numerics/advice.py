@@ -1,4 +1,4 @@
-"""Advise what to set in a recipe if parts of a measurement are outside their limits."""
+"""Say which recipe keys to set if parts of a measurement exceed their limits."""
 
 from collections.abc import Iterator
 
@@ -15,17 +15,17 @@ OTHER_POLICY = (
 WRONG_LAYOUT = (
     "the trainer computes in float32, but its passes differ. Unless `disable_dropout` is false, a "
     "layout or gradient checkpointing is wrong for this model: set `layout: padded`, and report "
-    "the model."
+    "the model to the developers of grpo_ext."
 )
 
 
 def advice(found: Measurement, v: Values) -> Iterator[str]:
-    """Yield a line of advice for the parts of a measurement that are outside their limits.
+    """Yield lines of advice for the parts of a measurement that exceed their limits.
 
-    Parts with the same remedy share a line.
+    Parts with the same remedy share a line, such as "kept sets: the sampler does not return ...".
 
     Args:
-        found: the measurement.
+        found: the measurement of the recipe.
         v: the values of the recipe.
     """
     outside = {comparison.part for comparison in found.comparisons if comparison.exceeded}
@@ -44,7 +44,7 @@ def advice(found: Measurement, v: Values) -> Iterator[str]:
 
 
 def sampler_advice(found: Measurement, v: Values) -> str:
-    """Return advice for log-probs of the sampler that are too far from the trainer's."""
+    """Return advice for a recipe whose sampler's log-probs are too far from the trainer's."""
     kl = max(kl_of(comparison) for comparison in found.comparisons if comparison.part == "sampler")
     if not found.half or kl > NOT_ROUNDING.limit:
         return OTHER_POLICY
@@ -53,7 +53,7 @@ def sampler_advice(found: Measurement, v: Values) -> str:
     if not v.vllm_importance_sampling_correction:
         return (
             "set `vllm_importance_sampling_correction: true`, which weights each token by the "
-            "ratio."
+            "ratio of the two probabilities."
         )
     return (
         "the correction is on (`vllm_importance_sampling_mode: "
@@ -65,9 +65,9 @@ def sampler_advice(found: Measurement, v: Values) -> str:
 def type_advice(found: Measurement, v: Values) -> str:
     """Return the cheapest remedy against rounding that the recipe does not use yet."""
     if adds_up_in_half(found, v):
-        return "set `residual_in_fp32: true`, which adds up the layers' results in float32."
+        return "set `residual_in_fp32: true`, which keeps the residual stream in float32."
     if found.attention == "sdpa" and not is_on(v["attention_in_fp32"], found):
-        return "set `attention_in_fp32: true`, which sums the attention in float32 or float64."
+        return "set `attention_in_fp32: true`, which computes attention in float32 or float64."
     if found.can_cast_head and not v.cast_lm_head_to_fp32:
         return "set `cast_lm_head_to_fp32: true`, which computes the logits in float32."
     if found.device.startswith("cuda") and not v.fp16:
@@ -84,16 +84,16 @@ def adds_up_in_half(found: Measurement, v: Values) -> bool:
 
 
 def is_on(option: bool | None, found: Measurement) -> bool:
-    """Return whether an option was on; `None` means on for a CPU and off for a GPU."""
+    """Return whether an option was on in a measurement; `None` means on for a CPU only."""
     return found.device == "cpu" if option is None else option
 
 
 def edge_advice(found: Measurement) -> str:
-    """Return advice for sampled tokens that the trainer's truncation would have removed."""
+    """Return advice if the trainer's truncation would have removed too many sampled tokens."""
     if found.returns_kept_tokens:
         return (
-            "nothing to set: the sampler returns its sets, and the trainer scores over them. "
-            "Without them these tokens would be scored as if they could not be drawn."
+            "there is nothing to set: the sampler returns the tokens that it kept, and the trainer "
+            "scores over these. Without them, some sampled tokens would be scored as impossible."
         )
     return (
         "the sampler does not return the sets of tokens that its truncation kept, so the trainer "
@@ -103,5 +103,5 @@ def edge_advice(found: Measurement) -> str:
 
 
 def kl_of(comparison: Comparison) -> float:
-    """Return the KL of a comparison; 0 if it was not measured."""
+    """Return the KL divergence of a comparison; 0 if it was not measured."""
     return comparison.distance.kl if comparison.distance else 0.0

@@ -1,4 +1,4 @@
-"""The distance between two sets of log-probs of the same tokens, overall and in parts.
+"""Compute the distance between two sets of log-probs of the same tokens, overall and in parts.
 
 With r = p_other(token) / p(token) and tokens drawn from p, KL(p || p_other) is estimated by k3, the
 mean of r - 1 - log r (http://joschu.net/blog/kl-approx.html): unbiased, never negative, and less
@@ -29,19 +29,22 @@ BANDS = (
 
 @dataclass(frozen=True)
 class Distance:
-    """How far two sets of log-probs of the same tokens are apart."""
+    """The distance between two sets of log-probs of the same tokens."""
 
     tokens: int  # number of compared tokens whose log ratio is finite
-    kl: float  # mean of k3, in nats a token
+    kl: float  # mean of k3, in nats per token
     kl_error: float | None  # its standard error over completions; `None` for a single completion
     mean: float  # mean |log ratio|
     largest: float  # largest |log ratio|
     share_far: float  # share of ratios outside 0.9 to 1.1
-    not_finite: int  # number of tokens whose log ratio is NaN or infinite; in no other figure
+    not_finite: int  # number of tokens whose log ratio is not finite; left out of all other figures
 
     @property
     def exceeded(self) -> list[str]:
-        """The names of the figures that are above their limits; empty if all are within."""
+        """The names of the figures above their limits: "not finite", "KL", "mean" or "share".
+
+        The list is empty if all figures are within their limits.
+        """
         names = []
         if self.not_finite:
             names.append("not finite")
@@ -57,8 +60,8 @@ class Distance:
 def distance(logps: Tensor, other: Tensor, mask: Tensor) -> Distance | None:
     """Return the distance between two sets of log-probs; `None` if the mask selects no token.
 
-    Tokens whose log ratio is not finite are only counted. If there are no others, the figures are
-    NaN.
+    Tokens whose log ratio is not finite are only counted. If there are no other tokens, all figures
+    except the counts are NaN.
 
     Args:
         logps: (B, T), the reference log-probs, usually under the policy that drew the tokens.
@@ -111,7 +114,9 @@ def by_position(
     The distance is `None` in a quarter without tokens.
 
     Args:
-        logps, other, mask: as for `distance`.
+        logps: (B, T), the reference log-probs.
+        other: (B, T), the log-probs of the same tokens to compare with the reference.
+        mask: (B, T), nonzero for the tokens to compare.
         lengths: (B,), the lengths of the completions in tokens.
     """
     places = torch.arange(mask.size(1), device=mask.device)  # (T,)
@@ -124,12 +129,14 @@ def by_position(
 
 
 def by_probability(logps: Tensor, other: Tensor, mask: Tensor) -> dict[str, Distance | None]:
-    """Return the distance in each band of probability under `logps`, by the name of the band.
+    """Return the distance for each band of probabilities, by the name of the band in `BANDS`.
 
     The distance is `None` in a band without tokens.
 
     Args:
-        logps, other, mask: as for `distance`.
+        logps: (B, T), the reference log-probs, which decide the band of each token.
+        other: (B, T), the log-probs of the same tokens to compare with the reference.
+        mask: (B, T), nonzero for the tokens to compare.
     """
     p = logps.exp()  # (B, T)
     left = mask.bool()  # (B, T), tokens that are in no band yet

@@ -1,8 +1,8 @@
 """Compare the tokens that a sampler's truncation kept with the tokens that the trainer would keep.
 
 The scorer treats every token that it scores as kept. The completions are therefore scored twice,
-once with the drawn tokens and once with other tokens. The trainer's own truncation keeps the tokens
-that are kept in both passes.
+once with the drawn tokens and once with other tokens. The tokens that are kept in both passes are
+those that the trainer's own truncation keeps.
 """
 
 from dataclasses import dataclass, replace
@@ -17,24 +17,33 @@ from grpo_ext.scoring.head import Head, RunModel
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.step.records import Scores
 
-POSITIONS_AT_ONCE = 64  # positions whose masks over the vocabulary are in memory together
+POSITIONS_AT_ONCE = 64  # number of positions whose masks over the vocabulary are in memory at once
 
 
 @dataclass(frozen=True)
 class Edges:
-    """The differences between the kept sets of sampler and trainer."""
+    """The differences between the tokens that the sampler and the trainer keep.
 
-    positions: int  # number of positions that were compared
-    # share of positions with different sets, and mean number of tokens that only one side kept;
-    # `None` if the sampler does not return its sets
+    Attributes:
+        positions: the number of positions that were compared.
+        differ: the share of positions at which the kept sets differ; `None` if the sampler does not
+            return its sets.
+        only_sampler: the mean number of tokens, per position, that only the sampler keeps; `None`
+            if the sampler does not return its sets.
+        only_trainer: the mean number of tokens, per position, that only the trainer keeps; `None`
+            if the sampler does not return its sets.
+        beyond: the share of drawn tokens that the trainer's truncation would not have kept.
+    """
+
+    positions: int
     differ: float | None
     only_sampler: float | None
     only_trainer: float | None
-    beyond: float  # share of drawn tokens that the trainer's truncation would not have kept
+    beyond: float
 
     @property
     def exceeded(self) -> bool:
-        """Whether the share of drawn tokens beyond the trainer's edge is above `BEYOND_EDGE`."""
+        """Whether `beyond` is above its limit, `BEYOND_EDGE`."""
         return self.beyond > BEYOND_EDGE.limit
 
 
@@ -55,7 +64,7 @@ class OtherTargets(Head):
 
 
 def with_other_targets(scorer: Scorer) -> Scorer:
-    """Return a scorer that scores tokens other than those drawn, in the same contexts."""
+    """Return a copy of `scorer` that scores other tokens in place of the drawn ones."""
 
     def run(model: torch.nn.Module, head: Head, labels: Tensor, **inputs: Tensor | bool) -> Scores:
         other = OtherTargets(head.params, head.kept_set, head.compact, head.used)
@@ -72,17 +81,17 @@ def compare_sets(
     drawn: list[Tensor],
     places: list[Tensor],
 ) -> Edges:
-    """Compare the kept sets of sampler and trainer over the completions.
+    """Compare the tokens that the sampler kept with those that the trainer would keep.
 
-    If there are no positions to compare, the figures are 0, except for the `None` figures of a
-    sampler that does not return its sets.
+    If there are no positions to compare, all figures are 0, except those that are `None` because
+    the sampler does not return its sets.
 
     Args:
-        sampler: for each completion, the sampler's sets; `None` if it does not return them.
-        with_drawn: the trainer's sets, to which the drawn tokens were added.
-        with_other: the trainer's sets, to which other tokens were added.
-        drawn: the tokens of each completion, (t,).
-        places: the positions of each completion that the policy wrote; only these are compared.
+        sampler: the sampler's kept set of each completion; `None` if it does not return them.
+        with_drawn: the trainer's kept set of each completion, with the drawn tokens added.
+        with_other: the trainer's kept set of each completion, with other tokens added instead.
+        drawn: the token ids of each completion, (t,).
+        places: the positions in each completion that the policy wrote; only these are compared.
     """
     positions = 0
     differing = 0

@@ -1,8 +1,8 @@
-"""Sample completions as a run of a recipe would, and score them as each pass of the run would.
+"""Sample completions as a recipe's run would, and score them as each pass of the run would.
 
-They are also scored in other layouts and with float32 weights. The run is started as usual and
-ended before its first step, so that the model has the wrappers, types and device of training. A
-single process measures, without sharding.
+The completions are also scored in other layouts and with float32 weights. The run is started as
+usual and ended before its first step, so that the model has the wrappers, dtypes and device of
+training. Everything runs in a single process, without sharding.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ SAMPLER = "sampler against the trainer's step"
 SAMPLER_BEFORE = "sampler against the pass before a step"
 STEP = "the run's step, with gradient"
 FLOAT32 = "float32 copy against the trainer's step"
-STAGES = len(CUTS) + 7  # calls of `begin` at most
-# settings of a second trainer, which holds the same weights in float32
+STAGES = len(CUTS) + 7  # maximum number of calls of `begin`
+# settings of a second trainer, whose model has the same weights in float32
 IN_FLOAT32: dict[str, Any] = {
     "dtype": "float32",
     "bf16": False,
@@ -53,11 +53,15 @@ IN_FLOAT32: dict[str, Any] = {
 
 
 class Measured(Exception):
-    """Raised to end a run when its measurement is complete."""
+    """Raised to end a run once its measurement is complete."""
 
 
 class AtTrainBegin(TrainerCallback):
-    """Calls a function when a run has prepared its model, then ends the run with `Measured`."""
+    """Callback that calls a function when training begins, then ends the run with `Measured`.
+
+    Args:
+        work: the function to call; the trainer has prepared its model by then.
+    """
 
     def __init__(self, work: Callable[[], None]):
         self.work = work
@@ -71,34 +75,34 @@ class AtTrainBegin(TrainerCallback):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The distance between log-probs of the same tokens that were computed in two ways."""
+    """A comparison of two ways to compute the log-probs of the same tokens."""
 
-    part: str  # "sampler", "trainer" or "float32"
+    part: str  # what is compared with the trainer: "sampler", "trainer" itself, or "float32"
     name: str
     distance: Distance | None  # `None` if it was not measured, or no token was compared
-    reason: str = ""  # why it was not measured
-    # empty except for the sampler
+    reason: str = ""  # why it was not measured; empty if it was
+    # the distances for parts of the tokens; empty except for the sampler
     by_position: dict[str, Distance | None] = field(default_factory=dict)
     by_probability: dict[str, Distance | None] = field(default_factory=dict)
 
     @property
     def exceeded(self) -> list[str]:
-        """The names of the figures that are above their limits."""
+        """The names of the figures above their limits; empty if the distance was not measured."""
         return self.distance.exceeded if self.distance else []
 
 
 @dataclass
 class Measurement:
-    """All comparisons of a recipe on this machine."""
+    """The results of all comparisons for a recipe on this machine."""
 
-    weights: str = ""  # the type of the weights of the policy's layers
-    autocast: str = ""  # the type of mixed precision, or "no"
-    attention: str = ""  # transformers' name of its implementation
+    weights: str = ""  # the dtype of the weights in the policy's layers
+    autocast: str = ""  # the dtype of mixed precision, such as "bf16", or "no"
+    attention: str = ""  # transformers' name of the attention implementation
     device: str = ""
     sampler: str = ""
     separate_engine: bool = False
     returns_kept_tokens: bool = False
-    # whether TRL can cast the head to float32: not with an adapter and tied embeddings
+    # whether TRL can cast the head to float32; it cannot with an adapter and tied embeddings
     can_cast_head: bool = True
     completions: int = 0
     tokens: int = 0
@@ -107,7 +111,7 @@ class Measurement:
 
     @property
     def half(self) -> bool:
-        """Whether the policy computes in bfloat16 or float16."""
+        """Whether the policy computes in half precision (bfloat16 or float16)."""
         return self.autocast != "no" or self.weights in ("bfloat16", "float16")
 
     @property
@@ -119,16 +123,16 @@ class Measurement:
 
 
 def measure(recipe: Recipe, num_completions: int, begin: Callable[[str], None]) -> Measurement:
-    """Measure a recipe on this machine.
+    """Measure how far a recipe's log-probs differ between its sampler, its trainer and float32.
 
-    The comparison with a float32 copy has a reason instead of a distance if the policy computes in
-    float32, if its weights are quantized, or if GPU memory runs out. The progress bars of
-    transformers are disabled for the rest of the process.
+    The comparison with a float32 copy has a `reason` instead of a distance if the policy computes
+    in float32, its weights are quantized, or GPU memory runs out. The progress bars of transformers
+    are disabled for the rest of the process.
 
     Args:
         recipe: the recipe, loaded for a single process.
-        num_completions: the number of completions to sample, which is rounded up to whole groups.
-        begin: called with the name of each stage when it begins.
+        num_completions: the number of completions to sample, rounded up to whole groups.
+        begin: called with the name of each stage when the stage begins.
 
     Raises:
         ValueError: if the recipe cannot be used, or the sampler's log-probs are not recorded.
@@ -169,19 +173,21 @@ def measure(recipe: Recipe, num_completions: int, begin: Callable[[str], None]) 
 
 
 class AtStart:
-    """Measures inside the run of the recipe, once its model is prepared.
+    """Callable that takes all measurements except the float32 copy, when training begins.
+
+    Pass it to `run_until_begun`. The attributes below are set by the call.
 
     Args:
-        trainer: the trainer of the recipe.
-        found: receives the results.
-        num_completions: as for `measure`.
-        begin: as for `measure`.
+        trainer: the recipe's trainer.
+        found: the measurement to add the results to.
+        num_completions: the number of completions to sample, rounded up to whole groups.
+        begin: called with the name of each stage when the stage begins.
     """
 
     table: Scored  # the sampled completions
     passes: Passes
     step: Tensor  # (B, T), the log-probs of the run's step
-    weights_on_cpu: dict[str, Tensor]  # set only if the policy computes in a half type
+    weights_on_cpu: dict[str, Tensor]  # set only if the policy computes in half precision
 
     def __init__(
         self,
@@ -233,10 +239,10 @@ class AtStart:
         self.found.comparisons.append(Comparison(part, name, apart))
 
     def _compare_sampler(self) -> None:
-        """Compare the log-probs of the sampler, the step and the pass before the step in pairs."""
+        """Compare the sampler, the step and the pass before the step in pairs; add to `found`."""
         table = self.table
         sampled = table.sampling_per_token_logps
-        assert sampled is not None  # `sampled_table` has refused it
+        assert sampled is not None  # `sampled_table` raises an error otherwise
         mask = table.loss_mask.bool() & ~sampled.isnan()
         lengths = table.completion_mask.sum(1)
         comparison = Comparison(
@@ -254,10 +260,10 @@ class AtStart:
         self._add("trainer", "the pass before a step against the step", before, self.step)
 
     def _compare_trainer(self) -> None:
-        """Compare the passes of the trainer with each other.
+        """Compare the trainer's passes with each other, and add the comparisons to `found`.
 
-        The layouts and the step are compared with passes of one row each, and the step with
-        gradient checkpointing is compared with the step without it.
+        Each layout and the step are compared with passes of one row each. The step is also compared
+        with a step that turns gradient checkpointing on if it is off, or off if it is on.
         """
         self.begin(ONE_ROW)
         one_row = self.passes.one_row()
@@ -275,7 +281,7 @@ class AtStart:
         self._add("trainer", name, self.step, self.passes.of_the_step(checkpointing=other))
 
     def _compare_kept(self) -> None:
-        """Compare the sampler's kept sets with those that the trainer would find."""
+        """Set `found.edges` to a comparison of the sampler's and the trainer's kept sets."""
         drawn, others = self.passes.own_kept()
         assert drawn.kept is not None and others.kept is not None  # sampling is truncated
         table = self.table
@@ -289,12 +295,12 @@ class AtStart:
 
 
 def sampled_table(trainer: GRPOExtTrainer, num_completions: int) -> Scored:
-    """Sample completions of the run's first rows, with the run's own sampler.
+    """Sample completions for the run's first rows, with the run's own sampler.
 
     Args:
-        trainer: the trainer, whose training has begun.
-        num_completions: the number of completions, rounded up to whole groups; fewer if the dataset
-            is smaller.
+        trainer: a trainer whose training has begun.
+        num_completions: the number of completions, rounded up to whole groups. If the dataset does
+            not have enough rows, fewer are sampled.
 
     Raises:
         ValueError: if TRL itself generates, the sampler's log-probs are not recorded, or nothing
@@ -302,9 +308,8 @@ def sampled_table(trainer: GRPOExtTrainer, num_completions: int) -> Scored:
     """
     if trainer.parts.generations.by_trl or trainer.as_trl:
         raise ValueError(
-            "TRL itself generates in this run, so the sampler's log-probs are not recorded. "
-            "`numerics` needs a model without a multimodal processor, and "
-            "`loss_normalization: step`."
+            "TRL itself generates in this run, so the sampler's log-probs are not recorded. Use a "
+            "model without a multimodal processor, and set `loss_normalization: step`."
         )
     group = trainer.num_generations
     count = -(-num_completions // group) * group
@@ -331,11 +336,11 @@ def sampled_table(trainer: GRPOExtTrainer, num_completions: int) -> Scored:
 def in_float32(
     recipe: Recipe, weights: dict[str, Tensor], table: Scored, params: SamplingParams
 ) -> Tensor:
-    """Score the completions with a float32 copy of the policy; return log-probs (B, T) on the CPU.
+    """Score completions with a float32 copy of the policy; return the log-probs (B, T) on the CPU.
 
     Args:
-        recipe: the recipe of the run.
-        weights: the policy's weights by name.
+        recipe: the recipe of the run, from which a second trainer is created.
+        weights: the policy's weights, by name.
         table: the completions, on the CPU.
         params: the sampling parameters to score with.
 
@@ -364,15 +369,15 @@ def weights_of(trainer: GRPOExtTrainer) -> dict[str, Tensor]:
 
 
 def silent_trainer(recipe: Recipe, folder: str, settings: dict[str, Any]) -> GRPOExtTrainer:
-    """Make the trainer of a recipe with other settings, without output on stdout.
+    """Create a recipe's trainer with other settings, without output on stdout.
 
-    The trainer does not save, evaluate or report. The rewards are replaced by a function that needs
-    no data, because no completion is judged.
+    The trainer does not save, evaluate or report. Its rewards are replaced by a function that needs
+    no data, because the measurement uses no rewards.
 
     Args:
-        recipe: the recipe.
+        recipe: the recipe; it does not change.
         folder: the output folder, the only one that the trainer writes to.
-        settings: values that override the recipe's.
+        settings: values that override those of the recipe.
     """
     isolated = {**ISOLATED, "sampler_check_share": 1.0}
     values = {**recipe.flat, **isolated, **settings, "output_dir": folder}
@@ -381,7 +386,10 @@ def silent_trainer(recipe: Recipe, folder: str, settings: dict[str, Any]) -> GRP
 
 
 def run_until_begun(trainer: GRPOExtTrainer, work: Callable[[], None]) -> None:
-    """Begin a run, call `work` and end the run before its first step, without output on stdout."""
+    """Begin a run, call `work()`, and end the run before its first step.
+
+    Nothing is printed on stdout.
+    """
     trainer.add_callback(AtTrainBegin(work))
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), suppress(Measured):
         trainer.train()

@@ -16,12 +16,12 @@ from grpo_ext.step.records import Scored, Scores
 from grpo_ext.trainer import GRPOExtTrainer
 from grpo_ext.trainer.settings import make_scorer
 
-ROWS = 8  # most rows in a pass of `Passes.cut`
+ROWS = 8  # maximum number of rows in a pass of `Passes.cut`
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A way to lay out completions for a pass without gradient."""
+    """A way to arrange completions for a pass without gradient."""
 
     name: str
     layout: str  # a value of the recipe key `layout`
@@ -39,11 +39,11 @@ CUTS = (
 
 
 class Passes:
-    """Scores one table of completions with a trainer's model in several ways.
+    """Scores the same completions in several ways with a trainer's model.
 
     Args:
-        trainer: the trainer, whose training has begun.
-        table: the completions.
+        trainer: a trainer whose training has begun.
+        table: the completions to score.
     """
 
     def __init__(self, trainer: GRPOExtTrainer, table: Scored):
@@ -63,8 +63,8 @@ class Passes:
             cut: the layout of the passes.
 
         Raises:
-            ValueError: if the trainer would not use the layout for this model; the message says
-                why.
+            ValueError: if the trainer would not use the layout for this model. The message is a
+                clause that says why.
         """
         layout = self._layout(cut.layout)
         can_share = layout.in_row if cut.layout == "packed" else layout.shares
@@ -80,14 +80,16 @@ class Passes:
         return self._without_gradient(scorer, ROWS).logps
 
     def before_the_step(self) -> Tensor:
-        """Return the old log-probs (B, T) as the run computes them, without gradient."""
+        """Return the old policy's log-probs (B, T), computed as in the run, without gradient."""
         return self._without_gradient(self.scorer, self.micro_batch).logps
 
     def of_the_step(self, checkpointing: bool | None = None) -> Tensor:
-        """Return the log-probs (B, T) of the run's passes with gradient, as in a step.
+        """Return the log-probs (B, T), computed with gradient as in a training step.
+
+        The result itself is detached.
 
         Args:
-            checkpointing: whether to recompute activations; by default, as the run does.
+            checkpointing: whether to use gradient checkpointing; if `None`, as in the run.
         """
         if checkpointing is None or checkpointing == self.checkpoints:
             return self._with_gradient(self.scorer)
@@ -96,11 +98,11 @@ class Passes:
             return self._with_gradient(replace(self.scorer, layout=layout))
 
     def own_kept(self) -> tuple[Scores, Scores]:
-        """Score without the sampler's kept sets, so that the trainer finds its own.
+        """Score without the sampler's kept sets, so that the trainer computes its own.
 
         Returns:
-            The scores of the drawn tokens and the scores of other tokens, both with the trainer's
-            kept sets if sampling is truncated.
+            The scores of the drawn tokens and the scores of other tokens in their places. If
+            sampling is truncated, both contain the trainer's kept sets.
         """
         table = replace(self.table, kept=None)
         block = self.micro_batch
@@ -111,7 +113,7 @@ class Passes:
 
     @property
     def micro_batch(self) -> int:
-        """The largest number of rows in a pass of the run."""
+        """The maximum number of rows in a pass of the run."""
         return self.trainer.args.per_device_train_batch_size
 
     @property
@@ -130,7 +132,7 @@ class Passes:
         )
 
     def _scorer(self, layout: Layout) -> Scorer:
-        """Return a scorer for a layout, or for another layout if the model cannot use it."""
+        """Return a scorer with a layout, or with another layout if the model cannot use it."""
         return make_scorer(self.trainer, self.scorer.params, layout)
 
     def _without_gradient(self, scorer: Scorer, block: int) -> Scores:
@@ -138,7 +140,7 @@ class Passes:
             return scorer.score(self.trainer.model, self.table, block)
 
     def _with_gradient(self, scorer: Scorer) -> Tensor:
-        """Score micro-batch by micro-batch with gradient, and return the log-probs (B, T)."""
+        """Score in micro-batches with gradient, and return the detached log-probs (B, T)."""
         table = self.table
         logps = torch.zeros(table.completion_ids.shape, device=table.completion_ids.device)
         for rows in blocks_of(table, self.micro_batch):
@@ -153,9 +155,9 @@ class Passes:
 
     @contextmanager
     def _checkpointing(self, on: bool) -> Iterator[None]:
-        """Turn gradient checkpointing on or off within the context; set the opposite afterwards.
+        """Context manager that turns gradient checkpointing on or off, and reverses this on exit.
 
-        Call it only with the state that the run does not use.
+        `on` must be the opposite of the run's own setting.
         """
         model: Any = self.trainer.accelerator.unwrap_model(self.trainer.model)
         set_checkpointing(model, on)
@@ -166,7 +168,7 @@ class Passes:
 
 
 def set_checkpointing(model: Any, on: bool) -> None:
-    """Turn gradient checkpointing of a transformers model on or off."""
+    """Turn gradient checkpointing on or off in a transformers model."""
     if on:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     else:

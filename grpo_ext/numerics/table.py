@@ -1,4 +1,4 @@
-"""Show a measurement: as tables for the terminal, and as plain data for JSON."""
+"""Format a measurement: as tables for the terminal, and as plain data for JSON."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ BARS: dict[str, Bar] = {
 
 
 def print_measurement(found: Measurement) -> None:
-    """Print the setup of the run, the distances, the kept sets and the limits."""
+    """Print a measurement: the run's setup, the distances, the kept sets and the limits."""
     print(
         f"weights {found.weights}, mixed precision {found.autocast}, on {found.device}; "
         f"{found.completions} completions, {found.tokens} tokens"
@@ -46,13 +46,18 @@ def print_measurement(found: Measurement) -> None:
 
 
 def print_parts(title: str, parts: Mapping[str, Distance | None]) -> None:
-    """Print the distance between sampler and trainer in each part of the tokens."""
+    """Print a table of the distances between sampler and trainer, by part of the tokens.
+
+    Args:
+        title: what the parts are, such as "by position in the completion".
+        parts: the distance for each part, by the part's name; `None` if no token was compared.
+    """
     rows = [[name, *distance_cells(apart)] for name, apart in parts.items()]
     print_grid(f"{SAMPLER}, {title}", ["", *HEAD], rows, left=1, whole=6)
 
 
 def distance_cells(apart: Distance | None) -> list[str]:
-    """Return the cells for the columns of `HEAD`; dashes if no token was compared."""
+    """Return the table cells for the columns in `HEAD`; dashes if no token was compared."""
     if apart is None:
         return ["-"] * len(HEAD)
     error = "" if apart.kl_error is None else f" ± {apart.kl_error:.1g}"
@@ -66,7 +71,7 @@ def distance_cells(apart: Distance | None) -> list[str]:
 
 
 def verdict(apart: Distance | None) -> str:
-    """Return "within", "not measured", or "above: " with the names of the exceeded figures."""
+    """Return "within", "not measured", or "above: " and the names of the exceeded figures."""
     if apart is None:
         return "not measured"
     if apart.exceeded:
@@ -75,14 +80,14 @@ def verdict(apart: Distance | None) -> str:
 
 
 def edge_lines(edges: Edges) -> Iterator[str]:
-    """Yield lines about the kept sets of sampler and trainer."""
+    """Yield lines that describe how the kept sets of the sampler and the trainer differ."""
     if edges.differ is None:
         yield "the sampler does not return the tokens that its truncation kept"
     else:
         yield (
             "positions where sampler and trainer keep different tokens: "
             f"{edges.differ:.2%} of {edges.positions}; the sampler alone keeps "
-            f"{edges.only_sampler:.3g} tokens a position, the trainer alone "
+            f"{edges.only_sampler:.3g} tokens per position, the trainer alone "
             f"{edges.only_trainer:.3g}"
         )
     word = "above" if edges.exceeded else "within"
@@ -90,7 +95,11 @@ def edge_lines(edges: Edges) -> Iterator[str]:
 
 
 def as_data(found: Measurement) -> dict[str, Any]:
-    """Return a measurement as plain data, with the limits; non-finite numbers become `None`."""
+    """Return a measurement as plain data for JSON; numbers that are not finite become `None`.
+
+    The keys are the fields of `Measurement`, "limits" and "within"; each entry of "comparisons"
+    also has the key "exceeded".
+    """
     data = asdict(found)
     for comparison, row in zip(found.comparisons, data["comparisons"], strict=True):
         row["exceeded"] = comparison.exceeded
@@ -102,7 +111,7 @@ def as_data(found: Measurement) -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:
-    """Return plain data with `None` for numbers that are not finite, which JSON lacks."""
+    """Return a copy of plain data with `None` for numbers that are not finite, which JSON lacks."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,12 +1,13 @@
 """Advantages: how much better a completion is than its group.
 
-`@register_advantages` registers an estimator that takes the weighted sums of the rewards, as a
-value of `scale_rewards`. `@register_joint_advantages` registers one that takes each reward
-separately, as a value of `multi_objective_aggregation`. Both take the rewards of whole groups.
+`@register_advantages` adds a value of `scale_rewards`: an estimator that computes advantages from
+the weighted sums of the rewards. `@register_joint_advantages` adds a value of
+`multi_objective_aggregation`: an estimator that receives each reward separately. Both kinds are
+called with the rewards of whole groups.
 
 GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2) divides by the std of the group, Dr. GRPO
 (arXiv 2503.20783) does not divide, and `batch` divides by the std over all groups. DeepSeekMath
-does not say which std it uses; the preset `grpo_paper` takes the population std. TRL uses the
+does not say which std it uses; the preset `grpo_paper` uses the population std. TRL uses the
 sample std (n - 1), which is larger by a factor of sqrt(n / (n - 1)): with two completions the
 advantages are 0.71 instead of 1.
 
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # recipes read the names of the estimators, which must not take the time of torch
+if TYPE_CHECKING:  # recipes need only the names of the estimators, without importing torch
     from torch import Tensor
 
 _EPSILON = 1e-4
@@ -37,13 +38,14 @@ def equal_in_group(
     num_generations: int,
     magnitudes: Tensor | None = None,
 ) -> Tensor:
-    """Return a bool mask (B,) of the completions in groups with rewards equal up to rounding.
+    """Return a bool mask (B,) of the completions in groups whose rewards are equal up to rounding.
 
     Args:
-        rewards: (B,), for whole groups; NaN is ignored, and a group of only NaN counts as equal.
+        rewards: (B,), the rewards of whole groups; completions of a group are adjacent. NaN is
+            ignored, and a group of only NaN counts as equal.
         num_generations: completions per prompt.
-        magnitudes: (B,), the sum of the absolute values of each reward's terms, which bounds its
-            rounding error; `None` for the absolute values of the rewards.
+        magnitudes: (B,), for each reward, the sum of the absolute values of its terms, which bounds
+            the reward's rounding error; `None` uses the absolute value of the reward itself.
     """
     import torch
 
@@ -65,8 +67,9 @@ def has_signal(advantages: Tensor, num_generations: int) -> Tensor:
     """Return a bool mask (B,) of the completions in groups with any nonzero advantage.
 
     Args:
-        advantages: (B,), or (B, K) for the advantages of turns. Episodes with equal rewards can
-            have nonzero advantages if they earned the rewards in different turns.
+        advantages: (B,), or (B, K) for the advantages of turns; completions of a group are
+            adjacent. Episodes with equal rewards can have nonzero advantages if they earned the
+            rewards in different turns.
         num_generations: completions per prompt.
     """
     num_groups = len(advantages) // num_generations
@@ -84,8 +87,8 @@ def nan_std(values: Tensor, dim: int, estimator: str = "sample") -> Tensor:
         estimator: "sample" (n - 1) or "population" (n).
 
     Returns:
-        The standard deviation, with size 1 in `dim`; NaN for a single entry if the estimator is
-        "sample". Where all entries are NaN, the value has no meaning.
+        The standard deviation; `dim` is kept, with size 1. With "sample", it is NaN where only one
+        entry is not NaN. Where all entries are NaN, the value has no meaning.
     """
     mean = values.nanmean(dim, keepdim=True)
     deviations = values - mean
@@ -102,11 +105,11 @@ def group_stds(
     num_generations: int,
     std_estimator: str = "sample",
 ) -> Tensor:
-    """Return the std (N,) of the rewards within each group; NaN where fewer than two were scored.
+    """Return the std (N,) of the rewards in each group; NaN for groups with fewer than two scores.
 
     Args:
-        rewards: (B,), the weighted sums, for N whole groups; NaN for a completion that was not
-            scored.
+        rewards: (B,), the weighted sums of the rewards for N whole groups; NaN for a completion
+            that was not scored.
         num_generations: completions per prompt.
         std_estimator: "sample" (n - 1) or "population" (n).
     """
@@ -130,9 +133,9 @@ class AdvantageEstimator:
     name: str  #: the value of `scale_rewards`
     estimate: Estimate
     #: whether a group's advantages depend only on its own rewards. `tie_break_reward` and
-    #: `credit: turn` require it; without it, advantages are recomputed when groups are left out
+    #: `credit: turn` require `True`; if `False`, advantages are recomputed when groups are left out
     within_group: bool = True
-    zero_if_equal: bool = True  #: whether a group of equal rewards gets exactly 0
+    zero_if_equal: bool = True  #: whether all advantages in a group of equal rewards are set to 0
 
 
 _ESTIMATORS: dict[str, AdvantageEstimator] = {}
@@ -150,18 +153,20 @@ def register_advantages(
     within_group: bool = True,
     zero_if_equal: bool = True,
 ) -> Callable[[Estimate], Estimate]:
-    """Register an estimator of advantages as a value of `scale_rewards`.
+    """Decorator that registers an advantage estimator as a value of `scale_rewards`.
 
-    To use the estimator from a recipe, define it in a file listed in `reward_plugins`. It is called
-    with the weighted sums (N, G) of N groups, in float64 (float32 on an Apple GPU), and the value
-    of `std_estimator`. NaN marks a completion that was not scored, or padding in a group smaller
-    than G. Where the estimator returns NaN, the advantage is 0.
+    The decorated function is called with `(rewards, std_estimator)` and returns the advantages, of
+    shape (N, G). `rewards`, of the same shape, holds the weighted sums of N groups in float64
+    (float32 on an Apple GPU). NaN marks a completion that was not scored, or padding in a group
+    smaller than G. NaN advantages become 0. To use the estimator in a recipe, define it in a file
+    listed in `reward_plugins`.
 
     Args:
-        name: the value of `scale_rewards`.
-        within_group: see `AdvantageEstimator`; with `False`, the estimator may compare groups.
-        zero_if_equal: see `AdvantageEstimator`; use `False` for a baseline other than the group's
-            mean.
+        name: the new value of `scale_rewards`.
+        within_group: whether a group's advantages depend only on its own rewards; required by
+            `tie_break_reward` and `credit: turn`.
+        zero_if_equal: whether all advantages in a group of equal rewards are set to 0. Use `False`
+            for a baseline other than the group's mean.
 
     Raises:
         ValueError: if the name is taken.
@@ -182,15 +187,16 @@ def register_advantages(
 
 
 def register_joint_advantages(name: str) -> Callable[[JointEstimate], JointEstimate]:
-    """Register a joint estimator of advantages as a value of `multi_objective_aggregation`.
+    """Decorator that registers a joint estimator as a value of `multi_objective_aggregation`.
 
-    To use the estimator from a recipe, define it in a file listed in `reward_plugins`. It is called
-    with the rewards (N, G, R) of N groups, in float64 (float32 on an Apple GPU), and the weights
-    (R,). NaN marks a completion that a reward did not score, or padding in a group smaller than G.
-    Where the estimator returns NaN, the advantage is 0.
+    The decorated function is called with `(rewards, weights)` and returns the advantages, of shape
+    (N, G). `rewards`, of shape (N, G, R), holds the R rewards of N groups in float64 (float32 on an
+    Apple GPU), and `weights`, of shape (R,), their weights. NaN marks a completion that a reward
+    did not score, or padding in a group smaller than G. NaN advantages become 0. To use the
+    estimator in a recipe, define it in a file listed in `reward_plugins`.
 
     Args:
-        name: the value of `multi_objective_aggregation`.
+        name: the new value of `multi_objective_aggregation`.
 
     Raises:
         ValueError: if the name is taken.
@@ -211,19 +217,19 @@ def get_advantages(name: str) -> AdvantageEstimator:
     """Return the estimator registered as `name`; raise `ValueError` if there is none."""
     if name not in _ESTIMATORS:
         raise ValueError(
-            f"scale_rewards is {name!r}: write one of {', '.join(_ESTIMATORS)}, or register it "
-            "with @register_advantages."
+            f"scale_rewards: unknown estimator {name!r}. Choose one of {', '.join(_ESTIMATORS)}, "
+            "or register it with @register_advantages."
         )
     return _ESTIMATORS[name]
 
 
 def advantage_names() -> tuple[str, ...]:
-    """Return the names of all registered estimators, which `scale_rewards` accepts."""
+    """Return all values of `scale_rewards`: the names of the registered estimators."""
     return tuple(_ESTIMATORS)
 
 
 def joint_advantage_names() -> tuple[str, ...]:
-    """Return all values of `multi_objective_aggregation`."""
+    """Return all values of `multi_objective_aggregation`, including "sum_then_normalize"."""
     return (SUM_THEN_NORMALIZE, *_JOINT_ESTIMATORS)
 
 
@@ -231,7 +237,7 @@ def joint_advantage_names() -> tuple[str, ...]:
 def by_group_std(rewards: Tensor, std_estimator: str) -> Tensor:
     """Return A_i = (r_i - mean) / (std + 1e-4), (N, G), with the mean and std of the group.
 
-    GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2).
+    This is the advantage of GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2).
     """
     std = nan_std(rewards, 1, std_estimator)  # (N, 1)
     return unscaled(rewards, std_estimator) / (std + _EPSILON)
@@ -239,9 +245,9 @@ def by_group_std(rewards: Tensor, std_estimator: str) -> Tensor:
 
 @register_advantages("batch", within_group=False)
 def by_batch_std(rewards: Tensor, std_estimator: str) -> Tensor:
-    """Return A_i = (r_i - mean) / (std + 1e-4), (N, G), with the std of the rewards of all groups.
+    """Return A_i = (r_i - mean) / (std + 1e-4), (N, G), with the std over all groups.
 
-    The mean is taken within the group. Lite PPO of "Tricks or Traps" (arXiv 2508.08221).
+    The mean is that of the group, as in Lite PPO ("Tricks or Traps", arXiv 2508.08221).
     """
     std = nan_std(rewards.view(1, -1), 1, std_estimator)  # (1, 1)
     return unscaled(rewards, std_estimator) / (std + _EPSILON)
@@ -249,7 +255,7 @@ def by_batch_std(rewards: Tensor, std_estimator: str) -> Tensor:
 
 @register_advantages("none")
 def unscaled(rewards: Tensor, std_estimator: str) -> Tensor:
-    """Return A_i = r_i - mean of the group, (N, G). Dr. GRPO (arXiv 2503.20783)."""
+    """Return A_i = r_i - mean of the group, (N, G), as in Dr. GRPO (arXiv 2503.20783)."""
     return rewards - rewards.nanmean(dim=1, keepdim=True)
 
 
@@ -262,19 +268,21 @@ def group_advantages(
 ) -> Tensor:
     """Return the advantages (B,) of whole groups, using the estimator named `scale_rewards`.
 
-    A NaN reward marks a completion that was not scored: its advantage is 0, and it is excluded from
-    the mean and std of its group. In a group of equal rewards all advantages are exactly 0, unless
-    the estimator was registered with `zero_if_equal=False`.
+    A NaN reward marks a completion that was not scored. With the estimators of this module, such a
+    completion has advantage 0 and does not affect the mean and std. In a group of equal rewards,
+    all advantages are exactly 0, unless the estimator was registered with `zero_if_equal=False`.
 
     Args:
-        rewards: (B,), the weighted sums, for whole groups of `num_generations` completions.
+        rewards: (B,), the weighted sums of the rewards; completions of a group are adjacent.
         num_generations: completions per prompt.
         scale_rewards: the name of an estimator.
         std_estimator: "sample" (n - 1) or "population" (n).
-        magnitudes: (B,), see `equal_in_group`.
+        magnitudes: (B,), for each reward, the sum of the absolute values of its terms, from which
+            the rounding tolerance for equal rewards follows; `None` uses the absolute rewards.
 
     Raises:
-        ValueError: if no estimator has that name, or if the estimator returns a different shape.
+        ValueError: if no estimator has that name, or if the shape of its result is not that of its
+            input.
     """
     estimator = get_advantages(scale_rewards)
     grouped = rewards.view(-1, num_generations)  # (groups, G)
@@ -300,19 +308,20 @@ def turn_advantages(
     scale_rewards: str = "group",
     std_estimator: str = "sample",
 ) -> Tensor:
-    """Return the advantages of turns: their rewards-to-go, compared within the group.
+    """Return the advantages of turns: the reward-to-go of each, compared within the group.
 
         G_ik = r_i - sum over j < k of g_ij,    A_ik = (G_ik - mean_k) / (std_k + 1e-4)
 
     As in process supervision (DeepSeekMath, section 4.1.3), a turn is credited with the rewards
-    from that turn on. Here they are summed first and then normalized over the episodes of the group
-    that have a turn k. Single-turn episodes have the same advantages as with `group_advantages`.
-    The formula for A holds for `scale_rewards: group`.
+    from that turn on. Here, these rewards are summed first; the sums for turn k are then normalized
+    over the episodes of the group that have a turn k. If all episodes have a single turn, the
+    advantages are those of `group_advantages`. The formula for A holds for `scale_rewards: group`.
 
     Args:
-        rewards: (B,), the weighted sums for whole episodes; NaN marks an episode without a score.
-        gains: (B, K), the part of the reward that each turn earned; the remainder is credited to
-            the last turn.
+        rewards: (B,), the weighted sums of the rewards for whole episodes; NaN marks an episode
+            without a score. Episodes of a group are adjacent.
+        gains: (B, K), the part of the reward that each turn earned; the remainder counts as earned
+            by the last turn.
         turns: (B,), the number of turns of each episode, at most K.
         num_generations: completions per prompt.
         scale_rewards: the name of an estimator with `within_group=True`.
@@ -323,14 +332,15 @@ def turn_advantages(
         score.
 
     Raises:
-        ValueError: see `group_advantages`.
+        ValueError: if no estimator has that name, or if the shape of its result is not that of its
+            input.
     """
     import torch
 
     max_turns = gains.size(1)  # K
 
     def by_turn(table: Tensor) -> Tensor:
-        """Flatten (B, K) so that the values of one turn across a group's episodes are adjacent."""
+        """Flatten `table` (B, K) so that a group's values for the same turn are adjacent."""
         grouped = table.view(-1, num_generations, max_turns)  # (groups, G, K)
         return grouped.transpose(1, 2).reshape(-1)
 
@@ -362,17 +372,19 @@ def joint_advantages(
     Where the estimator returns NaN, the advantage is 0.
 
     Args:
-        rewards: (B, R), for whole groups; NaN where a reward did not score a completion.
+        rewards: (B, R); completions of a group are adjacent. NaN where a reward did not score a
+            completion.
         weights: (R,), the weights of the rewards.
         num_generations: completions per prompt.
         name: a value of `multi_objective_aggregation` other than "sum_then_normalize".
 
     Raises:
-        ValueError: if no estimator has that name, or if the estimator returns a different shape.
+        ValueError: if no estimator has that name, or if it does not return one advantage for each
+            completion.
     """
     if name not in _JOINT_ESTIMATORS:
         raise ValueError(
-            f"multi_objective_aggregation is {name!r}: write one of "
+            f"multi_objective_aggregation: unknown estimator {name!r}. Choose one of "
             f"{', '.join(joint_advantage_names())}, or register it with "
             "@register_joint_advantages."
         )
@@ -389,12 +401,16 @@ def joint_advantages(
 
 @register_joint_advantages("normalize_then_sum")
 def normalized_then_summed(rewards: Tensor, weights: Tensor) -> Tensor:
-    """Return the advantages (N, G) of GDPO, which normalizes each reward separately.
+    """Return the advantages (N, G) of GDPO (arXiv 2601.05242), normalizing each reward separately.
 
-    Like TRL, center each reward and divide it by its std within the group, then center the weighted
-    sum and divide it by its std over the batch. Both are sample stds (n - 1). In a group of equal
-    weighted sums all advantages are exactly 0; in any other group, a completion that no reward
-    scored gets NaN. Takes rewards (N, G, R) and weights (R,). GDPO: arXiv 2601.05242.
+    As in TRL, each reward is centered and divided by its std within the group. The weighted sum is
+    then centered and divided by its std over the batch. Both are sample stds (n - 1). In a group of
+    equal weighted sums, all advantages are exactly 0; in any other group, a completion that no
+    reward scored gets NaN.
+
+    Args:
+        rewards: (N, G, R); NaN where a reward did not score a completion.
+        weights: (R,), the weights of the rewards.
     """
     import torch
 

@@ -22,15 +22,18 @@ def edge_tokens(
     params: SamplingParams,
     logit_transform: LogitTransform,
 ) -> Tensor:
-    """Return (N,), float32: 1 for targets that suppression or truncation would remove, else 0.
+    """Return which targets the trainer's own suppression or truncation would remove.
 
     Args:
         hidden: (N, H), the model's last hidden states.
         weight: (V, H), the weight of the language model head.
-        bias: (V,) or `None`.
+        bias: (V,), the bias of the head; `None` if it has none.
         targets: (N,), the sampled tokens.
         params: the sampling parameters.
-        logit_transform: the logit scale and soft cap.
+        logit_transform: the scale and soft cap to apply to the logits.
+
+    Returns:
+        A float32 tensor (N,), with 1 for targets that would be removed, else 0.
     """
     dtype = hidden.dtype
     if torch.is_autocast_enabled(hidden.device.type):

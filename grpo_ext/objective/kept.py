@@ -18,10 +18,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class KeptSet:
-    """The kept tokens at N positions, in host memory."""
+    """The tokens that truncation kept at each of N positions, stored in host memory."""
 
     vocab_size: int  # V
-    # (N,), the number of ids stored for a position; -1 if it is stored as bits
+    # (N,), the number of ids stored for each position; -1 if the position is stored as bits
     counts: Tensor
     ids: Tensor  # (sum of counts,), int32, position by position
     # (positions stored as bits, ceil(V / 8)), uint8; token 8 i + j is bit j of byte i
@@ -32,7 +32,7 @@ class KeptSet:
 
     @classmethod
     def from_mask(cls, mask: Tensor) -> KeptSet:
-        """Compress a bool mask of kept tokens, of shape (N, V)."""
+        """Create a kept set from a bool mask (N, V) of kept tokens, on any device."""
         vocab_size = mask.size(-1)
         counts = mask.sum(-1)  # (N,)
         dense = 32 * counts > vocab_size  # (N,), positions for which bits are smaller than ids
@@ -47,7 +47,12 @@ class KeptSet:
 
     @classmethod
     def from_ids(cls, ids: Sequence[list[int]], vocab_size: int) -> KeptSet:
-        """Compress the ids of the kept tokens at each of N positions."""
+        """Create a kept set from the ids of the kept tokens at each of N positions.
+
+        Args:
+            ids: N lists of token ids.
+            vocab_size: the size V of the vocabulary.
+        """
         counts = torch.tensor([len(kept_ids) for kept_ids in ids], dtype=torch.long)  # (N,)
         dense = 32 * counts > vocab_size  # (N,), as in `from_mask`
         sparse_ids: list[int] = []
@@ -68,7 +73,7 @@ class KeptSet:
 
     @classmethod
     def of_tokens(cls, tokens: list[int], vocab_size: int) -> KeptSet:
-        """Return the kept set of positions at which only the given token was kept."""
+        """Create a kept set of len(tokens) positions, each of which keeps only its token."""
         return cls(
             vocab_size=vocab_size,
             counts=torch.ones(len(tokens), dtype=torch.long),
@@ -77,7 +82,7 @@ class KeptSet:
         )
 
     def mask(self, device: torch.device | str = "cpu") -> Tensor:
-        """Return the kept tokens as a mask (N, V), bool, on `device`."""
+        """Return a bool mask (N, V) of the kept tokens, on `device`."""
         mask = torch.zeros(len(self), self.vocab_size, dtype=torch.bool, device=device)
         dense = self.counts < 0  # (N,)
         if dense.any():
@@ -93,7 +98,7 @@ class KeptSet:
         return mask
 
     def select(self, positions: Tensor) -> KeptSet:
-        """Return the kept tokens at `positions` (n,), in this order; a position may be repeated."""
+        """Return the kept set for `positions` (n,), in this order; positions may be repeated."""
         positions = positions.cpu()  # (n,)
         num_ids = self.counts.clamp(min=0)  # (N,)
         starts = num_ids.cumsum(0) - num_ids  # (N,), where the ids of a position start
@@ -113,16 +118,17 @@ class KeptSet:
         )
 
     def split(self, sizes: list[int]) -> list[KeptSet]:
-        """Split into consecutive parts of `sizes` positions; `cat` undoes this.
+        """Split the positions into consecutive parts, which `cat` can concatenate again.
 
-        The sizes must add up to N.
+        Args:
+            sizes: the number of positions in each part; the sizes must add up to N.
         """
         all_positions = torch.arange(len(self))
         return [self.select(positions) for positions in all_positions.split(sizes)]
 
     @staticmethod
     def cat(parts: list[KeptSet]) -> KeptSet:
-        """Concatenate the positions of one or more `parts`, which share a vocabulary."""
+        """Concatenate the positions of `parts`: one or more kept sets with the same vocabulary."""
         return KeptSet(
             vocab_size=parts[0].vocab_size,
             counts=torch.cat([part.counts for part in parts]),
@@ -132,7 +138,7 @@ class KeptSet:
 
 
 def packed_bits(mask: Tensor) -> Tensor:
-    """Return the bits of a mask (n, V), bool, as bytes (n, ceil(V / 8)), lowest bit first."""
+    """Pack a bool mask (n, V) into a uint8 tensor (n, ceil(V / 8)), lowest bit first."""
     vocab_size = mask.size(-1)
     num_bytes = -(-vocab_size // 8)  # rounded up
     padding = 8 * num_bytes - vocab_size

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # recipes read `REFUSED`, which must not take the time of torch
+if TYPE_CHECKING:  # recipes need only `REFUSED`, without importing torch
     from torch import Tensor
 
 # Pairs (estimator, corrected) that do not have the gradient of any KL divergence, each with the
-# reason and what to write instead.
+# reason and what to set instead.
 REFUSED = {
     ("k1", False): (
         "k1 without the importance ratio has an expected gradient of 0, so beta has no effect. "
@@ -44,14 +44,14 @@ def kl_per_token(
     estimator: str = "k3",
     ratio: Tensor | None = None,
 ) -> Tensor:
-    """Return an estimate of the KL divergence for each token: (B, T).
+    """Return an estimate of the KL divergence for each token, of shape (B, T).
 
     Args:
         logps: (B, T), the policy's log-probs, with gradient.
         ref_logps: (B, T), the reference's log-probs.
         estimator: "k1", "k2" or "k3".
-        ratio: (B, T), the importance ratio of each token, with gradient; `None`: the estimate is
-            not corrected.
+        ratio: (B, T), the importance ratio of each token, with gradient, to correct the estimate
+            with; if `None`, the estimate is not corrected.
     """
     log_r = ref_logps - logps
     if estimator == "k3" and ratio is not None:

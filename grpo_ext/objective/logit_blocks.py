@@ -1,8 +1,8 @@
 """Compute the logits of many positions, in blocks and tiles.
 
-A block is the result of one matrix product. A tile is a part of a block that fits into a CPU's
-cache, so that reading it repeatedly costs little. On a GPU, and with truncation, a block is a
-single tile.
+A block is the result of one matrix multiplication. A tile is a part of a block that fits into a
+CPU's cache, so that reading it repeatedly costs little. On a GPU, and with truncation, each block
+is a single tile.
 """
 
 from collections.abc import Iterator
@@ -37,16 +37,17 @@ def logit_blocks(
 ) -> Iterator[tuple[slice, Tensor, list[tuple[slice, Tensor]]]]:
     """Yield each block's positions, its logits (n, V), and its tiles as (positions, logits) pairs.
 
-    Logits are float32, and not rounded to `dtype`.
+    The logits are float32, and are not rounded to `dtype`. Those of the tiles are views of the
+    block's logits.
 
     Args:
         hidden: (N, H), the last hidden states.
         weight: (V, H), the weight of the language model head.
-        bias: (V,) or `None`.
+        bias: (V,), the bias of the head; `None` if it has none.
         dtype: the dtype in which the model multiplies; hidden states and weight are rounded to it.
         params: the sampling parameters; truncation makes each block a single tile.
-        out: (N, V), float32, receives the logits of all positions. `None`: each block may overwrite
-            the previous one.
+        out: a float32 tensor (N, V) to write the logits of all positions to. If `None`, each block
+            may overwrite the logits of the previous one.
     """
     block_rows, tile_rows = _sizes(hidden, weight, params)
     projection = Projection(weight, bias, dtype)
@@ -64,13 +65,13 @@ def logit_blocks(
         tile_positions = _slices(block.start, block.stop, tile_rows)
         tiles = list(zip(tile_positions, logits.split(tile_rows), strict=True))
         yield block, logits, tiles
-        del logits, tiles  # before the next product
+        del logits, tiles  # before the next block is computed
     if reuses_memory and memory is not None:
         give_back(memory)
 
 
 def _sizes(hidden: Tensor, weight: Tensor, params: SamplingParams) -> tuple[int, int]:
-    """Return the number of positions in a block and in a tile."""
+    """Return the maximum number of positions in a block and in a tile."""
     block_logits = BLOCK_LOGITS
     tile_logits = TILE_LOGITS
     if params.truncated or hidden.device.type != "cpu":
@@ -88,7 +89,7 @@ def _slices(start: int, stop: int, step: int) -> list[slice]:
 
 
 def memory_for(rows: int, width: int) -> Tensor:
-    """Return an uninitialized CPU tensor (rows, width), float32; reuse spare memory if possible."""
+    """Return an uninitialized float32 CPU tensor (rows, width), in spare memory if possible."""
     num_bytes = 4 * rows * width
     with suppress(IndexError):  # no memory to reuse, or another thread has just taken it
         spare = _spare.pop()
@@ -99,9 +100,9 @@ def memory_for(rows: int, width: int) -> Tensor:
 
 
 def give_back(memory: Tensor) -> None:
-    """Store `memory`, so that `memory_for` can reuse it, if it is larger than the stored memory.
+    """Store `memory` for reuse by `memory_for`, if it is larger than the memory stored so far.
 
-    Memory from `torch.inference_mode` is not stored.
+    The caller must not use `memory` afterwards. Memory from `torch.inference_mode` is not stored.
     """
     if memory.is_inference():  # only `torch.inference_mode` can write to it
         return
@@ -111,7 +112,7 @@ def give_back(memory: Tensor) -> None:
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add `a @ b` in place to `total`, which must be float32; all sums are float32, too."""
+    """Add `a @ b` to the float32 tensor `total` in place, with all sums in float32."""
     if total.is_cuda and a.dtype != torch.float32:
         torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
     else:

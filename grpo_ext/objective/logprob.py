@@ -1,7 +1,7 @@
 """Log-probs under the sampling distribution: log softmax over the tokens that could be drawn.
 
-One block of logits is computed at a time. With z = f(hidden W^T + bias) / temperature, where f is
-the model's logit scale and soft cap, and K the kept tokens:
+One block of logits is computed at a time. Let z = f(hidden W^T + bias) / temperature, where f
+applies the model's logit scale and soft cap, and let K be the set of kept tokens. Then
 
     log p(token) = z_token - logsumexp_{v in K} z_v        entropy = - sum_{v in K} p(v) log p(v)
 
@@ -22,16 +22,16 @@ from grpo_ext.objective.logit_blocks import add_product, give_back, logit_blocks
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.warpers import kept_tokens, suppressed_ids
 
-# a CPU keeps the probabilities of a call with at most this many logits for the backward pass
+# on a CPU, a call with at most this many logits saves its probabilities for the backward pass
 MAX_SAVED_LOGITS = 2**25  # 128 MiB
 
 
 @dataclass(frozen=True)
 class LogitTransform:
-    """Scale and soft cap of a model's logits."""
+    """The scale and the soft cap that a model applies to its logits."""
 
     scale: float = 1.0
-    # c in `c tanh(logits / c)`, applied after the scale; `None`: no soft cap
+    # c in `c tanh(logits / c)`, applied after the scale; `None` if the model has no soft cap
     softcap: float | None = None
 
     def apply_(self, logits: Tensor) -> None:
@@ -70,16 +70,17 @@ def sampling_log_probs(
     Args:
         hidden: (N, H), the model's last hidden states.
         weight: (V, H), the weight of the language model head.
-        bias: (V,) or `None`.
+        bias: (V,), the bias of the head; `None` if it has none.
         targets: (N,), the sampled tokens.
         params: the sampling parameters.
-        kept: the tokens that truncation kept; `None`: compute them from the logits. A target
-            always counts as kept, so rounding never gives a sampled token probability 0.
-        logit_transform: the logit scale and soft cap; `None`: neither.
+        kept: the tokens that truncation kept; if `None`, they are computed from the logits. A
+            target always counts as kept, so rounding never gives a sampled token probability 0.
+            Without truncation, `kept` is ignored.
+        logit_transform: the scale and soft cap to apply to the logits; `None` applies neither.
 
     Returns:
-        Log-probs (N,) and entropies (N,), float32, both with gradient; and the kept tokens that
-        were used, or `None` without truncation.
+        The log-probs (N,) and the entropies (N,), both float32 with gradient, and the kept tokens
+        that were used (`None` without truncation).
     """
     kept_set = kept if params.truncated else None
     logit_transform = logit_transform or LogitTransform()
@@ -87,11 +88,12 @@ def sampling_log_probs(
 
 
 class _LogProb(torch.autograd.Function):
-    """`sampling_log_probs`, with one of two backward passes.
+    """The autograd function behind `sampling_log_probs`, with two kinds of backward pass.
 
     On a CPU, a float32 call with few logits and no soft cap saves p(v) - [v = target] in the
-    forward pass, so the gradient of the log-probs takes two matrix products. Otherwise, and for the
-    gradient of the entropy, the backward pass computes the logits again, block by block.
+    forward pass, so that the gradient of the log-probs needs only two matrix multiplications. In
+    all other cases, and for the gradient of the entropy, the backward pass computes the logits
+    again, block by block.
     """
 
     @staticmethod
@@ -243,14 +245,14 @@ def _grad_of_scores(
     h: Tensor | None,
     entropy: Tensor,
 ) -> None:
-    """Overwrite `log_p` with the gradient with respect to the scores z.
+    """Overwrite `log_p` with the gradient with respect to the scores z, (n, V).
 
     The incoming gradient g of log p(target) contributes g ([v = target] - p(v)); the incoming
     gradient h of the entropy contributes - h p(v) (log p(v) + entropy).
 
     Args:
         log_p: (n, V), the log-probs of all tokens.
-        removed: (n, V), bool, tokens that could not be drawn; `None`: all could be drawn.
+        removed: (n, V), bool, the tokens that could not be drawn; `None` if all could be drawn.
         target: (n, 1), the sampled tokens.
         g: (n, 1), or `None` if there is no gradient of log p(target).
         h: (n, 1), or `None` if there is no gradient of the entropy.
@@ -271,7 +273,7 @@ def _grad_of_scores(
 
 
 def _mask(kept: KeptSet | None, rows: slice, device: torch.device) -> Tensor | None:
-    """Return the kept tokens at the positions `rows`: (n, V), bool; `None` if `kept` is `None`."""
+    """Return a bool mask (n, V) of the kept tokens at positions `rows`; `None` without `kept`."""
     if kept is None:
         return None
     positions = torch.arange(rows.start, rows.stop)
@@ -279,7 +281,7 @@ def _mask(kept: KeptSet | None, rows: slice, device: torch.device) -> Tensor | N
 
 
 def _column(grad: Tensor | None, rows: slice) -> Tensor | None:
-    """Return `grad` at the positions `rows`: (n, 1), float32; `None` if `grad` is `None`."""
+    """Return `grad` at the positions `rows` as float32 (n, 1); `None` if `grad` is `None`."""
     if grad is None:
         return None
     return grad[rows].float().unsqueeze(-1)
@@ -295,9 +297,13 @@ def _removed_tokens(
     z: Tensor,
     params: SamplingParams,
 ) -> Tensor | None:
-    """Return the tokens that could not be drawn: (n, V), bool; `None` if all could be drawn.
+    """Return a bool mask (n, V) of the tokens that could not be drawn; `None` if all could be.
 
-    The targets (n, 1) never count as removed.
+    Args:
+        target: (n, 1), the sampled tokens, which never count as removed.
+        kept: (n, V), bool, the tokens that truncation kept; `None` without truncation.
+        z: (n, V), the scores; only their shape and device matter.
+        params: the sampling parameters, with the suppressed tokens.
     """
     if kept is not None:
         return (~kept).scatter_(-1, target, False)
@@ -311,8 +317,8 @@ def _removed_tokens(
 def _zero_removed(p: Tensor, removed: Tensor | None) -> Tensor:
     """Set p to 0 for removed tokens, in place.
 
-    This is done after the exponential, since the exponential of a very low score takes ten times as
-    long.
+    This is done after the exponential instead of setting their scores to -inf before it, since the
+    exponential of a very low score takes about ten times as long.
     """
     if removed is None:
         return p

@@ -1,16 +1,16 @@
 """The policy term of each loss, and how per-token losses are aggregated into one number.
 
-Symbols: w is the importance ratio of a token, p / p_old, or with `importance_sampling_level:
-sequence` the geometric mean of the ratios of its sequence; A is the advantage; sg() stops the
+Symbols: w is the importance ratio of a token, p / p_old, or, with `importance_sampling_level:
+sequence`, the geometric mean of the ratios in its sequence; A is the advantage; sg() stops the
 gradient. A loss consists of a policy term, which is the loss of one token, and an aggregation.
-`@register_loss` adds a loss.
+`@register_loss` registers a new loss.
 
 An optimizer step is split into micro-batches and across ranks. Its loss is
 
     loss = sum over the step's tokens of weight(token) loss(token),
 
-so each micro-batch contributes its own sum, and the sums add up to the same loss regardless of how
-the step is split.
+so each micro-batch contributes the sum over its own tokens, and these sums add up to the same loss
+regardless of how the step is split.
 
 =============  =====================================  ==============================================
 aggregation    weight(token)                          its size, with n tokens in the completion
@@ -29,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # recipes read the names of the losses, which must not take the time of torch
+if TYPE_CHECKING:  # recipes need only the names of the losses, without importing torch
     from torch import Tensor
 
 AGGREGATIONS = ("sequence_mean", "token_mean", "sequence_sum", "constant")
@@ -39,16 +39,16 @@ AGGREGATIONS = ("sequence_mean", "token_mean", "sequence_sum", "constant")
 class StepCounts:
     """The counts of an optimizer step, over all its micro-batches and ranks."""
 
-    sequences: float  #: counted completions: empty ones count, but those left out do not
+    sequences: float  #: completions in the loss, including empty ones, without those left out
     tokens: float  #: completion tokens in the loss
-    right_tokens: float = 0.0  #: of these, tokens of correct completions
+    right_tokens: float = 0.0  #: completion tokens in the loss that are of correct completions
 
 
 @dataclass(frozen=True)
 class Stat:
     """A metric of one micro-batch, to be merged over micro-batches and ranks."""
 
-    #: a partial sum if `kind` is "mean" or "sum", else a minimum or maximum
+    #: the micro-batch's sum if `kind` is "mean" or "sum", else its minimum or maximum
     value: Tensor | float
     weight: Tensor | float = 1.0  #: the divisor of a mean; 0 excludes the value
     kind: str = "mean"  #: "mean", "sum", "min" or "max"
@@ -64,7 +64,7 @@ def aggregate(
     """Return one micro-batch's share of the step's loss.
 
     Args:
-        per_token: (B, T), or (B, 1) for one value per sequence.
+        per_token: (B, T), the loss of each token, or (B, 1) for one value per sequence.
         mask: (B, T), 1 for counted tokens.
         aggregation: one of `AGGREGATIONS`.
         counts: the counts of the whole optimizer step.
@@ -86,7 +86,7 @@ def aggregate(
 
 @dataclass(frozen=True)
 class LossOptions:
-    """Constants of the losses, named like training arguments (`epsilon_low` is `epsilon`)."""
+    """Constants of the losses, named like the training arguments; `epsilon_low` is `epsilon`."""
 
     epsilon_low: float = 0.2
     epsilon_high: float = 0.2
@@ -106,14 +106,14 @@ class LossInputs:
 
     logps: Tensor  #: (B, T), with gradient
     old_logps: Tensor  #: (B, T), under the old policy, for the denominator of the ratios
-    ratio: Tensor  #: w, (B, T), with gradient; at the sequence level equal for all tokens
+    ratio: Tensor  #: w, (B, T), with gradient; equal for all tokens of a sequence at that level
     advantages: Tensor  #: (B, 1) or (B, T)
     mask: Tensor  #: (B, T), 1 for counted tokens
     options: LossOptions
     #: (B, T) or (B, 1), the trainer's p_old divided by the sampler's; `None` if the gradient is not
     #: corrected for a separate sampler
     sampler_ratio: Tensor | None = None
-    #: "token" or "sequence": the unit of the ratios and of the clip metrics
+    #: "token" or "sequence": whether ratios and clip metrics are per token or per sequence
     level: str = "token"
 
 
@@ -123,7 +123,7 @@ LossStats = Callable[[LossInputs], dict[str, Stat]]
 
 @dataclass(frozen=True)
 class Loss:
-    """A registered loss."""
+    """A registered loss: a policy term with its aggregation and metrics."""
 
     name: str  #: the value of `loss_type`
     term: PolicyTerm  #: maps `LossInputs` to (B, T)
@@ -140,11 +140,11 @@ _LOSSES: dict[str, Loss] = {}
 def clip_stats(x: LossInputs) -> dict[str, Stat]:
     """Return the metrics `clip_ratio/*`, the shares of tokens or sequences that are clipped.
 
-    A token is clipped if its ratio is below the clip range and its advantage is negative, or if its
-    ratio is above the range and its advantage is positive. At the sequence level each sequence
-    counts once, as in TRL. `low_min` is the smallest share of a sequence's tokens that are clipped
-    below the range, and `high_max` the largest share clipped above it. Sequences without tokens do
-    not count.
+    A token is clipped if its ratio is below the clip range and its advantage is negative
+    (`low_mean`), or if its ratio is above the range and its advantage is positive (`high_mean`).
+    `region_mean` counts both. At the sequence level, each sequence counts once, as in TRL.
+    `low_min` is the smallest share of a sequence's tokens that are clipped below the range, and
+    `high_max` the largest share clipped above it. Sequences without tokens do not count.
     """
     is_below = x.ratio < 1 - x.options.epsilon_low
     is_above = x.ratio > 1 + x.options.epsilon_high
@@ -168,7 +168,7 @@ def clip_stats(x: LossInputs) -> dict[str, Stat]:
 
 
 def mean_stat(values: Tensor, mask: Tensor, level: str = "token") -> Stat:
-    """Return the mean of `values` over the tokens, or over the sequences that have tokens.
+    """Return a `Stat` with the mean of `values` over tokens, or over the sequences with tokens.
 
     Args:
         values: (B, T), or (B, 1) for one value per sequence.
@@ -192,14 +192,15 @@ def register_loss(
     needs_advantage: bool = False,
     corrects_sampler: bool = False,
 ) -> Callable[[PolicyTerm], PolicyTerm]:
-    """Register a policy term as a value of `loss_type`.
+    """Decorator that registers a policy term as a value of `loss_type`.
 
-    To use the loss from a recipe, define it in a file listed in `reward_plugins`.
+    The decorated function maps `LossInputs` to the loss of each token, (B, T). To use the loss in a
+    recipe, define it in a file listed in `reward_plugins`.
 
     Args:
-        name: the value of `loss_type`.
+        name: the new value of `loss_type`.
         aggregation: one of `AGGREGATIONS`.
-        stats: maps `LossInputs` to the metrics that the loss logs; by default `clip_stats`.
+        stats: maps `LossInputs` to the metrics that the loss logs.
         needs_advantage: whether the term is 0 where the advantage is 0, so that completions without
             an advantage can be skipped.
         corrects_sampler: whether the term itself uses the sampler's ratio, `sampler_ratio`.
@@ -208,9 +209,11 @@ def register_loss(
         ValueError: if the name is taken, or if the aggregation is unknown.
     """
     if name in _LOSSES:
-        raise ValueError(f"loss {name!r} is already registered: choose another name.")
+        raise ValueError(f"loss_type {name!r} is already registered: choose another name.")
     if aggregation not in AGGREGATIONS:
-        raise ValueError(f"aggregation is {aggregation!r}: write one of {', '.join(AGGREGATIONS)}.")
+        raise ValueError(
+            f"unknown aggregation {aggregation!r}. Choose one of {', '.join(AGGREGATIONS)}."
+        )
 
     def register(term: PolicyTerm) -> PolicyTerm:
         _LOSSES[name] = Loss(
@@ -230,8 +233,8 @@ def get_loss(name: str) -> Loss:
     """Return the loss registered as `name`; raise `ValueError` if there is none."""
     if name not in _LOSSES:
         raise ValueError(
-            f"loss_type is {name!r}: write one of {', '.join(_LOSSES)}, or register it with "
-            "@register_loss."
+            f"loss_type: unknown loss {name!r}. Choose one of {', '.join(_LOSSES)}, or register it "
+            "with @register_loss."
         )
     return _LOSSES[name]
 
@@ -242,9 +245,10 @@ def loss_names() -> tuple[str, ...]:
 
 
 def cispo_stats(x: LossInputs) -> dict[str, Stat]:
-    """Return the share of tokens with a positive advantage and a ratio above `epsilon_high`.
+    """Return the metric `cispo_clip_ratio`, the share of tokens whose weight is capped.
 
-    At the sequence level each sequence has the same weight.
+    A token counts as capped if its ratio is above `epsilon_high` and its advantage is positive. At
+    the sequence level, each sequence has the same weight.
     """
     is_above = x.ratio > x.options.epsilon_high
     capped = is_above & (x.advantages > 0)  # (B, T)
@@ -252,21 +256,21 @@ def cispo_stats(x: LossInputs) -> dict[str, Stat]:
 
 
 def vespo_stats(x: LossInputs) -> dict[str, Stat]:
-    """Return the mean of `vespo_weight` over sequences."""
+    """Return the metric `vespo/phi_seq_mean`, the mean of `vespo_weight` over sequences."""
     phi = vespo_weight(x)  # (B, 1) or (B, T)
     return {"vespo/phi_seq_mean": mean_stat(phi, x.mask, "sequence")}
 
 
 def dppo_stats(x: LossInputs) -> dict[str, Stat]:
-    """Return the share of tokens that `dppo_mask` masks."""
+    """Return the metric `dppo/masked`, the share of tokens that `dppo_mask` masks."""
     masked = 1 - dppo_mask(x)  # (B, T)
     return {"dppo/masked": mean_stat(masked, x.mask)}
 
 
 def ratios_move(accumulation: int, passes: int) -> bool:
-    """Return True if several optimizer steps train on one generation.
+    """Return whether more than one optimizer step trains on the same generation.
 
-    Ratios then differ from 1, so old log-probs are needed.
+    If so, ratios differ from 1, and the log-probs of the old policy are needed.
 
     Args:
         accumulation: the number of micro-batches in an optimizer step.
@@ -285,10 +289,10 @@ def importance_ratio(
     """Return the importance ratios w, (B, T), with gradient.
 
     At level "sequence", w is the ratio of GSPO-token (arXiv 2507.18071, section 4.3), sg(s) p /
-    sg(p), where s is the geometric mean of the sequence's ratios. Every token has the value s but
-    its own gradient, so quantities that differ between tokens (advantages of turns, masks, the
-    sampler's correction) act on each token. If nothing differs, the gradient of the sequence is
-    that of GSPO.
+    sg(p), where s is the geometric mean of the sequence's ratios. All tokens of a sequence have the
+    value s, but each has its own gradient, so that advantages of turns, masks and the correction
+    for a separate sampler can differ between tokens. If none of these differ, the gradient of the
+    sequence is that of GSPO.
 
     Args:
         logps: (B, T), the policy's log-probs, with gradient.
@@ -312,14 +316,18 @@ def importance_ratio(
 @register_loss("bnpo", aggregation="token_mean", needs_advantage=True)
 @register_loss("grpo", aggregation="sequence_mean", needs_advantage=True)
 def clipped(x: LossInputs) -> Tensor:
-    """-min(w A, clip(w, 1 - eps_low, 1 + eps_high) A), PPO (arXiv 1707.06347, eq. 7).
+    """Return PPO's clipped term, -min(w A, clip(w, 1 - eps_low, 1 + eps_high) A), (B, T).
 
-    `delta` caps the first w: two-sided clipping, INTELLECT-2 (arXiv 2505.07291). Five losses share
-    this term: `grpo`, DeepSeekMath (arXiv 2402.03300, eq. 3); `dr_grpo` (arXiv 2503.20783); `dapo`
-    (arXiv 2503.14476), with eps_high above eps_low; `luspo`, Length-Unbiased Sequence Policy
-    Optimization (arXiv 2602.05261), at the sequence level, where the sum over a completion is the
-    term times its length; `bnpo`, which TRL defines without a paper, and which equals `dapo`
-    because its batch is the optimizer step.
+    See arXiv 1707.06347, eq. 7. If `delta` is set, it caps the first w, as in the two-sided
+    clipping of INTELLECT-2 (arXiv 2505.07291). Five losses share this term:
+
+    - `grpo`: DeepSeekMath (arXiv 2402.03300, eq. 3).
+    - `dr_grpo`: arXiv 2503.20783.
+    - `dapo`: arXiv 2503.14476, which uses an eps_high above eps_low.
+    - `luspo`: Length-Unbiased Sequence Policy Optimization (arXiv 2602.05261), for the sequence
+      level, where the sum over a completion is the term times the completion's length.
+    - `bnpo`: defined by TRL without a paper; equals `dapo`, because its batch is the optimizer
+      step.
     """
     o = x.options
     clipped_ratio = x.ratio.clamp(1 - o.epsilon_low, 1 + o.epsilon_high)
@@ -333,10 +341,11 @@ def clipped(x: LossInputs) -> Tensor:
 
 @register_loss("cispo", aggregation="token_mean", stats=cispo_stats, needs_advantage=True)
 def cispo(x: LossInputs) -> Tensor:
-    """CISPO of MiniMax-M1 (arXiv 2506.13585): -sg(min(w, eps_high)) A log p.
+    """Return the CISPO term, -sg(min(w, eps_high)) A log p, (B, T).
 
-    Every token keeps its gradient. `epsilon_high` is the cap, as in TRL and ScaleRL (arXiv
-    2510.13786); the paper writes 1 + eps_high.
+    CISPO was introduced with MiniMax-M1 (arXiv 2506.13585). Every token keeps its gradient.
+    `epsilon_high` is the cap, as in TRL and ScaleRL (arXiv 2510.13786); in the paper, the cap is
+    1 + eps_high.
     """
     weight = x.ratio.clamp(max=x.options.epsilon_high).detach()  # (B, T)
     return -weight * x.advantages * x.logps
@@ -348,7 +357,14 @@ def _by_sign(
     otherwise: float,
     x: LossInputs,
 ) -> Tensor:
-    """Return `if_positive` where `positive`, else `otherwise`, in the dtype of the log-probs."""
+    """Return `if_positive` where `positive` is true, else `otherwise`, as a tensor.
+
+    Args:
+        positive: a bool tensor.
+        if_positive: the value where `positive` is true.
+        otherwise: the value elsewhere.
+        x: the inputs, whose log-probs give the dtype and the device.
+    """
     import torch
 
     return torch.where(
@@ -360,9 +376,10 @@ def _by_sign(
 
 @register_loss("sapo", aggregation="sequence_mean", needs_advantage=True, stats=lambda x: {})
 def sapo(x: LossInputs) -> Tensor:
-    """-(4 / tau) sigmoid(tau (w - 1)) A, where tau depends on the sign of A.
+    """Return the SAPO term, -(4 / tau) sigmoid(tau (w - 1)) A, (B, T).
 
-    SAPO, Soft Adaptive Policy Optimization (arXiv 2511.20347).
+    tau is `sapo_temperature_pos` where A > 0, else `sapo_temperature_neg`. SAPO is Soft Adaptive
+    Policy Optimization (arXiv 2511.20347).
     """
     o = x.options
     tau = _by_sign(x.advantages > 0, o.sapo_temperature_pos, o.sapo_temperature_neg, x)
@@ -372,19 +389,20 @@ def sapo(x: LossInputs) -> Tensor:
 
 @register_loss("dppo", aggregation="token_mean", stats=dppo_stats, needs_advantage=True)
 def dppo(x: LossInputs) -> Tensor:
-    """-M w A, where M is `dppo_mask`; ratios are not clipped.
+    """Return the DPPO term, -M w A, (B, T), where M is `dppo_mask`; ratios are not clipped.
 
-    DPPO, Divergence Proximal Policy Optimization (arXiv 2602.04879).
+    DPPO is Divergence Proximal Policy Optimization (arXiv 2602.04879).
     """
     return -dppo_mask(x) * x.ratio * x.advantages
 
 
 def dppo_mask(x: LossInputs) -> Tensor:
-    """Return (B, T), 0 for tokens whose update would move further out of the trust region, else 1.
+    """Return a float32 mask (B, T), 0 for tokens that would move further out of the trust region.
 
-    The distance is the binary total variation: a token is outside if abs(p - p_old) is above
-    `dppo_delta`, and its update leads further away if A > 0 and w > 1, or A <= 0 and w < 1. PPO's
-    clip uses only w, which is large even for rare tokens whose probability has hardly changed.
+    The mask is 1 for all other tokens. The distance is the binary total variation: a token is
+    outside if abs(p - p_old) is above `dppo_delta`, and its update moves it further out if A > 0
+    and w > 1, or A <= 0 and w < 1. PPO's clip uses only w, which can be far from 1 for rare tokens
+    even if their probability has hardly changed.
     """
     import torch
 
@@ -404,9 +422,9 @@ def dppo_mask(x: LossInputs) -> Tensor:
     corrects_sampler=True,
 )
 def vespo(x: LossInputs) -> Tensor:
-    """-phi(W) A log p, where phi(W) is `vespo_weight`.
+    """Return the VESPO term, -phi(W) A log p, (B, T), where phi(W) is `vespo_weight`.
 
-    VESPO, Variational Sequence-Level Soft Policy Optimization (arXiv 2602.10693).
+    VESPO is Variational Sequence-Level Soft Policy Optimization (arXiv 2602.10693).
     """
     return -vespo_weight(x) * x.advantages * x.logps
 
@@ -415,9 +433,9 @@ def vespo_weight(x: LossInputs) -> Tensor:
     """Return phi(W) = W^k exp(lambda (1 - W)), where W is the product of the sequence's ratios.
 
     k and lambda depend on whether A >= 0, so the result has the shape of the advantages, (B, 1) or
-    (B, T). With a separate sampler, W includes the sampler's ratio. log W and the log of the
-    sampler's ratio are clamped to [log 1e-8, 20], the log ratio of each token to [-20, 20], and
-    lambda to at least 1e-4. The result has no gradient, and is 0 where it would not be finite.
+    (B, T). If `sampler_ratio` is given, W includes it. log W and the logs of `sampler_ratio` are
+    clamped to [log 1e-8, 20], the log ratio of each token to [-20, 20], and lambda to at least
+    1e-4. The result has no gradient, and is 0 where it would not be finite.
     """
     options = x.options
     lowest = math.log(1e-8)

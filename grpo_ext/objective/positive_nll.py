@@ -3,9 +3,9 @@
     L = L_policy + c L_NLL
     L_NLL = - (1 / sum over correct i of n_i) sum over correct i, t of log p(a_it)
 
-VAPO (arXiv 2504.05118, "positive-example LM loss", where c is 0.1). Correct completions are treated
-as a dataset of their own: they are not weighted by advantages or importance ratios, and a group
-whose completions are all correct counts in full.
+This is the "positive-example LM loss" of VAPO (arXiv 2504.05118), where c is 0.1. Correct
+completions are treated as a dataset of their own: they are not weighted by advantages or importance
+ratios, and a group whose completions are all correct counts in full.
 """
 
 import torch
@@ -17,7 +17,7 @@ def positive_nll_terms(logps: Tensor, right: Tensor) -> Tensor:
 
     Args:
         logps: (B, T), with gradient.
-        right: (B,), 1 for correct completions.
+        right: (B,), 1 for correct completions, else 0.
     """
     return torch.where(right.unsqueeze(1) > 0, -logps, torch.zeros_like(logps))
 

@@ -1,4 +1,4 @@
-"""Load the presets of `data/presets.yaml`: the value of each field, and the source of the value."""
+"""Load the presets in `data/presets.yaml`: the value of each field, and the source of the value."""
 
 from typing import Any
 
@@ -6,7 +6,10 @@ from grpo_ext.common.files import data_yaml
 
 
 def _with_source(preset: dict[str, Any]) -> dict[str, tuple[Any, str]]:
-    """Return each field's value with its reference: the preset's source and the location in it."""
+    """Return a (value, reference) pair for each field of a preset, by the field's name.
+
+    The reference is the preset's source, followed by the place in it.
+    """
     fields = {}
     for field, (value, place) in preset["values"].items():
         fields[field] = (value, f"{preset['source']}, {place}")

@@ -1,4 +1,4 @@
-"""Record which tokens transformers' sampler kept at each step, and the drawn token's log-prob."""
+"""Record which tokens transformers' sampler keeps at each step, and the drawn token's log-prob."""
 
 from typing import Any
 
@@ -8,7 +8,8 @@ from torch import Tensor
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.sampling import SamplingParams
 
-# Processors that the sampler may have, since they only divide by the temperature or remove tokens.
+# Processors that samples can be scored with, since they only divide by the temperature or remove
+# tokens.
 _EXACT_PROCESSORS = (
     "Temperature",
     "TopK",
@@ -34,11 +35,11 @@ _MASK_BYTES = 2**24
 
 
 def log_probs_of(scores: Tensor, token_ids: Tensor) -> Tensor:
-    """Return the log-probs (n,) of tokens, by the same operations as `sampling_log_probs`.
+    """Return the log-probs (n,) of tokens, computed in the same way as in `sampling_log_probs`.
 
     Args:
         scores: (n, V), float32; -inf for tokens that could not be drawn.
-        token_ids: (n, 1).
+        token_ids: (n, 1), one token for each row of `scores`.
     """
     top = scores.amax(-1, keepdim=True)  # (n, 1)
     log_total = -torch.softmax(scores, -1).amax(-1).log()  # (n,); the top score has p = 1 / total
@@ -49,12 +50,12 @@ def log_probs_of(scores: Tensor, token_ids: Tensor) -> Tensor:
 class Recorder:
     """A logits processor that records the kept tokens and the log-probs of one `generate` call.
 
-    It must be the last processor and returns the scores unchanged.
+    It must be the last processor, and returns the scores unchanged. After `generate`, call `rows`
+    for the record.
 
     Args:
         params: the resolved sampling parameters.
-        strict: whether to refuse processors that do more than divide by the temperature and remove
-            tokens.
+        strict: whether `check` raises an error if the sampler's processors do not match `params`.
         every: record log-probs only for rows with an index divisible by this number, to save time.
             Kept tokens are recorded for all rows.
     """
@@ -72,11 +73,11 @@ class Recorder:
         self._logps: list[Tensor] = []
 
     def check(self, processors: list[Any]) -> None:
-        """Check the sampler's processors against the resolved sampling parameters, if `strict`.
+        """If `strict`, check the sampler's processors against the resolved sampling parameters.
 
         Raises:
             ValueError: if a processor does more than divide by the temperature and remove tokens,
-                or if the temperature differs.
+                or if the temperature is not that of the parameters.
         """
         if not self.strict:
             return
@@ -87,8 +88,8 @@ class Recorder:
             if short_name not in _EXACT_PROCESSORS:
                 raise ValueError(
                     f"{name} changes the sampler's scores in a way that cannot be scored exactly. "
-                    "Leave out the generation option that adds it, or write `logprob_policy: "
-                    "model` to score without it."
+                    "Remove the generation option that adds it, or set `logprob_policy: model` to "
+                    "score without it."
                 )
             temperature = getattr(processor, "temperature", temperature)
         if temperature != self.params.temperature:
@@ -119,7 +120,7 @@ class Recorder:
             self._masks = []
 
     def select_rows(self, input_ids: torch.LongTensor, rows: torch.LongTensor) -> None:
-        """Stop recording the rows that have ended.
+        """Restrict recording to the rows that continue; the others have ended.
 
         Args:
             input_ids: (b, P + t), the tokens so far, including those of the rows that have ended.
@@ -129,7 +130,10 @@ class Recorder:
         self._rows = self._rows[rows]
 
     def _drawn(self, tokens: Tensor) -> None:
-        """Record the log-probs of the tokens (b,) that were drawn from the last scores, if any."""
+        """Record the log-probs of the tokens (b,) that were drawn from the last scores.
+
+        Does nothing if the last scores have been recorded already, or there are none.
+        """
         if self._scores is None:
             return
         recorded = self._steps[-1] % self.every == 0  # (b,)
@@ -146,8 +150,11 @@ class Recorder:
         """Return the kept tokens (T positions) and the log-probs (T,) of each completion.
 
         The kept tokens are `None` without truncation. The log-probs of rows that `every` skips are
-        NaN. Both values are `None` if no step was recorded, because something other than `generate`
-        made the completions.
+        NaN. Both values are `None` if no step was recorded, which is the case if something other
+        than `generate` produced the completions.
+
+        Args:
+            completion_ids: the T tokens of each completion, in the order of the batch.
 
         Raises:
             RuntimeError: if a completion has more tokens than were sampled.

@@ -1,4 +1,4 @@
-"""Resolve the sampling parameters once, from all the places that set them."""
+"""Resolve the sampling parameters of a run from all the places in which they can be set."""
 
 import json
 import math
@@ -41,7 +41,7 @@ class SamplingError(ValueError):
     Args:
         option: the name of the option.
         problem: what is wrong, without the final period.
-        remedy: what to write instead, as complete sentences.
+        remedy: how to correct it, in complete sentences.
     """
 
     def __init__(self, option: str, problem: str, remedy: str = ""):
@@ -72,7 +72,7 @@ class SamplingParams:
 
     @property
     def truncated(self) -> bool:
-        """Whether options such as top_k remove tokens, which may differ between positions."""
+        """Whether options such as top_k remove tokens; which ones may differ between positions."""
         return self.masked or self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
 
@@ -84,17 +84,18 @@ def resolve_sampling(
     sampler: str = "hf",
     watched: bool = True,
 ) -> SamplingParams:
-    """Return the sampling parameters of a run, and refuse those that cannot be scored exactly.
+    """Resolve the sampling parameters of a run, and check that samples can be scored exactly.
 
     Args:
         fields: the training arguments `temperature`, `top_k`, `top_p`, `min_p` and
             `repetition_penalty`, by name.
-        generation_kwargs: the training argument of this name; its values override the fields.
-        model_defaults: the model's generation config, which replaces values that are `None`. Only
+        generation_kwargs: options that override `fields`. A field with a value other than its
+            default must not be overridden with another value.
+        model_defaults: the model's generation config, used for values that are `None`. Only
             transformers uses it.
         sampler: "hf" or "vllm".
-        watched: whether the sampling steps can be observed, so that options that only remove tokens
-            can be scored.
+        watched: whether the sampler's steps can be observed. If not, options that remove tokens,
+            except top_k, top_p, min_p and suppress_tokens, cannot be scored exactly.
 
     Raises:
         SamplingError: if a field and `generation_kwargs` contradict each other, decoding is greedy,
@@ -137,7 +138,7 @@ def resolve_sampling(
         raise SamplingError(
             "temperature",
             f"temperature is {temperature:g}, but training draws samples",
-            "Set it above 0.",
+            "Set temperature above 0.",
         )
     if not 0 < top_p <= 1:
         raise SamplingError(

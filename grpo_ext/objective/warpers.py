@@ -1,4 +1,4 @@
-"""Find the tokens that a sampler keeps: truncation as in transformers and vLLM, including ties."""
+"""Find the tokens that a sampler keeps, with the truncation of transformers and vLLM."""
 
 import torch
 from torch import Tensor
@@ -10,15 +10,15 @@ _NO_IDS = torch.empty(0, 0, dtype=torch.long)  # these warpers do not read the t
 
 
 def kept_tokens(scores: Tensor, params: SamplingParams) -> Tensor:
-    """Return the tokens that suppression and truncation keep: (N, V), bool.
+    """Return a bool mask (N, V) of the tokens that suppression and truncation keep.
 
-    The steps are those of transformers, which are equivalent to vLLM's `apply_top_k_top_p` and
-    `MinPLogitsProcessor`. They run in the sampler's order, and each step renormalizes over the
-    tokens that the previous step kept.
+    Truncation uses transformers' logits warpers, which are equivalent to vLLM's `apply_top_k_top_p`
+    and `MinPLogitsProcessor`, also for ties. They run in the sampler's order, and each renormalizes
+    over the tokens that the previous one kept.
 
     Args:
-        scores: (N, V), the logits divided by the temperature, float32.
-        params: the suppressed tokens, and the truncation with its order.
+        scores: (N, V), float32, the logits already divided by the temperature.
+        params: the sampling parameters; `masked` and the temperature are not used.
     """
     top: list[LogitsProcessor] = []
     if params.top_k:

@@ -22,12 +22,17 @@ MAIN = (
 
 
 def changes(run: RunData) -> list[dict[str, Any]]:
-    """Return the change of each main curve of a run, as the report page shows it.
+    """Return how each main curve of a run changed, as the report page shows it.
 
-    Each entry has the fields of `Change`; the curve's `title` and `label`; `constant` (see
-    `beside_constant`; `None` except for held-out rewards); `change`, the difference of the ends
-    (`None` for a single value); and `first_steps` and `last_steps`, the first and last step of the
-    values that are averaged at each end.
+    Returns:
+        One mapping per curve, with the fields of `Change` and these keys:
+
+        - `title` and `label`: the title of the panel and the label of the curve.
+        - `constant`: the score of the best constant answer, from `beside_constant`; `None` for
+          curves that are not held-out rewards.
+        - `change`: `last` minus `first`; `None` if the curve has a single value.
+        - `first_steps` and `last_steps`: for each end, the first and the last step of the values
+          that are averaged.
     """
     columns = by_metric(run.metrics)
     curve_changes = []
@@ -51,15 +56,18 @@ def beside_constant(
     series: Series,
     change: dict[str, Any],
 ) -> dict[str, Any] | None:
-    """Return the last score of the best constant answer, and whether the model beats it.
+    """Return the last score of the best constant answer, and whether the model clearly beats it.
 
-    The keys are `value`, its standard `error` (`None` if unknown) and `beaten`. Returns `None` if
-    the score was not logged, or if its last value is not finite.
+    A constant answer is one text given to every prompt.
 
     Args:
-        columns: all metrics.
-        series: the curve of the reward.
-        change: the change of that curve, from `change_of_series`.
+        columns: all metrics of the run, by name.
+        series: the curve of the held-out reward.
+        change: how that curve changed, from `change_of_series`.
+
+    Returns:
+        A mapping with the score `value`, its standard `error` (`None` if unknown) and `beaten`;
+        `None` if the score was not logged, or if its last value is not finite.
     """
     name = series.label.removesuffix("/mean")
     keys = (f"eval_{series.label}_constant", f"eval_{name}/constant")
@@ -79,9 +87,10 @@ def beside_constant(
 
 
 def change_of_series(series: Series) -> dict[str, Any] | None:
-    """Return the change of one curve, with steps; `None` if the curve has no value.
+    """Return how one curve changed; `None` if the curve has no value.
 
-    The keys are those of `changes`, except `title`, `label` and `constant`.
+    The result has the fields of `Change` and the keys `change`, `first_steps` and `last_steps`,
+    which `changes` describes.
     """
     change = curve_change(series.values, series.errors, series.problems, series.sampling_errors)
     if change is None:
@@ -102,7 +111,10 @@ def change_of_series(series: Series) -> dict[str, Any] | None:
 
 
 def change_of_metric(rows: Sequence[Row], key: str) -> Change | None:
-    """Return the change of metric `key` over a log; `None` if it has fewer than two values."""
+    """Return how metric `key` changed over a log; `None` if it has fewer than two values.
+
+    Standard errors in `{key}_se` are used if logged.
+    """
     logged = [row for row in rows if is_number(row.get(key))]
     if len(logged) < 2:
         return None

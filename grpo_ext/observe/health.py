@@ -17,9 +17,9 @@ GROUPS_READ = 4  # number of groups of each generation that are checked for repe
 
 
 def repeats_itself(text: str) -> bool:
-    """Return whether the first 4,000 bytes of a text compress to less than a tenth of their size.
+    """Return whether the first 4,000 bytes of `text` compress to less than a tenth of their size.
 
-    Texts of fewer than 200 bytes never count as repetitive.
+    Text of fewer than 200 bytes never counts as repetitive.
     """
     start = text.encode("utf-8", "replace")[:4000]
     if len(start) < 200:
@@ -29,18 +29,18 @@ def repeats_itself(text: str) -> bool:
 
 
 class HealthMonitor(TrainerCallback):
-    """Writes alarms to the process log and to `metrics.jsonl`, and takes the actions of the rules.
+    """Trainer callback that applies the health rules to each training log and acts on alarms.
 
-    The action `warn` only writes the alarm, `checkpoint` also saves a checkpoint at the end of the
-    step, and `stop` also saves a checkpoint and ends the run. The main process applies the rules,
-    and all processes take the same action.
+    Every alarm is written to the process log and to `metrics.jsonl`. The action `checkpoint` also
+    saves a checkpoint at the end of the step, and `stop` saves a checkpoint and ends the run. The
+    main process applies the rules, and all processes take the same action.
     """
 
     def __init__(self, rules: list[Rule], log: RunLog):
         self.rules = rules
         self.log = log
         self.watch = Watch(rules)
-        self.stopped_by: str | None = None  # the alarm that ended the run
+        self.stopped_by: str | None = None  # the message of the alarm that ended the run
         self._repeating: list[bool] = []  # one entry for each completion since the last log
 
     def wants(self, step: int, group: int) -> bool:
@@ -61,7 +61,7 @@ class HealthMonitor(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Replay the earlier logs of a resumed run without raising their alarms again."""
+        """Start anew and, in a resumed run, replay the earlier logs without repeating alarms."""
         self.watch = Watch(self.rules)
         self.stopped_by = None
         for entry in state.log_history:
@@ -92,7 +92,7 @@ class HealthMonitor(TrainerCallback):
             self.stopped_by = urgent["message"]
 
     def _raise_alarms(self, step: int, logs: dict[str, Any]) -> dict[str, Any] | None:
-        """Write new alarms and return the one with the strongest action, or `None`."""
+        """Write the new alarms and return the one with the strongest action, or `None`."""
         figures = dict(logs)
         if self._repeating:
             figures[REPETITION] = fmean(self._repeating)
@@ -114,9 +114,9 @@ def written_text(row: dict[str, Any]) -> str:
 
 
 def is_training_log(logs: dict[str, Any]) -> bool:
-    """Return whether a log is a training log: neither empty, nor an evaluation, nor the summary.
+    """Return whether a log is a training log.
 
-    The summary is the log at the end of a run, with `train_runtime`.
+    Empty logs, evaluation logs, and the summary at the end of a run (with `train_runtime`) are not.
     """
     if not logs or "train_runtime" in logs:
         return False

@@ -1,9 +1,9 @@
 """The health rules: what each computes from the logs of a run, and when it raises an alarm.
 
 A rule computes a number from a `History` of the logs and compares it with a threshold; larger
-numbers are worse. Windows are counted in logs, which are steps if `logging_steps` is 1. Thresholds
-and messages are in `data/health_rules.yaml`. Recipes read the names of the rules, so this module
-imports nothing heavy.
+numbers are worse. Windows are counted in logs, which are steps if `logging_steps` is 1. Messages
+and most thresholds are in `data/health_rules.yaml`. This module imports nothing heavy, because the
+check of a recipe needs the rule names.
 """
 
 import math
@@ -17,7 +17,7 @@ from grpo_ext.common.mismatch_bars import KL, MEAN_LOG_RATIO
 from grpo_ext.common.pages import DOES_NOT_LEARN
 from grpo_ext.common.suggestions import did_you_mean
 
-WINDOW = 10  # number of logs to average
+WINDOW = 10  # default number of logs to average
 Action = Literal["warn", "checkpoint", "stop"]  # from the mildest to the strongest
 ACTIONS: tuple[Action, ...] = get_args(Action)
 REPETITION = "samples/repetition"
@@ -31,9 +31,9 @@ class History:
         self.not_finite: set[str] = set()
 
     def add(self, logs: dict[str, Any]) -> None:
-        """Add the finite numbers of a log, and note which of its numbers are not finite.
+        """Record a log: its finite numbers in `values`, the names of others in `not_finite`.
 
-        Values that are not numbers are ignored.
+        `not_finite` then has only the names from this log. Values that are not numbers are ignored.
         """
         self.not_finite = set()
         for key, value in logs.items():
@@ -67,19 +67,19 @@ class Rule:
     threshold: float
     meaning: str  # what a value above the threshold means, with a `{}` field for the value
     advice: str  # what to try
-    section: str  # the anchor of its section in docs/does-not-learn.md
-    measure: Callable[[History], float | None]  # `None` while there are too few logs
+    section: str  # the anchor of the rule's section in docs/does-not-learn.md
+    measure: Callable[[History], float | None]  # returns `None` while there are too few logs
     action: str = "warn"
-    # whether its action stays "warn" unless the recipe's `health_rules` set another one
+    # whether the action stays "warn" unless the recipe's `health_rules` set another one
     only_warns: bool = False
 
 
 def reward_collapse(history: History) -> float | None:
     """Return how far the mean reward of the last 5 logs is below its best, in standard errors.
 
-    The best is the highest mean of 5 neighboring logs. Only the last 500 logs count. Returns 0 for
-    a fall of at most a fifth of the best, and `None` with fewer than 10 logs. The standard error
-    takes the autocorrelation of the noise before the fall into account.
+    The best is the highest mean of 5 consecutive logs among the last 500. The standard error
+    accounts for autocorrelation, which is estimated from the logs up to the best. Returns 0 if the
+    reward fell by at most a fifth of the best, and `None` with fewer than 10 logs.
     """
     import numpy as np
 
@@ -106,7 +106,7 @@ def rise(values: list[float], floor: float, window: int = 3) -> float | None:
 
     Args:
         values: the values of a metric, oldest first.
-        floor: the minimum of the divisor.
+        floor: the smallest divisor; a smaller median is replaced by it.
         window: the number of latest values.
 
     Returns:
@@ -145,10 +145,10 @@ def fall_from_start(values: list[float]) -> float | None:
 
 
 def logp_difference(history: History) -> float | None:
-    """Return the mean difference between sampler's and trainer's log-probs over the last 3 logs.
+    """Return how far the sampler's log-probs are from the trainer's, averaged over the last 3 logs.
 
-    With overlapped generation, only the differences right after a weight sync count. Returns `None`
-    with fewer than 3 values.
+    With overlapped generation, only differences measured right after a weight sync count. Returns
+    `None` with fewer than 3 values.
     """
     if "overlap/age" in history.values:
         return history.recent("sampling/sync_difference", window=3)
@@ -160,10 +160,10 @@ def logp_difference(history: History) -> float | None:
 
 
 def sampler_kl(history: History) -> float | None:
-    """Return the mean KL divergence between sampler and trainer over the last 3 logs.
+    """Return the mean KL divergence between the sampler and the trainer over the last 3 logs.
 
-    Returns `None` with fewer than 3 values, and with overlapped generation, where the KL also
-    reflects the age of the sampler's weights.
+    Returns `None` with fewer than 3 values. Also returns `None` with overlapped generation, where
+    the sampler's older weights contribute to the KL divergence.
     """
     if "overlap/age" in history.values:
         return None
@@ -192,7 +192,7 @@ MEASURES: dict[str, Callable[[History], float | None]] = {
     "age": lambda history: history.recent("overlap/age"),
     "grad_norm": lambda history: rise(history.of("grad_norm"), 1e-3),
 }
-# the thresholds that are limits of `grpo-ext numerics`; `health_rules.yaml` has the others
+# thresholds that are also limits in `grpo-ext numerics`; the others are in `health_rules.yaml`
 SHARED_THRESHOLDS = {
     "logp_difference": MEAN_LOG_RATIO.limit,
     "sampler_kl": KL.limit,
@@ -200,7 +200,7 @@ SHARED_THRESHOLDS = {
 
 
 def rule_of(name: str, settings: dict[str, Any]) -> Rule:
-    """Return a rule from its settings in `health_rules.yaml`."""
+    """Build a rule from its settings in `health_rules.yaml` and, if any, its shared threshold."""
     if name in SHARED_THRESHOLDS:
         settings = {**settings, "threshold": SHARED_THRESHOLDS[name]}
     return Rule(name, **settings, measure=MEASURES[name])
@@ -216,8 +216,8 @@ RULES = {
 class Watch:
     """Applies the rules to each log.
 
-    A rule raises an alarm when its value exceeds the threshold. It can raise the next one only
-    after `WINDOW` consecutive logs without exceeding the threshold.
+    A rule raises an alarm when its value exceeds the threshold. It can raise another alarm only
+    after `WINDOW` consecutive logs in which the value did not exceed the threshold.
     """
 
     rules: list[Rule]
@@ -242,7 +242,11 @@ class Watch:
 
 
 def alarm(rule: Rule, figure: float) -> dict[str, Any]:
-    """Return an alarm, as a row for `metrics.jsonl`, for a rule whose value is `figure`."""
+    """Return the alarm of a rule whose value is `figure`, as a row for `metrics.jsonl`.
+
+    The row has the keys `alarm` (the name of the rule), `value`, `threshold`, `action` and
+    `message`.
+    """
     meaning = rule.meaning[0].upper() + rule.meaning[1:]
     return {
         "alarm": rule.name,
@@ -260,20 +264,20 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
     """Return the rules that the recipe enables, with their thresholds and actions.
 
     Args:
-        settings: for each rule to change, `False` (disabled), a threshold, or a mapping with
-            `threshold`, `action` or both; `None` changes nothing.
+        settings: for each rule to change, `False` (disables the rule), a threshold, or a mapping
+            with `threshold`, `action` or both; `None` changes nothing.
         action: the default action of all rules except those with `only_warns`; `"none"` disables
             all rules and skips the check of `settings`.
 
     Raises:
-        ValueError: if a rule or action is unknown, or a setting is of another kind.
+        ValueError: if a rule or an action is unknown, or a setting has any other form.
     """
     if action == "none":
         return []
     settings = settings or {}
     for name in settings.keys() - RULES.keys():
         raise ValueError(
-            f"health_rules has no rule {name!r}.{did_you_mean(name, RULES)} Known: "
+            f"health_rules: unknown rule {name!r}.{did_you_mean(name, RULES)} Choose one of "
             f"{', '.join(RULES)}."
         )
     rules: list[Rule] = []

@@ -2,10 +2,11 @@
 
 The newest lines are in `NAME.jsonl`, older ones in `NAME-0001.jsonl`, `NAME-0002.jsonl`, and so on.
 Every line begins with its step, and steps never decrease. A run that resumes from a checkpoint of
-step S writes the lines after S again, so `cut` removes these lines, and an incomplete last line.
-Calling `cut` twice has no further effect.
+step S writes the lines after S again, so `cut` first removes these lines and an incomplete last
+line. Calling `cut` a second time has no effect.
 
-Reading an untrusted line either returns a row or raises `ValueError` or `RecursionError`.
+Logs are untrusted when they are read: parsing a line either returns a row or raises `ValueError` or
+`RecursionError`.
 """
 
 import errno
@@ -35,7 +36,8 @@ from grpo_ext.common.untrusted import one_line
 logger = logging.getLogger(__name__)
 
 STEP = re.compile(rb'\{"step": (\d{1,18})[,}]')
-# Maximum number of invalid lines in a file; the rest is left out, because many take long to parse.
+# Maximum number of invalid lines in a file. Then the rest of the file is left out, because many
+# invalid lines take long to parse.
 MOST_SKIPPED = 10_000
 # Maximum bytes kept in memory while writing fails; beyond that, the oldest lines are lost.
 KEPT_BACK = 64 * 2**20
@@ -45,7 +47,7 @@ FieldType = type | UnionType  # the second argument of `isinstance`
 
 @dataclass
 class JsonLines:
-    """One log, written by one process."""
+    """Writes one log; only one process may write it."""
 
     path: Path  # the newest part, ending in `.jsonl`
     max_mb: float = 256.0  # size in MiB at which a part is closed and a new one begun
@@ -63,7 +65,7 @@ class JsonLines:
             if len(line) > MOST_LINE:  # no reader would accept it
                 logger.warning(
                     "%s: a line of step %s is left out, because it has %s bytes and only lines of "
-                    "at most %s can be read again.",
+                    "at most %s bytes can be read again.",
                     self.path,
                     row["step"],
                     f"{len(line):,}",
@@ -108,10 +110,10 @@ class JsonLines:
             )
 
     def cut(self, step: int) -> None:
-        """Remove all lines after `step`; cut a part before its first incomplete or invalid line.
+        """Truncate the log after the lines of `step`, or before an incomplete or invalid line.
 
-        Parts that `end_of` would leave empty are deleted. The last remaining part becomes the
-        newest one.
+        The newest part that has lines to keep is truncated (see `end_of`) and becomes
+        `NAME.jsonl`. The parts after it are deleted, and those before it stay as they are.
         """
         for part in reversed(parts(self.path)):
             end = end_of(part, step)
@@ -165,11 +167,14 @@ def parts(path: Path) -> list[Path]:
 
 
 def end_of(part: Path, step: int) -> int:
-    """Return the position at which to truncate a part of the log, in bytes.
+    """Return the byte offset at which to truncate a part of the log.
 
-    The part is cut before its first line that has a step above `step`, is incomplete, does not
-    begin with a step or is too long. Without such a line, the result is the size of the file. It is
-    0 for a file that is not a regular file of this log, such as a link out of its folder.
+    This is the start of the first line that has a step above `step`, is incomplete, does not begin
+    with a step or is too long. Without such a line, it is the size of the file. It is 0 if `part`
+    is not a regular file, or is a link out of its folder.
+
+    Raises:
+        OSError: if the file does not exist or cannot be read.
     """
     position = 0
     try:
@@ -201,9 +206,10 @@ def read(
 
     Args:
         path: the newest part of the log.
-        fields: the types of the fields that a row must have in addition to `step`.
-        faults: receives a sentence on the skipped lines, with their number and the location of the
-            first, and one on each file that is left out. With `None`, they are logged as warnings.
+        fields: the fields that a row must have in addition to `step`, with their types.
+        faults: receives a sentence about the skipped lines, with their number and the location of
+            the first, and one about each file that is left out. `None` logs the sentences as
+            warnings instead.
 
     Raises:
         OSError: if the folder of the log cannot be read or has too many entries.
@@ -218,18 +224,19 @@ def placed(
     faults: list[str] | None = None,
     start: int = 0,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of `read` as (position, row).
+    """Yield (position, row) for each row of a log that `read` yields.
 
-    The position is the number of bytes before the row in all parts.
+    The position is the byte offset of the row in all parts together.
 
     Args:
         path: the newest part of the log.
-        fields: the types of the fields that a row must have in addition to `step`.
-        faults: receives the sentences on skipped lines and files, as in `read`.
+        fields: the fields that a row must have in addition to `step`, with their types.
+        faults: receives sentences about skipped lines and about files that are left out; `None`
+            logs them as warnings.
         start: the position of the first row to yield.
 
     Raises:
-        OSError: as in `read`.
+        OSError: if the folder of the log cannot be read or has too many entries.
     """
     row_fields: dict[str, FieldType] = {"step": int, **(fields or {})}
     skipped_lines = 0
@@ -281,7 +288,7 @@ def placed(
 
 
 def encoded(row: dict[str, Any]) -> bytes:
-    """Return a row as one line of strict JSON in UTF-8.
+    """Return a row as one line of strict JSON in UTF-8, with a line break.
 
     Numbers that are not finite become null and are listed under `not_finite`.
     """
@@ -296,7 +303,7 @@ def encoded(row: dict[str, Any]) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """Convert a NumPy or torch number to a Python number, and any other value to a string."""
+    """Convert a NumPy or torch scalar to a Python number, and any other value to a string."""
     try:
         return value.item()
     except Exception:  # an array, or not a number at all
@@ -307,8 +314,8 @@ def finite(value: object, path: str, not_finite: dict[str, str]) -> Any:
     """Return a copy of `value` with `None` in place of numbers that are not finite.
 
     Args:
-        value: a value to be written as JSON. NumPy and torch numbers in it become Python numbers,
-            tuples become lists, and anything that JSON lacks becomes a string.
+        value: a value to be written as JSON. NumPy and torch scalars in it become Python numbers,
+            tuples become lists, and anything else that JSON does not support becomes a string.
         path: the path of `value` in the row, such as `rewards/a`; empty for the row itself.
         not_finite: receives the replaced numbers as strings, by path.
     """
@@ -326,13 +333,13 @@ def finite(value: object, path: str, not_finite: dict[str, str]) -> Any:
 
 
 def row_of(line: bytes | str, fields: Mapping[str, FieldType] | None = None) -> dict[str, Any]:
-    """Parse JSON as a mapping and, if `fields` are given, check it as a row of a log.
+    """Parse JSON text as a mapping and, if `fields` is given, check that it is a row of a log.
 
     Numbers that are not finite, or beyond 1e100, become `None`.
 
     Args:
         line: the JSON text.
-        fields: the fields that a row must have, with their types.
+        fields: the fields that the row must have, with their types.
 
     Raises:
         ValueError: if the text is not a JSON mapping, a field is missing or has the wrong type, or
@@ -364,7 +371,7 @@ def _check_fields(row: dict[str, Any], fields: Mapping[str, FieldType]) -> None:
             raise ValueError(f"its {name!r} is not a mapping")
         for entry in inner.values():
             if not isinstance(entry, inner_type):
-                raise ValueError(f"its {name!r} contains values of the wrong type")
+                raise ValueError(f"an entry of its {name!r} has the wrong type")
 
 
 def _check_depth(row: dict[str, Any]) -> None:
@@ -379,9 +386,10 @@ def _check_depth(row: dict[str, Any]) -> None:
 
 
 def number_of(text: str) -> float | None:
-    """Parse a number of a log; `None` if it is not finite or is beyond 1e100.
+    """Parse a number from JSON; return `None` if it is not finite or is beyond 1e100.
 
-    Returns an `int` if the number is written as one and every JSON reader represents it exactly.
+    The result is an `int` if the number is written as one and is below 2**53 in magnitude, so that
+    every JSON reader represents it exactly; otherwise a `float`.
     """
     number = float(text)
     if not abs(number) <= 1e100:

@@ -5,7 +5,7 @@ from grpo_ext.observe.jsonl import FieldType
 METRICS = "metrics.jsonl"
 SAMPLES = "samples.jsonl"
 RUN = "run.json"
-LEARNED_NOTHING = "learned_nothing"  # the alarm of a run that finished without having learned
+LEARNED_NOTHING = "learned_nothing"  # the alarm of a run that finished but learned nothing
 # The fields, with their types, that a line of samples.jsonl must have in addition to `step`.
 SAMPLE: dict[str, FieldType] = {
     "mode": str,
@@ -20,5 +20,5 @@ SAMPLE: dict[str, FieldType] = {
     "finish_reason": str,
     "length": int | float,
 }
-# Further fields that the report shows for completions: the task, and figures of an episode.
+# Optional fields that the report shows for a completion: its task, and figures about its episode.
 INDEXED = ("task", "turns", "end", "environment_time")

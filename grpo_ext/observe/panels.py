@@ -21,10 +21,10 @@ class Panel:
 
     @property
     def silent(self) -> bool:
-        """Whether there is nothing to see: no curve has two different values.
+        """Whether the panel shows no change: none of its curves has two different values.
 
-        A panel of rewards is silent only if no curve has two values, since a constant reward is
-        worth seeing.
+        In a panel of rewards, two equal values are enough, because a constant reward is worth
+        seeing.
         """
         shows_rewards = "reward" in self.title.lower()
         for curve in self.series:
@@ -69,8 +69,7 @@ BY_ENVIRONMENT = (
     (
         "Turns per episode in which the environment failed, by environment",
         "episodes/failures",
-        "The environment raised an error, took too long, or returned something other than a text "
-        "and an end.",
+        "The environment raised an error, took too long, or returned a result of the wrong form.",
     ),
 )
 SECONDS = ("seconds/", "time/")
@@ -96,10 +95,13 @@ EPISODE_FIGURE = re.compile(
 
 
 def panels(run: RunData, is_whole: bool = True) -> list[Panel]:
-    """Return the panels of a run that have a curve, the most important ones first.
+    """Return the panels of a run, the most important first; panels without a curve are left out.
 
-    Set `is_whole` to `False` if `run.metrics` contains only the newest lines of the log. The pass@k
-    of `pass_rates_of_graded` are then shown, because they may be above 0 in earlier lines.
+    Args:
+        run: the run to show.
+        is_whole: whether `run.metrics` covers the whole log. If so, a pass@k that stays at 0
+            because the outcome reward is graded is left out (see `pass_rates_of_graded`). A part of
+            the log cannot show that it stays at 0.
     """
     columns = by_metric(run.metrics)
     outcomes = run.outcomes if is_whole else []
@@ -144,7 +146,10 @@ def more_panels(run: RunData) -> list[Panel]:
 
 
 def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
-    """Return the steps and values of every numeric metric; non-finite values are `None`."""
+    """Return the steps and values of every numeric metric, by name; `None` if not finite.
+
+    Steps without the metric are left out.
+    """
     columns: dict[str, Column] = {}
     for row in rows:
         for key, value in row.items():
@@ -157,7 +162,7 @@ def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value of a JSON file is a number; true and false do not count."""
+    """Return whether a value from a JSON file is a number; booleans do not count."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -236,7 +241,10 @@ def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
 
 
 def logged_rewards(columns: dict[str, Column]) -> list[Series]:
-    """Return the reward curves from the metrics, for runs without logged completions."""
+    """Return a curve for each reward in the metrics, for runs without logged completions.
+
+    The curve of the weighted sum, `reward`, is last.
+    """
     keys = {}
     for key in columns:
         if key.startswith("rewards/") and key.endswith("/mean"):
@@ -252,10 +260,10 @@ def logged_rewards(columns: dict[str, Column]) -> list[Series]:
 
 
 def held_out(columns: dict[str, Column], outcomes: Sequence[str] = ()) -> list[Panel]:
-    """Return two panels of the held-out rewards, over all rows and by task; either may be empty.
+    """Return two panels of held-out rewards, one over all rows and one by task; each may be empty.
 
-    `outcomes` are the outcome rewards. The pass@k that `pass_rates_of_graded` returns for them are
-    left out.
+    `outcomes` names the outcome rewards. A pass@k that stays at 0 because its outcome reward is
+    graded is left out (see `pass_rates_of_graded`).
     """
     note = "Mean over all held-out prompts; bars are one standard error."
     of_all = Panel("Held-out rewards", note)
@@ -279,15 +287,15 @@ def held_out(columns: dict[str, Column], outcomes: Sequence[str] = ()) -> list[P
 
 
 def pass_rates_of_graded(values: Mapping[str, Values], outcomes: Sequence[str]) -> set[str]:
-    """Return the names of the pass@k that stayed 0 although the mean outcome reward was above 0.
+    """Return the pass@k metrics that stayed at 0 although the mean outcome reward exceeded 0.
 
-    If no completion scored 1, but the mean was above 0, then the reward also gives scores in
-    between. A pass@k of 0 does not mean that such a run failed, so it is not shown.
+    Such an outcome reward is graded: it also gives scores between 0 and 1. A pass@k of 0 then does
+    not mean that the run failed, so it is not shown.
 
     Args:
-        values: the values of each metric of a run.
-        outcomes: the outcome rewards; the pass@k of an evaluation belongs to the first one that the
-            evaluation logged.
+        values: the values of each metric of a run, by name.
+        outcomes: the names of the outcome rewards; each pass@k is compared with the first one that
+            the same evaluation logged.
     """
     stayed_at_zero = set()
     for key, rates in values.items():
@@ -302,7 +310,7 @@ def pass_rates_of_graded(values: Mapping[str, Values], outcomes: Sequence[str]) 
 
 
 def is_of_episodes(key: str) -> bool:
-    """Return whether a metric of an evaluation is a figure of episodes or tools, not a reward."""
+    """Return whether an evaluation metric describes episodes or tools, and so is not a reward."""
     return EPISODE_FIGURE.match(key) is not None
 
 
@@ -326,12 +334,12 @@ def of_parts(columns: dict[str, Column], kind: str, figure: str) -> dict[str, st
 def by_part(
     columns: dict[str, Column], kind: str, layouts: Sequence[tuple[str, str, str]]
 ) -> list[Panel]:
-    """Return the panels with a curve for each task, or for each environment.
+    """Return one panel for each layout, with a curve for each task or each environment.
 
     Args:
         columns: the metrics of the run.
         kind: "tasks" or "environments".
-        layouts: title, metric and note of each panel.
+        layouts: the (title, metric, note) of each panel.
     """
     part_panels = []
     for title, figure, note in layouts:
@@ -343,9 +351,9 @@ def by_part(
 
 
 def seconds(columns: dict[str, Column]) -> Panel:
-    """Return the panel that shows the time of a step and of its phases, in seconds.
+    """Return the panel that shows how many seconds a step and each of its phases take.
 
-    Phases that never take `SHORTEST` seconds are left out.
+    Phases that never reach `SHORTEST` seconds are left out.
     """
     panel = Panel("Seconds", "Where the time of a step goes.")
     if "step_time" in columns:

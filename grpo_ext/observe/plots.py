@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-Style = dict[str, Any]  # keyword arguments of matplotlib
+Style = dict[str, Any]  # keyword arguments for matplotlib
 RAW: Style = {"linewidth": 0.7, "alpha": 0.3}
 BAND: Style = {"alpha": 0.13, "linewidth": 0}
 DASHES = ("-", "--", ":", "-.")
-FEW = 25  # curves of at most this many values are drawn as dots, with error bars if known
+FEW = 25  # noisy curves of at most this many values are drawn as dots, with error bars if known
 COLORS = (  # the colors of the report page
     "#1f4e8c",
     "#bf5a2a",
@@ -36,12 +36,13 @@ LOOK = data_yaml("grpo_ext.observe", "look.yaml")
 def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
     """Draw the panels of one or several runs as one image.
 
-    Panels in which nothing changes are left out (see `Panel.silent`).
+    Panels that show no change are left out, except for rewards (see `Panel.silent`).
 
     Args:
-        runs: the runs; their curves of the same panel share a plot.
-        out: the image file, whose suffix determines the format.
-        most: the maximum number of panels, the most important first; `None` draws all.
+        runs: the runs to draw; panels with the same title share a plot.
+        out: the image file to write; its suffix determines the format.
+        most: the maximum number of panels to draw, starting with the most important; `None` draws
+            all.
 
     Raises:
         ValueError: if matplotlib does not support the format.
@@ -135,10 +136,14 @@ def legend_line(label: str, style: Style) -> "Line2D":
 
 
 def style_of(series: int, run: int | None) -> Style:
-    """Return the line style of a series.
+    """Return the line style for a curve.
 
-    With a single run (`run` is `None`) each series has its own color. With several runs the run
-    determines the color and the series the dashes.
+    With a single run, each series has its own color; further series reuse the colors with other
+    dashes. With several runs, the run determines the color and the series the dashes.
+
+    Args:
+        series: the number of the series in its panel, starting at 0.
+        run: the number of the run, starting at 0; `None` if there is only one run.
     """
     if run is None:
         color = series
@@ -156,13 +161,13 @@ def style_of(series: int, run: int | None) -> Style:
 def draw(axis: "Axes", series: Series, style: Style) -> None:
     """Draw a curve and, if it has a spread, a band from one spread below to one spread above it.
 
-    A curve of exact values is a plain line. A noisy one is drawn as dots with error bars if it has
-    at most `FEW` values, otherwise as a smoothed line over the raw one.
+    An exact curve (`smoothed` is `False`) is drawn as a plain line. A noisy one is drawn as dots
+    with error bars if it has at most `FEW` values, otherwise as a smoothed line over the raw line.
 
     Args:
         axis: the plot to draw into.
         series: the curve.
-        style: the style of the line, from `style_of`.
+        style: the line style, from `style_of`.
     """
     steps = series.steps
     values = [math.nan if value is None else value for value in series.values]
@@ -199,9 +204,9 @@ def zero_for_none(values: Values | None) -> list[float] | None:
 
 
 def smooth(values: list[float], weight: float = 0.8) -> list[float]:
-    """Return the bias-corrected exponential moving average; NaNs stay NaN.
+    """Return the bias-corrected exponential moving average of `values`; NaNs stay NaN.
 
-    `weight` is the weight of the previous average, 0 for no smoothing.
+    `weight` is the weight of the previous average; 0 disables smoothing.
     """
     raw = pd.Series(values, dtype=float)
     means = raw.ewm(alpha=1 - weight, ignore_na=True).mean()

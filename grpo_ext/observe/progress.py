@@ -22,7 +22,10 @@ NOT_MEANS = ("_se", "_problems", "/problems", "_runtime", "_per_second")
 
 
 class RunProgress(ProgressCallback):
-    """A progress bar with the main metrics of the last log, and a line for each evaluation."""
+    """Progress bar that shows the main metrics of the last log, and a line for each evaluation.
+
+    This trainer callback replaces transformers' `ProgressCallback`.
+    """
 
     def on_log(
         self,
@@ -43,7 +46,7 @@ class RunProgress(ProgressCallback):
 
 
 def main_figures(logs: dict[str, Any]) -> dict[str, float]:
-    """Return the main metrics of a log by short name: reward means, then those in `SHORT`.
+    """Return the main metrics of a log by short name: the mean of each reward, then `SHORT`.
 
     Metrics that are missing from the log, or are not numbers, are left out.
     """
@@ -65,7 +68,10 @@ def figures_line(logs: dict[str, Any]) -> str:
 
 
 def evaluation_line(logs: dict[str, Any]) -> str:
-    """Format the means of an evaluation log, with logged standard errors; `""` for other logs."""
+    """Format the means in an evaluation log as one line, with their standard errors if logged.
+
+    Returns `""` for other logs.
+    """
     means = []
     for key, mean in logs.items():
         if not key.startswith("eval_") or key.endswith(NOT_MEANS):
@@ -77,7 +83,10 @@ def evaluation_line(logs: dict[str, Any]) -> str:
 
 
 class RunLines(TrainerCallback):
-    """Prints a line with the metrics that `RunProgress` shows, for runs without a progress bar."""
+    """Trainer callback that prints a line for each log, for runs without a progress bar.
+
+    The line has the means of an evaluation or the main metrics of a training log.
+    """
 
     def on_log(
         self,
@@ -95,9 +104,9 @@ class RunLines(TrainerCallback):
 
 
 def show_progress(trainer: Trainer) -> None:
-    """Replace the callbacks that print all metrics with `RunProgress`, or `RunLines` without tqdm.
+    """Replace transformers' printing callbacks with `RunProgress`, or `RunLines` without tqdm.
 
-    In a notebook, transformers still shows its table.
+    In a notebook, transformers still shows its table of metrics.
     """
     for callback in [*trainer.callback_handler.callbacks]:
         if type(callback) in (PrinterCallback, ProgressCallback):

@@ -1,7 +1,7 @@
 """Read a run from its folder: metrics, completions, recipe, versions and alarms.
 
 The run may still be in progress. The folder is untrusted: whatever cannot be read is left out and
-reported in `faults`.
+reported in `RunData.faults`.
 """
 
 import json
@@ -39,7 +39,7 @@ class Series:
     steps: list[int]
     values: Values
     errors: Values | None = None  # standard errors of evaluations, drawn as bars
-    # standard errors of training values; each value is a mean over different prompts
+    # standard errors of training values, which are means over other prompts at each step
     sampling_errors: Values | None = None
     problems: Values | None = None  # number of independent problems behind each value
     spread: Values | None = None  # mean standard deviation within a group, drawn as a band
@@ -49,14 +49,16 @@ class Series:
 
 
 def reward_curves(rows: Iterable[Row]) -> dict[str, Series]:
-    """Return the curve of each reward, and of their weighted sum `reward`, over training steps.
+    """Return a curve over training steps for each reward and for their weighted sum `reward`.
 
     Each value is the mean of the group means of a step. `spread` is the mean of the groups'
     (population) standard deviations, and `sampling_errors` are the standard errors of the values.
-    Returns `{}` if there are no training rows.
 
     Args:
         rows: the lines of `samples.jsonl`; lines of evaluations are skipped.
+
+    Returns:
+        The curves by reward name; `{}` if there are no training rows.
     """
     index = []
     scores = []
@@ -100,7 +102,7 @@ class RunData:
     name: str  # a short name, unique among the runs
     folder: Path  # the folder of the logs
     metrics: list[Row]  # the lines of `metrics.jsonl`
-    # completions of all prompts or of a share of them, oldest first
+    # all completions, or all those of a share of the prompts; oldest first
     samples: list[Row] = field(default_factory=list)
     total_samples: int = 0  # number of completions in the logs
     # the curve of each reward, from all completions
@@ -111,7 +113,11 @@ class RunData:
 
     @property
     def rewards(self) -> list[Row]:
-        """Name, weight and options of each reward; only names if `run.json` lists no rewards."""
+        """A mapping for each reward, with its `name` and what else `run.json` holds about it.
+
+        If `run.json` lists no rewards, the names come from the first completion. Has at most
+        `MOST_REWARDS` entries.
+        """
         entries = mappings(self.about.get("rewards"))
         rewards = [entry for entry in entries if isinstance(entry.get("name"), str)]
         if not rewards and self.samples:
@@ -120,7 +126,7 @@ class RunData:
 
     @property
     def outcomes(self) -> list[str]:
-        """Names of the outcome rewards, or of the first reward if `run.json` lists none."""
+        """The names of the outcome rewards, or of the first reward if `run.json` lists none."""
         outcomes = self.about.get("outcomes")
         if not isinstance(outcomes, list):
             outcomes = [self.about.get("outcome")]
@@ -133,12 +139,12 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
 
     Args:
         path: the `output_dir` of the run.
-        name: the name of the run; `None` takes the name of its folder.
-        max_samples: the maximum number of completions to keep. If there are more, all completions
-            of a share of the prompts are kept.
+        name: the name of the run; `None` uses the name of its folder.
+        max_samples: the maximum number of completions to keep. If there are more, a hash selects a
+            share of the prompts, and all completions of these prompts are kept.
 
     Raises:
-        FileNotFoundError: if there is no run.
+        FileNotFoundError: if there is no run in `path`.
     """
     folder = find_folder(Path(path).expanduser())
     run = without_logs(folder, name)
@@ -149,9 +155,9 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
 
 
 def read_metrics(run: RunData) -> list[Row]:
-    """Return the lines of `metrics.jsonl`, without names beyond the first `MOST_METRICS`.
+    """Return the lines of `metrics.jsonl`, keeping only the first `MOST_METRICS` metric names.
 
-    If names are left out, a sentence that says so is added to `run.faults`.
+    If names are left out, or lines cannot be read, sentences about this are added to `run.faults`.
     """
     names = FirstNames("metrics", MOST_METRICS)
     rows = []
@@ -163,7 +169,7 @@ def read_metrics(run: RunData) -> list[Row]:
 
 @dataclass
 class FirstNames:
-    """Drops all but the first `limit` different names from the lines of a log."""
+    """Removes all but the first `limit` distinct names from the lines of a log."""
 
     kind: str  # what the names stand for, such as "metrics"
     limit: int
@@ -171,7 +177,7 @@ class FirstNames:
     has_more: bool = False
 
     def keep(self, row: Row) -> Row:
-        """Return the row without the names that exceed the limit."""
+        """Return the row without names that are beyond the limit; new names count toward it."""
         if row.keys() <= self.names:
             return row
         shortened = {}
@@ -191,9 +197,9 @@ class FirstNames:
 
 
 def without_logs(folder: Path, name: str | None = None) -> RunData:
-    """Return the data of the run in a folder, without its metrics and completions.
+    """Read `recipe.yaml` and `run.json` of the run in a folder, but not its logs.
 
-    `name` is the name of the run; `None` takes the name of its folder.
+    `name` is the name of the run; `None` uses the name of its folder.
     """
     run = RunData(name or short_name(folder), folder, [])
     run.recipe = read_mapping(folder / "recipe.yaml", run.faults)
@@ -207,8 +213,8 @@ def without_logs(folder: Path, name: str | None = None) -> RunData:
 def kept_samples(run: RunData, most: int) -> Iterator[Row]:
     """Yield all completions of a run, and keep at most `most` of them in `run.samples`.
 
-    If there are more, all completions of a share of the prompts are kept. Also counts
-    `run.total_samples` and extends `run.faults`.
+    If there are more, a hash selects a share of the prompts, and all completions of these prompts
+    are kept. Also counts the completions in `run.total_samples`, and extends `run.faults`.
     """
     share = 1.0
     names = FirstNames("rewards", MOST_REWARDS)
@@ -225,7 +231,7 @@ def kept_samples(run: RunData, most: int) -> Iterator[Row]:
 
 
 def learned_nothing(folder: Path) -> bool:
-    """Return whether the log in a folder says that its run finished without learning anything."""
+    """Return whether `metrics.jsonl` in a folder says that the run finished but learned nothing."""
     return any(row.get("alarm") == LEARNED_NOTHING for row in read(folder / METRICS))
 
 
@@ -255,7 +261,7 @@ def read_mapping(path: Path, faults: list[str]) -> Row:
 
 
 def reason_of(error: Exception) -> str:
-    """Return why a file cannot be read, if possible without its path and excerpts of its text."""
+    """Return why a file cannot be read, leaving out its path and content where possible."""
     if isinstance(error, YamlFault):
         return f"line {error.line}: {error.reason}"
     if isinstance(error, OSError) and error.strerror is not None:

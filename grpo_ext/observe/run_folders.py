@@ -16,11 +16,11 @@ QUIET = 300.0  # a run without a lock counts as stopped after this many seconds 
 def runs_in(path: Path) -> list[Path]:
     """Return the run in a folder or, if there is none, the runs in its subfolders, sorted by name.
 
-    Links out of the folder are skipped, because the user did not name where they lead. Returns an
-    empty list if there are no runs.
+    Symbolic links to places outside the folder are skipped, because the user did not name these
+    places. Returns an empty list if there are no runs.
 
     Raises:
-        OSError: if there is no run in the folder itself, and its entries cannot be listed.
+        OSError: if there is no run in the folder itself and its entries cannot be listed.
     """
     run = run_folder(path)
     if run is not None:
@@ -49,16 +49,16 @@ def run_folder(path: Path) -> Path | None:
 
 
 def find_folder(path: Path) -> Path:
-    """Return the folder of a run's logs, as `run_folder` does.
+    """Return the folder of a run's logs, which is `path` or `path/grpo`.
 
     Raises:
-        FileNotFoundError: if there is no run.
+        FileNotFoundError: if there is no run in either folder.
     """
     folder = run_folder(path)
     if folder is None:
         raise FileNotFoundError(
-            f"{path} holds no run, because it has no readable {METRICS}. Give the output_dir of a "
-            "run of `grpo-ext train`."
+            f"{path} holds no run, because it has no readable {METRICS}. Pass the output_dir of a "
+            "`grpo-ext train` run."
         )
     return folder
 
@@ -71,7 +71,7 @@ def short_name(folder: Path) -> str:
 
 
 def unique_names(folders: list[Path]) -> dict[Path, str]:
-    """Return the name of each run by folder; names that occur several times get a number."""
+    """Return the name of each run, by folder; names that occur several times get a number."""
     short_names = list(map(short_name, folders))
     totals = Counter(short_names)
     numbers: Counter[str] = Counter()
@@ -83,7 +83,7 @@ def unique_names(folders: list[Path]) -> dict[Path, str]:
 
 
 def is_running(folder: Path) -> bool:
-    """Return whether a run is in progress: its process holds the lock of its folder.
+    """Return whether a run is in progress, which means that a process holds the folder's lock.
 
     If the folder has no lock file, for example because the run was started from Python, the run
     counts as in progress if its metrics were written in the last `QUIET` seconds.

@@ -26,14 +26,14 @@ from grpo_ext.observe.log_files import METRICS, RUN, SAMPLES
 
 @dataclass(eq=False)
 class RunLog(TrainerCallback):
-    """Writes the logs of one training run.
+    """Trainer callback that writes the logs of one training run.
 
     A hash of the step and the group number decides whether the completions of a group are written,
-    so a resumed run writes the same ones.
+    so a resumed run selects the same groups.
     """
 
     share: float = 1.0  # fraction of the groups whose completions are written, 0 to 1
-    # entries of `run.json` in addition to versions and starts
+    # entries of `run.json` in addition to `versions` and `starts`
     about: dict[str, Any] = field(default_factory=dict)
     metrics: JsonLines | None = None
     samples: JsonLines | None = None
@@ -46,7 +46,11 @@ class RunLog(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Truncate the logs to the resumed step, or move old logs aside; then write `run.json`."""
+        """Prepare the logs for a new or resumed run, and write `run.json`.
+
+        If the run starts at step 0, earlier logs are moved aside (see `set_aside`). Otherwise,
+        all lines after the resumed step are removed.
+        """
         if not state.is_world_process_zero:
             return
         assert args.output_dir is not None
@@ -83,9 +87,9 @@ class RunLog(TrainerCallback):
         self.note(state.global_step, figures)
 
     def note(self, step: int, figures: dict[str, Any]) -> None:
-        """Append a line to `metrics.jsonl`.
+        """Append a line with the step, the current time and `figures` to `metrics.jsonl`.
 
-        A metric named `step`, `time` or `not_finite` is renamed to `logged/NAME`. Nothing is
+        A metric named `step`, `time` or `not_finite` is written as `logged/NAME`. Nothing is
         written before training begins, or by processes other than the main one.
         """
         row: dict[str, Any] = {"step": step, "time": round(time.time(), 3)}
@@ -101,9 +105,10 @@ class RunLog(TrainerCallback):
         return in_share(f"{step}:{group}", self.share)
 
     def on_samples(self, rows: list[dict[str, Any]]) -> None:
-        """Append the completions of groups that `wants` selects to `samples.jsonl`.
+        """Append to `samples.jsonl` the rows of all groups for which `wants` is true.
 
-        Called by the trainer on the main process.
+        Called by the trainer on the main process, with one row per completion. Nothing is written
+        before training begins.
         """
         if self.samples is None:
             return
@@ -122,7 +127,10 @@ class RunLog(TrainerCallback):
                 log.sync()
 
     def _write_about(self, folder: Path, step: int, args: TrainingArguments) -> None:
-        """Write `run.json`: `about`, the package versions, and an entry for each start."""
+        """Write `run.json` with `about`, the package versions, and an entry for each start.
+
+        With `step` 0, earlier starts that the file contains are dropped.
+        """
         earlier_starts = []
         if step > 0:
             with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -146,11 +154,11 @@ class RunLog(TrainerCallback):
 def set_aside(folder: Path, patterns: tuple[str, ...] = ()) -> None:
     """Move the logs of an earlier run, and its `run.json`, to a new folder `folder/earlier-N`.
 
-    Does nothing if the logs are empty or missing, and no files match `patterns`.
+    Does nothing if the logs are empty or missing and no file in `folder` matches `patterns`.
 
     Args:
         folder: the `output_dir` of the run.
-        patterns: glob patterns of additional files to move.
+        patterns: glob patterns for additional files to move, relative to `folder`.
     """
     old_files = []
     for log in (METRICS, SAMPLES):

@@ -1,4 +1,4 @@
-"""The table of a run's benchmark results, which `grpo-ext eval --suite --output` has written."""
+"""Build a table of a run's benchmark results, as saved by `grpo-ext eval --suite --output`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ DIFFERENCE = ("mean", "low", "high", "verdict")
 
 
 def suite_table(folder: Path, faults: list[str]) -> Row:
-    """Return the table of a run's public tasks; `{}` if it has none.
+    """Return the table of a run's benchmark results; `{}` if it has none.
 
-    The table contains the metrics of the first model, for the tasks that the file's
-    `settings.shown` lists or else for all tasks. It has at most `MOST_MODELS` models and
+    The table has a row for each metric that the first model has in the tasks listed under
+    `settings.shown`, or in all tasks if none are listed. It is limited to `MOST_MODELS` models and
     `MOST_FIGURES` rows.
 
     Args:
         folder: the folder of the run, which is untrusted.
-        faults: receives a sentence if the file cannot be read, or if rows are left out.
+        faults: receives a sentence if `suite.json` cannot be read, and one if rows are left out.
 
     Returns:
-        `models`, their names, and `rows`, each with `task`, `metric`, `values` (mean and standard
-        error for each model) and `differences` (from the first model: `mean`, `low`, `high` and
-        `verdict`). Whatever is not known is `None`.
+        A mapping with `models`, their names, and `rows`. Each row has `task`, `metric`, `values` (a
+        [mean, standard error] pair for each model) and `differences` (for each model, its
+        difference from the first model, with `mean`, `low`, `high` and `verdict`). Anything unknown
+        is `None`.
     """
     saved = read_mapping(folder / SUITE, faults)
     figures = as_mapping(saved.get("models"))
@@ -77,7 +78,7 @@ def number(value: object) -> float | None:
 
 
 def difference_of(value: object) -> Row | None:
-    """Return a difference with the fields of `DIFFERENCE`; `None` if it has no mean."""
+    """Return a difference with exactly the fields of `DIFFERENCE`; `None` if it has no mean."""
     fields = as_mapping(value)
     if number(fields.get("mean")) is None:
         return None

@@ -1,4 +1,4 @@
 """Check, estimate and propose recipes before training: rows, prompts, rewards, memory and disk.
 
-Nothing here uses the trainer.
+No module in this package uses the trainer.
 """

@@ -14,20 +14,20 @@ from grpo_ext.preflight.rendered_rows import (
 )
 from grpo_ext.recipe.problems import Findings
 
-LONG_ANSWER = 8  # minimum characters of an answer that is not in a prompt by chance
-AT_THE_END = 0.9  # share of prompts that end with the answer, above which it is not by chance
+LONG_ANSWER = 8  # characters from which an answer in a prompt is not there by chance
+AT_THE_END = 0.9  # share of prompts that end with their answer, above which this is not by chance
 
 
 def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) -> None:
     """Report prompts that contain the answer.
 
-    It is a problem if most prompts contain their own answer, marked as in a solution. It is a note
-    if most contain the answer unmarked, or marked in a text that all prompts share, or if nearly
-    all prompts end with it and the answers differ.
+    It is a problem if most prompts contain their own answer after a marker such as `Answer:`. It is
+    a note if most prompts contain the answer without a marker, if most contain it after a marker in
+    a text that all prompts share, or if nearly all prompts end with it although the answers differ.
 
     Args:
         rows: the rows, with their prompts.
-        column: the column of the answer.
+        column: the column that contains the answer.
         key: the recipe key that the findings are about.
         findings: receives the problem or note.
     """
@@ -54,11 +54,11 @@ def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) 
 
 
 def own_answers(rows: Sequence[Row], column: str) -> list[bool]:
-    """Return for each row whether its prompt contains its answer, marked as in a solution.
+    """Return for each row whether its prompt contains the row's own answer after a marker.
 
-    An answer does not count if the prompt of the next row with a different answer also contains it:
-    it is then part of a text that all prompts share, such as `Answer: yes or no.` If all rows have
-    the same answer, the result is `False` for each.
+    An answer does not count if it also follows a marker in the prompt of the next row with a
+    different answer, because it is then part of a text that all prompts share, such as `Answer: yes
+    or no.` If all rows have the same answer, the result is `False` for each of them.
     """
     answers = [final_answer(row.get(column)) for row in rows]
     flags = []
@@ -72,10 +72,11 @@ def own_answers(rows: Sequence[Row], column: str) -> list[bool]:
 
 
 def marks_answer(row: Row, gold: object) -> bool:
-    """Return whether a row's prompt contains the final answer of `gold`, marked as in a solution.
+    r"""Return whether a row's prompt gives away the final answer of `gold`.
 
-    A prompt that contains the whole of a worked solution also counts. Return `False` if `gold` is
-    not a string, or is blank.
+    The answer counts only after a marker such as `####`, `\boxed{` or `answer is`. If `gold` is a
+    worked solution with such a marker, a prompt that contains all of `gold` also counts. Return
+    `False` if `gold` is blank or not a string.
     """
     if not isinstance(gold, str) or not gold.strip():
         return False
@@ -88,9 +89,10 @@ def marks_answer(row: Row, gold: object) -> bool:
 
 
 def contains_answer(row: Row, column: str) -> bool:
-    """Return whether a row's prompt contains the string in `column`, or one of a list of strings.
+    """Return whether a row's prompt contains the answer in `column`.
 
-    Strings of fewer than `LONG_ANSWER` characters do not count.
+    If the answer is a list of strings, it is enough that the prompt contains one of them. Strings
+    of fewer than `LONG_ANSWER` characters do not count.
     """
     golds = row.get(column)
     texts = golds if isinstance(golds, list) else [golds]
@@ -102,7 +104,10 @@ def contains_answer(row: Row, column: str) -> bool:
 
 
 def ends_with(row: Row, column: str) -> bool:
-    """Return whether a row's prompt ends with the value of `column` as a separate word."""
+    """Return whether a row's prompt ends with the value in `column` as a separate word.
+
+    Return `False` if the value is missing or blank.
+    """
     gold = "" if row.get(column) is None else str(row[column]).strip()
     text = last_message(row["prompt"]).strip()
     if not gold or not text.endswith(gold):

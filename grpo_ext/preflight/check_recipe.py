@@ -1,4 +1,4 @@
-"""Load a recipe and run all its checks, for the command `check`."""
+"""Load a recipe and run all its checks, for the command `grpo-ext check`."""
 
 from pathlib import Path
 
@@ -15,21 +15,22 @@ def check_recipe(
     elsewhere: bool = False,
     num_samples: int = 0,
 ) -> Findings:
-    """Run all checks of a recipe, and return what they found.
+    """Run all checks of a recipe, and return their problems, notes and figures.
 
     No check needs a GPU, and the model is loaded only if `num_samples` is above 0. If individual
     values of the recipe are invalid, nothing else is checked.
 
     Args:
-        path: the recipe's file, as for `load_recipe`.
-        overrides: values that replace the file's, as for `load_recipe`.
-        num_processes: number of training processes; `None`: as in the accelerate config.
+        path: the file or the name of the recipe; `None` if `overrides` contain all values.
+        overrides: values that replace those in the file: a mapping, or command-line arguments.
+        num_processes: the number of training processes; `None` uses the number in the recipe's
+            accelerate config.
         elsewhere: whether the run will be on another machine. The packages, vLLM server and disk of
             this machine are then not checked, and data that cannot be reached is only noted.
-        num_samples: number of completions that the model samples to try the rewards on.
+        num_samples: the number of completions to sample from the model to try the rewards on.
 
     Raises:
-        FileNotFoundError: if the file does not exist or is a folder.
+        FileNotFoundError: if the recipe does not exist or is a folder.
         OSError: if the file cannot be opened, or if the model's folder cannot be listed or has too
             many entries.
     """

@@ -1,4 +1,4 @@
-"""Decide whether a run needs gradient checkpointing, from the estimate of its memory."""
+"""Decide from an estimate of its memory whether a run needs gradient checkpointing."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -14,7 +14,7 @@ MEMORY_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """Whether activations are recomputed in the backward pass, and why."""
+    """The decision whether to recompute activations in the backward pass, and its reason."""
 
     on: bool
     reason: str
@@ -32,28 +32,28 @@ class Checkpointing:
     ) -> Self:
         """Choose checkpointing if the run would need more than half of the memory without it.
 
-        It is always off with `deterministic: true`. Otherwise, it is always on if the model is
-        sharded, if the loss is normalized as in TRL (`loss_normalization: micro_batch`), or if the
-        length of prompts or completions is not known. With a vLLM engine on the same device, the
-        limit is half of the memory that the engine leaves.
+        Checkpointing is always off with `deterministic: true`. Otherwise, it is always on if the
+        model is sharded, if the loss is normalized as in TRL (`loss_normalization: micro_batch`),
+        or if the length of prompts or completions is unknown. With a vLLM engine on the same
+        device, the limit is half of the memory that the engine leaves.
 
         Args:
             size: the dimensions of the model.
             v: the values of the recipe.
-            batch: its batch sizes.
-            sharding: how the model is sharded, as returned by `folder.sharding`.
-            prompt: the number of tokens in a prompt; `None` if it is not known.
-            memory: the memory of one process, in bytes; `None`: the memory of this machine's GPU
-                or, with `use_cpu`, an equal share of its RAM for each process.
+            batch: the recipe's batch sizes.
+            sharding: 0 if the model is not sharded (see `folder.sharding`).
+            prompt: the number of tokens in a prompt; `None` if it is unknown.
+            memory: the memory of one process, in bytes. If `None`, use the memory of this machine's
+                GPU or, with `use_cpu`, an equal share of its RAM for each process.
         """
         if v.deterministic:
-            return cls(False, "as `deterministic: true` needs")
+            return cls(False, "as `deterministic: true` requires")
         if sharding:
             return cls(True, "the model is sharded")
         if v.loss_normalization == "micro_batch":
             return cls(True, "as in TRL")
         if prompt is None or v.max_completion_length is None:
-            return cls(True, "as in TRL, because the lengths are not known")
+            return cls(True, "as in TRL, because the lengths are unknown")
         values = v.replaced(gradient_checkpointing=False)
         needed = memory_estimate(size, values, batch, prompt=prompt)["total"]
         if memory is None:
@@ -71,7 +71,7 @@ class Checkpointing:
 
 
 def configured(v: Values) -> bool | None:
-    """Return whether the recipe turns checkpointing on; `None` if it does not set it."""
+    """Return whether the recipe turns checkpointing on, or `None` if it leaves this to the run."""
     if v.gradient_checkpointing is None and v.has("activation_checkpointing"):
         return v["activation_checkpointing"]
     return v.gradient_checkpointing

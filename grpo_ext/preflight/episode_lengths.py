@@ -14,22 +14,24 @@ KEY = "max_completion_length"
 def check_episode_lengths(
     episode: Episode, room: int, answers: Sequence[int], findings: Findings
 ) -> None:
-    """Check that a second turn fits, and record how many turns do.
+    """Check that a second turn fits into an episode, and record how many turns fit.
 
-    A second turn that does not fit is a problem if the environment answered a made-up turn.
-    Otherwise it is a note, because the model may never call a tool. It is also a note if no second
-    turn fits after a first turn of `turn_tokens`, or if answers are cut off. Nothing is checked if
-    episodes have one turn, or if there are no answers and no tools.
+    If no second turn fits, that is a problem if the environment answered a made-up turn; otherwise
+    it is a note, because the model may never call a tool. It is also a note if no second turn fits
+    after a first turn of `turn_tokens`, or if answers are cut off. Nothing is checked if episodes
+    have a single turn, or if there are no answers and no tools.
+
+    The figure "episodes" is a dict, in which lengths are in tokens: `room`; `answers`, the lengths
+    of the shortest and longest answer, or `None`; `shortest_answer`, the length of the shortest
+    possible answer; `turns`, the number of turns that fit between answers of mean length; and
+    `turn_tokens`, the length of these turns. With several environments, each has such a dict in the
+    figure "episodes_by_environment".
 
     Args:
         episode: any episode of the environment.
-        room: maximum number of tokens of all turns and answers together.
+        room: the maximum number of tokens of all turns and answers together.
         answers: the number of tokens of each answer to a made-up turn.
-        findings: receives the problem or the note, and the figure "episodes": the room, the lengths
-            of the shortest and the longest answer, the length of the shortest possible answer, the
-            number of turns that fit between answers of mean length, and the length of these turns.
-            Lengths are in tokens. With several environments, the figure is in
-            "episodes_by_environment".
+        findings: receives the problem or note, and the figure.
     """
     turns = episode.rules.turns
     turn_tokens = episode.rules.turn_tokens
@@ -83,10 +85,10 @@ def check_episode_lengths(
 
 
 def shortest_answers(episode: Episode) -> list[int]:
-    """Return the numbers of tokens of the shortest possible answers of an environment.
+    """Return the lengths, in tokens, of the shortest possible answers of an environment.
 
     The answers are one result of each tool and, if the environment answers turns or has no tools,
-    one message of the environment, each cut down to `CUT_OFF`.
+    one message from the environment. Each is cut down to `CUT_OFF`.
     """
     tools = episode.tokens.tools
     messages: list[Message] = []
@@ -98,12 +100,12 @@ def shortest_answers(episode: Episode) -> list[int]:
 
 
 def turns_that_fit(room: int, turn: int, answer: int, most: int) -> int:
-    """Return how many turns fit, each with an answer between it and the next; at least 1.
+    """Return how many turns fit into an episode, with an answer between any two; at least 1.
 
     Args:
-        room: maximum number of tokens of all turns and answers together.
+        room: the maximum number of tokens of all turns and answers together.
         turn: the number of tokens of a turn.
         answer: the number of tokens of an answer.
-        most: maximum number of turns.
+        most: the maximum number of turns.
     """
     return max(1, min(most, (room + answer) // (turn + answer)))

@@ -1,4 +1,4 @@
-"""Write the files of a first recipe: the recipe, what its reward needs, and a README.md."""
+"""Write the files of a first recipe: the recipe, what its reward needs, and README.md."""
 
 import keyword
 import textwrap
@@ -19,9 +19,9 @@ RUBRIC = (
     "Grade how well the completion does its task: "
     "10 is as good as the reference or better, 0 is useless.\n"
 )
-MOST_COLUMNS = 20  # columns that the starter file of a reward lists
-LONGEST_NAME = 60  # characters of a column's name in that file
-WIDTH = 100  # characters of a line in that file
+MOST_COLUMNS = 20  # maximum number of columns that the starter file of a reward lists
+LONGEST_NAME = 60  # maximum number of characters of a column's name in that file
+WIDTH = 100  # maximum number of characters of a line in that file
 
 
 def write_files(
@@ -34,7 +34,7 @@ def write_files(
         recipe: the text of the recipe.
         proposal: the prompt and the reward.
         rows: the first rows of the data.
-        commands: the commands for README.md.
+        commands: the shell commands to show in README.md.
 
     Raises:
         OSError: if the folder or a file cannot be written.
@@ -49,14 +49,14 @@ def write_files(
 
 
 def reward_file(folder: Path, proposal: Proposal, rows: list[Row]) -> str:
-    """Return the source of a starter file with a reward that reads a column of the rows.
+    """Return the Python source of a starter file, for a reward that the user will write.
 
-    Names of columns are untrusted: only those that Python accepts as parameters are written.
+    Column names are untrusted, so only those that Python accepts as parameters are used.
 
     Args:
-        folder: the folder in which the file will be saved.
-        proposal: the proposal. The reward reads the first of its columns, or else the first column
-            that may contain the answer.
+        folder: the folder into which the file will be written.
+        proposal: the proposal. The reward reads the first of its columns or, if it has none, the
+            first column that may contain the answer.
         rows: the first rows of the data.
     """
     candidates = [*proposal.columns, *possible_answers(proposal, rows)]
@@ -72,7 +72,7 @@ def reward_file(folder: Path, proposal: Proposal, rows: list[Row]) -> str:
 
 
 def describe_columns(proposal: Proposal, rows: list[Row]) -> str:
-    """Return the paragraph of a docstring on the columns that a reward may read."""
+    """Return a docstring paragraph that lists the columns that a reward may read."""
     sentences = [
         "Each parameter after `completions` receives the column of the same name, as a list with "
         "one value per completion; `kwargs` receives all other columns."
@@ -95,10 +95,10 @@ def describe_columns(proposal: Proposal, rows: list[Row]) -> str:
 
 
 def can_be_read(column: str) -> bool:
-    """Return whether the starter file's reward can have a parameter that gets this column.
+    """Return whether the reward in the starter file can receive a column as a parameter.
 
-    Python normalizes parameter names (NFKC), so a name that is not normalized would match no
-    column.
+    Python normalizes parameter names (NFKC), so a parameter for a column whose name is not
+    normalized would match no column.
     """
     if len(column) > LONGEST_NAME or not column.isidentifier() or keyword.iskeyword(column):
         return False
@@ -107,11 +107,11 @@ def can_be_read(column: str) -> bool:
 
 
 def in_yaml(recipe: dict[str, Any], proposal: Proposal, lora: bool, measured: bool = False) -> str:
-    """Return a recipe as YAML, with comments on the keys that involved a choice.
+    """Return a recipe as YAML, with comments on the keys whose values involved a choice.
 
     Args:
         recipe: the keys and values.
-        proposal: the prompt and the reward, with the reason for them.
+        proposal: the prompt and the reward, with the reason for the reward.
         lora: whether an adapter is trained.
         measured: whether the sizes were measured rather than estimated.
     """

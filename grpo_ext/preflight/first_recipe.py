@@ -1,7 +1,7 @@
 """Create a first recipe for a data file and a model.
 
-The prompt and the reward are chosen to suit the rows. The sizes and the learning rate are chosen to
-suit the model and this machine: the run should fit in memory and take at most an evening on a CPU.
+The sizes and the learning rate are chosen to suit the model and this machine: the run should fit in
+memory and take at most an evening on a CPU.
 """
 
 from dataclasses import dataclass
@@ -27,25 +27,26 @@ from grpo_ext.tasks.sharegpt import chat_messages
 TINY = 5_000_000  # models with fewer parameters get the sizes and learning rate of the demos
 # models with fewer parameters, and an adapter, get the learning rate of the first run in docs
 SMALL = 300_000_000
-EVENING = 3 * 3600.0  # seconds that a run may take by estimate
-LONG = 600.0  # seconds of a run that one tries with a few steps first
-LONGEST_TRIAL = 120.0  # seconds that such a trial may take by estimate
+EVENING = 3 * 3600.0  # maximum estimated seconds of a run
+LONG = 600.0  # estimated seconds of a run above which a short trial is proposed too
+LONGEST_TRIAL = 120.0  # maximum estimated seconds of such a trial
 MOST_TRIAL_STEPS = 5
-# Completions of a step, the part of the maximum length of a completion, and steps of the run; the
-# first that takes at most an evening is proposed.
+# Completions per step, divisor of the maximum completion length, and number of steps; the first
+# entry with which the run takes at most an evening is proposed.
 SIZES = (
     (64, 1, 200), (64, 2, 200), (64, 4, 200), (32, 4, 200), (32, 4, 100), (32, 8, 100), (32, 8, 50),
 )  # fmt: skip
-FEWEST_TOKENS = 64  # of a completion, however long a step takes
+FEWEST_TOKENS = 64  # the lowest max_completion_length that is proposed to save time
+# completions per micro-batch, and whether gradient checkpointing is on
 MICRO_BATCHES = ((64, False), (32, False), (32, True), (16, True), (8, True))
-HELD_OUT_SHARE = 0.05  # of the rows
+HELD_OUT_SHARE = 0.05  # share of the rows
 HELD_OUT_OF_FEW = 0.2  # the same if there are fewer rows than `FEW_ROWS`
 FEW_ROWS = 200
-FEWEST_ROWS = 20  # no rows are held out from fewer
-MOST_EVALUATED = 64  # rows of an evaluation
-EVALUATIONS = 4  # of a run
-CHECKPOINTS = 4  # of a run; a kill costs at most the steps between two
-# Texts of a question that says in which form to answer.
+FEWEST_ROWS = 20  # no rows are held out from fewer rows
+MOST_EVALUATED = 64  # maximum number of rows in an evaluation
+EVALUATIONS = 4  # number of evaluations in a run
+CHECKPOINTS = 4  # number in a run; if it is killed, at most the steps between two are lost
+# Strings in a question that says in which form to answer.
 FORMATS = ("\\boxed", "####", "<answer>", "inal answer", "the answer is", "nswer:")
 
 # reward -> the system prompt, and the maximum length of a completion in tokens
@@ -78,13 +79,14 @@ class Trial:
 
 @dataclass
 class FirstRecipe:
-    """The values of a first recipe, and how long its run takes.
+    """The values of a first recipe, and how long its run should take.
 
     Attributes:
-        values: the keys and values.
+        values: the keys and values of the recipe.
         seconds: the estimated time of all steps, in seconds; `None` on a GPU, or if the size of the
             model is unknown.
-        trial: a short run, if the run takes more than `LONG` seconds; otherwise `None`.
+        trial: a short run to try first, if the run should take more than `LONG` seconds; otherwise
+            `None`.
     """
 
     values: dict[str, Any]
@@ -100,12 +102,12 @@ def recipe_of(
     Args:
         proposal: the prompt and the reward.
         rows: the first rows of the data.
-        data: the data file, or the id of a dataset.
-        model: the folder or id of the model.
-        folder: the folder in which the recipe and its files are written.
+        data: the data file, or the hub id of a dataset.
+        model: the folder or hub id of the model.
+        folder: the folder into which the recipe and its files will be written.
         lora: whether to train an adapter.
     """
-    # a function of the user has no prompt, as an unwritten reward
+    # a user's own function has no system prompt, like an unwritten reward
     system, max_tokens = REWARD_PROMPTS.get(proposal.reward, REWARD_PROMPTS[UNWRITTEN])
     values: dict[str, Any] = {
         "model_name_or_path": model,
@@ -140,7 +142,9 @@ def recipe_of(
 def says_format(prompt: str, rows: list[Row]) -> bool:
     """Return whether most prompts state the form of the answer or have a system message.
 
-    `prompt` is a column or a template.
+    Args:
+        prompt: the column of the prompt, or a template; only the columns in it are examined.
+        rows: the first rows of the data.
     """
     columns = columns_of(prompt)
     flags = []
@@ -162,8 +166,8 @@ def held_out_rows(data: str, count: int) -> dict[str, Any]:
     Return an empty mapping if the data has fewer than `FEWEST_ROWS` rows.
 
     Args:
-        data: the data file, or the id of a dataset.
-        count: the number of rows that were read: all rows, but at most `FEW_ROWS`.
+        data: the data file, or the hub id of a dataset.
+        count: the number of rows in the data; `FEW_ROWS` if there are more.
     """
     if count < FEWEST_ROWS:
         return {}
@@ -180,16 +184,17 @@ def held_out_rows(data: str, count: int) -> dict[str, Any]:
 
 
 def with_sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> FirstRecipe:
-    """Return a recipe with sizes and a learning rate.
+    """Complete the values of a recipe with sizes and a learning rate.
 
     On a CPU, the sizes are the first of `SIZES` with which the run should take at most an evening,
     or the last of `SIZES` if none is small enough. On a GPU, they are the first of `SIZES`. The
     micro-batch is the largest that should fit in memory, or the smallest if none fits. If the size
-    of the model is unknown, the first sizes and the largest micro-batch are taken.
+    of the model is unknown, the first sizes and the largest micro-batch are used.
 
     Args:
-        values: the other values of the recipe; `eval_steps`, if set, is fitted to the steps.
-        max_tokens: maximum length of a completion in tokens; lowered to 64 for a tiny model.
+        values: the other values of the recipe; `eval_steps`, if set, is adapted to the number of
+            steps.
+        max_tokens: the maximum length of a completion in tokens; lowered to 64 for a tiny model.
         lora: whether to train an adapter.
     """
     settings: dict[str, Any] = {"num_generations": 8, "logging_steps": 1}
@@ -232,15 +237,15 @@ def with_sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> FirstReci
 
 
 def trial_of(values: dict[str, Any], size: ModelSize, rate: float) -> Trial:
-    """Return a trial of a recipe, with whole groups and a checkpoint at its end.
+    """Return a short trial run of a recipe, with whole groups and a checkpoint at the end.
 
-    Its sizes are the largest with which it should take at most `LONGEST_TRIAL` seconds, or else the
-    smallest.
+    The trial is the largest that should take at most `LONGEST_TRIAL` seconds, or the smallest if
+    none is short enough.
 
     Args:
         values: the values of the recipe.
         size: the dimensions of the model.
-        rate: the operations per second of matrix products, from `rate_of_cpu`.
+        rate: the rate of matrix multiplications in operations per second, from `rate_of_cpu`.
     """
     longest = values["max_completion_length"]
     changes: dict[str, Any] = {}
@@ -278,14 +283,14 @@ def sizes(
     micro_batch: int = 64,
     checkpointing: bool = False,
 ) -> dict[str, Any]:
-    """Return the recipe keys that set the sizes of the run.
+    """Return the recipe keys and values that set the sizes of the run.
 
     Args:
-        completions: the number of completions in a step.
-        max_tokens: maximum length of a completion in tokens.
+        completions: the number of completions per step.
+        max_tokens: the maximum length of a completion in tokens.
         steps: the number of steps of the run.
-        micro_batch: the number of completions in a micro-batch, a divisor of `completions`.
-        checkpointing: whether activations are recomputed in the backward pass.
+        micro_batch: the number of completions per micro-batch, a divisor of `completions`.
+        checkpointing: whether to recompute activations in the backward pass.
     """
     return {
         "max_completion_length": max_tokens,
@@ -298,9 +303,10 @@ def sizes(
 
 
 def fits_memory(recipe: Recipe, size: ModelSize) -> bool:
-    """Return whether a run should need less than `MEMORY_SHARE` of the GPU memory or free RAM.
+    """Return whether a run should need less than `MEMORY_SHARE` of this machine's memory.
 
-    The free RAM counts only if there is no GPU. The estimate is for prompts of 512 tokens.
+    The memory is that of the GPU or, if there is none, the free RAM. The estimate is for prompts of
+    512 tokens.
     """
     memory = psutil.virtual_memory().available
     if torch.cuda.is_available():

@@ -21,7 +21,7 @@ NO_ROW = (
     "the data has no rows, or limits drop all of them. Loosen max_prompt_tokens, max_answer_tokens "
     "and the options of the task, or use another dataset."
 )
-PATIENCE = 4.0  # seconds that a dataset may take to return its first rows
+PATIENCE = 4.0  # maximum number of seconds for reading the first rows of a dataset
 
 
 def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[Row]:
@@ -29,12 +29,15 @@ def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[Row]:
 
     They are read as a stream, which is fast for a large dataset. With `random_train_samples`, the
     rows are drawn from all rows as in the run; if that takes too long, the first rows are returned,
-    with a note. The list is empty if the data is faulty or has no rows (a problem), if it is slow
-    (a note), or if it cannot be reached (a problem, or a note if the run is elsewhere).
+    and a note says so.
+
+    Return an empty list if the data is faulty or has no rows, which is reported as a problem; if
+    reading takes too long, which is reported as a note; or if the data cannot be reached, which is
+    reported as a problem or, if the run will be on another machine, as a note.
 
     Args:
-        recipe: the recipe.
-        count: maximum number of rows to return.
+        recipe: the recipe, which sets the tasks and their data.
+        count: the maximum number of rows to return.
         findings: receives the problems and notes.
     """
     key = "dataset_name" if recipe.run.dataset_name else "task"
@@ -58,14 +61,14 @@ def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[Row]:
 def read_rows(
     open_rows: Callable[[], Iterable[Row]], count: int, key: str, findings: Findings
 ) -> list[Row]:
-    """Read the first rows of a dataset; if that fails, report why and return an empty list.
+    """Read the first rows of a dataset; if this fails, report why and return an empty list.
 
     Args:
         open_rows: the function that opens the dataset.
-        count: maximum number of rows to return.
-        key: the recipe key that findings refer to, unless another key of the recipe names a column
-            that the data lacks.
-        findings: receives the faults of the data.
+        count: the maximum number of rows to return.
+        key: the recipe key that findings refer to. If the data lacks a column that another key of
+            the recipe names, the finding refers to that key instead.
+        findings: receives the problem or note.
     """
     try:
         with deadline(PATIENCE), quiet("huggingface_hub"), no_progress_bars():
@@ -73,7 +76,7 @@ def read_rows(
     except (FileNotFoundError, DatasetNotFoundError) as error:
         findings.problem(error, key)
     except TooLate as error:
-        findings.note(f"the rows could not be read here ({error}), so they are not checked.", key)
+        findings.note(f"the rows could not be read here ({error}), so they were not checked.", key)
     except OSError as error:  # no connection, or no tokenizer
         findings.absent(f"the rows cannot be read here: {error}", key)
     except MissingColumn as error:
@@ -100,15 +103,12 @@ def take(rows: Iterable[Row], count: int) -> list[Row]:
 
 
 def are_prompts(rows: Sequence[Row], findings: Findings) -> bool:
-    """Check that all prompts are non-empty strings or chat messages; report the first fault.
-
-    Return True if there is no fault.
-    """
+    """Return whether all prompts are non-empty strings or chat messages; report the first fault."""
     for number, row in enumerate(rows, 1):
         if not is_prompt(row["prompt"]):
             findings.problem(
-                "the task's prompt must be a text, or chat messages with `role` and `content`, and "
-                f"must not be empty; row {number} has {row['prompt']!r:.200}.",
+                "the task's prompt must be a string, or chat messages with `role` and `content`, "
+                f"and must not be empty; row {number} has {row['prompt']!r:.200}.",
                 "task",
             )
             return False
@@ -133,7 +133,7 @@ def is_prompt(prompt: object) -> bool:
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """Suppress the progress bars of `datasets`."""
+    """Context manager that suppresses the progress bars of `datasets`."""
     were_disabled = are_progress_bars_disabled()
     disable_progress_bars()
     try:

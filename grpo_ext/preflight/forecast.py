@@ -1,4 +1,4 @@
-"""Forecast a recipe's run: steps, rows, prompt lengths, the size of the model and memory."""
+"""Forecast a recipe's run: its steps and rows, prompt lengths, model size and memory."""
 
 from collections.abc import Callable, Sized
 from contextlib import suppress
@@ -28,14 +28,14 @@ from grpo_ext.run.from_recipe import eval_rows, train_rows
 from grpo_ext.vllm.settings import TextModel
 
 PATIENCE = 5.0  # seconds that loading a model's config from the hub may take
-MEASURED_PROMPTS = 64  # the number of first prompts that are tokenized
+MEASURED_PROMPTS = 64  # maximum number of first prompts that are tokenized
 
 
 @dataclass(frozen=True)
 class Forecast:
     """The steps and costs of a run.
 
-    Figures are `None` if they need a model config, tokenizer or rows that cannot be read here.
+    A field is `None` if it depends on a model config, tokenizer or rows that cannot be read here.
     """
 
     plan: Plan  # prompts, steps, checkpoints
@@ -43,11 +43,11 @@ class Forecast:
     memory: dict[str, int] | None  # bytes on each device, by part
     checkpoint: int | None  # bytes of one checkpoint
     prompt_tokens: float | None  # mean length of the first prompts
-    checkpointing: Checkpointing | None  # `None` if the recipe decides, or the size is unknown
-    eval_batch_size: int | None  # of a process; `None` if the run chooses it
+    checkpointing: Checkpointing | None  # also `None` if the recipe sets gradient checkpointing
+    eval_batch_size: int | None  # completions per process; `None` if the run chooses it
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the forecast as plain data for JSON."""
+        """Return the forecast as a dict that can be written as JSON."""
         figures = asdict(self.plan)
         for name in ("prompts", "completions", "slices", "passes", "completions_per_step"):
             figures["batch"][name] = getattr(self.plan.batch, name)
@@ -73,13 +73,14 @@ def make_forecast(
     rows: int | None = None,
     device_memory: int | None = None,
 ) -> Forecast:
-    """Return the forecast of a checked recipe.
+    """Return the forecast for the run of a recipe that has been checked.
 
     Args:
-        recipe: the recipe.
-        num_processes: number of training processes; `None`: as in the accelerate config.
-        rows: number of training rows; `None`: they are counted unless they are streamed.
-        device_memory: the memory of one device in bytes; `None`: as on this machine.
+        recipe: the recipe of the run.
+        num_processes: the number of training processes; `None` uses the number in the recipe's
+            accelerate config.
+        rows: the number of training rows. If `None`, they are counted unless they are streamed.
+        device_memory: the memory of one device, in bytes; `None` uses that of this machine.
 
     Raises:
         FileNotFoundError: if the training data or the held-out data does not exist.
@@ -126,10 +127,10 @@ def make_forecast(
 def count(recipe: Recipe, rows_of: Callable[..., Sized]) -> int:
     """Return how many training or held-out rows the run will use.
 
-    The progress bars of `datasets` stay disabled afterwards.
+    As a side effect, the progress bars of `datasets` are disabled in this process.
 
     Args:
-        recipe: the recipe.
+        recipe: the recipe of the run.
         rows_of: `train_rows` or `eval_rows`.
 
     Raises:
@@ -154,7 +155,8 @@ def count(recipe: Recipe, rows_of: Callable[..., Sized]) -> int:
 def prompt_tokens(recipe: Recipe) -> float | None:
     """Return the mean length of the first prompts, in tokens.
 
-    Return `None` if the tokenizer or the rows cannot be read here, or the prompts have a problem.
+    Return `None` if the tokenizer or the rows cannot be read here, or if the prompts cannot be
+    built.
     """
     unused = Findings()
     tokenizer = load_tokenizer(recipe.flat, unused)
@@ -168,11 +170,16 @@ def prompt_tokens(recipe: Recipe) -> float | None:
 
 
 def model_size(v: Values, model_config: ModelConfig) -> ModelSize | None:
-    """Return the size of the recipe's model, and of the adapter that it trains, if any.
+    """Return the size of a recipe's model, without loading its weights.
 
-    The parameters of the adapter count only as trainable. Return `None` if the model's config can
-    be neither loaded nor found in `shapes.yaml`, if the model is not a language model, or if its
-    folder could block loading or fill the memory.
+    If the recipe trains an adapter, the adapter's parameters are the trainable ones, and are not
+    counted in `parameters`. Return `None` if the model's config can be neither loaded nor found in
+    `shapes.yaml`, if the model is not a language model, or if its folder could block loading or
+    fill the memory.
+
+    Args:
+        v: the values of the recipe.
+        model_config: TRL's model config, which describes the adapter.
 
     Raises:
         ValueError: if the model has no layer that the adapter names.
@@ -204,7 +211,13 @@ def model_size(v: Values, model_config: ModelConfig) -> ModelSize | None:
 
 
 def size_of(config: PretrainedConfig, parameters: int, trainable: int) -> ModelSize:
-    """Return the size of a model with this config and these numbers of parameters."""
+    """Return the size of a model.
+
+    Args:
+        config: the config of the model, which sets its dimensions.
+        parameters: the number of parameters.
+        trainable: the number of trained parameters.
+    """
     text = TextModel.of(config)
     return ModelSize(
         parameters,
@@ -217,9 +230,9 @@ def size_of(config: PretrainedConfig, parameters: int, trainable: int) -> ModelS
 
 
 def known_config(name: str) -> PretrainedConfig | None:
-    """Return the config of a model that `shapes.yaml` lists, or `None` for any other model.
+    """Return the config of a model that is listed in `shapes.yaml`, or `None` for any other model.
 
-    The suffix `-Instruct` of a name is ignored.
+    A suffix `-Instruct` in `name` is ignored.
     """
     shape = data_yaml("grpo_ext.preflight", "shapes.yaml").get(name.removesuffix("-Instruct"))
     if shape is None:
@@ -240,9 +253,10 @@ def local_config(v: Values) -> PretrainedConfig | None:
 
 
 def layer_sizes(v: Values) -> ModelSize | None:
-    """Return the dimensions of a recipe's model, with 0 for its numbers of parameters.
+    """Return the dimensions of a recipe's model; its numbers of parameters are set to 0.
 
-    Return `None` if `local_config` finds no config, or if the model has no attention layers.
+    Return `None` if the model's config cannot be read without contacting the hub, or does not
+    describe attention layers.
     """
     config = local_config(v)
     if config is None:

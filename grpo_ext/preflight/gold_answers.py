@@ -1,4 +1,4 @@
-"""Check that the first rows have gold answers, and that the rewards can read them."""
+"""Check that the first rows have gold answers, and that the rewards can use them."""
 
 import re
 import time
@@ -29,28 +29,28 @@ from grpo_ext.rewards.reward import Reward, Score
 COLUMN = "solution"  # the column of gold answers that the rewards below read
 ANSWER_REWARDS = ("accuracy", "choice", "exact", "number")
 KEY = "reward_funcs"
-SCORED_ROWS = 64  # rows whose gold answers are scored
+SCORED_ROWS = 64  # maximum number of rows whose gold answers are scored
 PATIENCE = 1.0  # seconds that a reward may take for a gold answer
-BUDGET = 2.0  # seconds for the gold answers after the first
-LONG_TEXT = 20  # words of a text that no completion repeats exactly
-LONG_WORDS = 6  # characters of a word, for languages that write no spaces
+BUDGET = 2.0  # seconds for all gold answers after the first
+LONG_TEXT = 20  # number of words above which hardly any completion repeats a text exactly
+LONG_WORDS = 6  # characters per word, for languages that write no spaces
 ENOUGH_ROWS = 16  # equal answers in fewer rows are no sign of a fault
 
 
 def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings) -> None:
     """Check the gold answers that the rewards read.
 
-    It is a problem if most answers are empty, if a reward cannot read most of them or gives most of
-    them 0, if most prompts contain their own final answer marked as in a solution, or if most
-    prompts do not list the right option.
+    It is a problem if most answers are empty, if a reward leaves most of them without a score or
+    scores most of them 0, if most prompts contain their own final answer after a marker such as
+    `####`, or if most prompts do not list the right option.
 
-    It is a note if some answers are empty, unreadable or scored 0, if all rows have the same
-    answer, if most answers are too long for `exact`, or if prompts contain the answer in another
-    way. For rewards other than `ANSWER_REWARDS`, only the prompts are checked.
+    It is a note if some answers are empty, left without a score or scored 0, if all rows have the
+    same answer, if most answers are too long for `exact`, or if prompts contain the answer in
+    another way. For rewards other than `ANSWER_REWARDS`, only the prompts are checked.
 
     Args:
         rows: the rows, with their prompts and all columns.
-        rewards: the rewards that score them.
+        rewards: the rewards of the run.
         findings: receives the problems and notes.
     """
     for name in columns_read(rewards, list(rows[0])):
@@ -75,7 +75,7 @@ def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings)
 
 
 def report_empty(rows: Sequence[Row], reward: Reward, findings: Findings) -> list[tuple[int, Row]]:
-    """Report rows without a gold answer; return the others with their row numbers (from 1)."""
+    """Report rows without a gold answer; return the others with their row numbers (1-based)."""
     filled = []
     empty = []
     for number, row in enumerate(rows, 1):
@@ -104,7 +104,7 @@ def is_blank(gold: object) -> bool:
 
 
 def report_equal(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Findings) -> None:
-    """Add a note if all rows have the same answer, unless there are only a few rows."""
+    """Add a note if all rows have the same answer and there are at least `ENOUGH_ROWS` rows."""
     answers = {str(final_answer(row[COLUMN])).strip() for _, row in rows}
     if len(answers) == 1 and len(rows) >= ENOUGH_ROWS:
         findings.note(
@@ -116,7 +116,7 @@ def report_equal(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Find
 
 
 def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Findings) -> None:
-    """Report gold answers that the reward cannot read or scores 0.
+    """Report gold answers that a reward leaves without a score or scores 0.
 
     Args:
         rows: the rows with a gold answer, with their numbers; the first `SCORED_ROWS` are scored.
@@ -130,8 +130,8 @@ def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Fin
     if unread:
         number, row = rows[unread[0]]
         message = (
-            f"reward {name!r} cannot read the answer of {len(unread)} of the first {len(scores)} "
-            f"rows, which it leaves without a score. The first is row {number}, with "
+            f"reward {name!r} cannot use the answers of {len(unread)} of the first "
+            f"{len(scores)} rows, so these rows get no score. The first is row {number}, with "
             f"{COLUMN!r} {str(row[COLUMN])[:80]!r}.{advice(reward)}"
         )
         if len(unread) > MAX_SHARE * len(scores):
@@ -152,25 +152,26 @@ def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Fin
 
 
 def advice(reward: Reward) -> str:
-    """Return advice on what to write if a reward does not suit the gold answers."""
+    """Return advice for a reward that does not suit the gold answers; it begins with a space."""
     if reward.registration.name == "choice" and reward.options["first_index"] is None:
         return (
-            " This reward needs letters. If the answers are the numbers of options, write {name: "
+            " This reward needs letters. If the answers are the numbers of options, use {name: "
             "choice, first_index: 0}, or first_index: 1 if option A has the number 1."
         )
     if reward.registration.name == "exact":
         return (
-            " Use accuracy for solutions that end with their answer, or name another column of "
-            "answers in rename_columns."
+            " Use accuracy for solutions that end with their answer, or name another answer column "
+            "in rename_columns."
         )
     return " Use exact for texts and choice for letters, or drop these rows."
 
 
 def scores_of_golds(rows: Sequence[Row], reward: Reward) -> list[Score]:
-    """Return, for each row, the score of a completion with the gold answer.
+    """Return for each row the score of a completion that gives the gold answer.
 
-    A score is `None` if the gold answer is structured, or if the reward does not score the
-    completion. Rows that are not reached within `BUDGET` seconds of the first score are left out.
+    A score is `None` if the gold answer is structured (see `is_structured`), or if the reward does
+    not score the completion. Rows that are not reached within `BUDGET` seconds after the first
+    score are left out.
     """
     [guard] = guard_rewards([reward], timeout=PATIENCE, max_failure_rate=1.0)
     scores: list[Score] = []
@@ -191,7 +192,7 @@ def scores_of_golds(rows: Sequence[Row], reward: Reward) -> list[Score]:
 
 
 def is_structured(gold: object) -> bool:
-    """Return whether a gold answer is a mapping or a list with a mapping, such as chat messages."""
+    """Return whether a gold answer is a mapping, or a list that contains a mapping."""
     entries = gold if isinstance(gold, list) else [gold]
     return any(isinstance(entry, dict) for entry in entries)
 
@@ -200,8 +201,8 @@ def answer_in(gold: object, reward: Reward) -> str:
     """Return the answer that a correct completion would contain.
 
     Args:
-        gold: a gold answer, or a worked solution that contains it. If it is a list, its first entry
-            that is not blank is used.
+        gold: a gold answer, or a worked solution that contains the answer. If `gold` is a list, the
+            first entry that is not blank is used.
         reward: the reward; for `choice`, the answer is a letter.
     """
     if isinstance(gold, list):

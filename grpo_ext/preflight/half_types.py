@@ -10,7 +10,7 @@ HALF = ("bfloat16", "float16", "half", "bf16", "fp16")
 
 
 def half_type_key(v: Values, on_gpu: bool) -> str | None:
-    """Return the key that makes a run compute in bfloat16 or float16; `None` if no key does.
+    """Return the key that makes a run compute in bfloat16 or float16, or `None` if no key does.
 
     Args:
         v: the values of the recipe.
@@ -32,7 +32,8 @@ def note_half_types(v: Values, findings: Findings) -> None:
         findings.note(
             "`fp16: true` does nothing on a CPU, where accelerate has neither an autocast to "
             "float16 nor a loss scaler, so the run computes in `dtype`. Set `bf16: false` "
-            "instead, which changes nothing, or `bf16: true` for products in bfloat16.",
+            "instead, which changes nothing, or `bf16: true` for matrix multiplications in "
+            "bfloat16.",
             "fp16",
         )
     key = half_type_key(v, on_gpu)

@@ -14,7 +14,8 @@ def check_head(v: Values, findings: Findings) -> None:
     """Report `cast_lm_head_to_fp32` as a problem if it would make TRL fail at the start.
 
     With tied embeddings, TRL looks for `model.model.embed_tokens`, which models with an adapter and
-    some other models do not have. Nothing is reported if `local_config` finds no config.
+    some other models do not have. Nothing is reported if the model's config cannot be read without
+    contacting the hub.
     """
     if not v[KEY] or not v["model_name_or_path"]:
         return
@@ -42,11 +43,11 @@ def check_head(v: Values, findings: Findings) -> None:
 def has_embed_tokens(config: PretrainedConfig, trust_remote_code: bool) -> bool:
     """Return whether a model with this config has its embeddings under `model.embed_tokens`.
 
-    Return `True` also for a model that cannot be built, which other checks report.
+    Also return `True` for a model that cannot be built, which other checks report.
     """
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
-    except Exception:  # not a language model, or whatever a model's own code raises
+    except Exception:  # not a language model, or an error of the model's own code
         return True
     return hasattr(getattr(model, "model", None), "embed_tokens")

@@ -1,4 +1,4 @@
-"""The checks of a loaded recipe, for the command `check` and for the start of a run."""
+"""Check a recipe that has been loaded, for `grpo-ext check` and at the start of a run."""
 
 import json
 from contextlib import suppress
@@ -38,8 +38,8 @@ from grpo_ext.run.task_rows import task_options
 from grpo_ext.tasks.environment_rows import EnvironmentRows
 from grpo_ext.tasks.prompts import TO_DO, Prompts
 
-CHECKED_ROWS = 256  # first rows whose prompts and columns are checked
-MAX_READ_ROWS = 4096  # rows that are read to see whether they fill a generation
+CHECKED_ROWS = 256  # number of first rows whose prompts and columns are checked
+MAX_READ_ROWS = 4096  # maximum number of rows read to find out whether they fill a generation
 
 
 def check_loaded(
@@ -47,14 +47,16 @@ def check_loaded(
 ) -> None:
     """Run all checks of a recipe whose individual values are valid.
 
-    Some checks adapt the recipe to this machine (`Recipe.fit_machine`).
+    Some checks adapt the recipe to this machine in place (`Recipe.fit_machine`).
 
     Args:
-        recipe: the recipe.
-        findings: contains the problems of the rules; receives the results of the checks. Its notes
-            and places are replaced by the recipe's.
-        num_processes: number of training processes; `None`: as in the accelerate config.
-        num_samples: number of completions that the model samples to try the rewards on.
+        recipe: the recipe to check.
+        findings: contains the problems that the rules have found, and receives the results of the
+            checks. Its notes and places are replaced by those of the recipe.
+        num_processes: the number of training processes; `None` uses the number in the recipe's
+            accelerate config.
+        num_samples: the number of completions to sample from the model to try the rewards on; if 0,
+            the model is not loaded.
 
     Raises:
         OSError: if the model's folder cannot be listed or has too many entries.
@@ -98,9 +100,9 @@ def check_loaded(
 
 
 def lacks_environment_of_rows(recipe: Recipe, findings: Findings) -> bool:
-    """Return whether the rows come from an environment that already has a problem.
+    """Return whether the rows come from an environment for which a problem has been reported.
 
-    Reading them would report the same problem again.
+    Reading such rows would report the same problem again.
     """
     return isinstance(recipe.task, EnvironmentRows) and findings.has_problem("environment")
 
@@ -110,13 +112,13 @@ def check_evaluations(
 ) -> None:
     """Record the eval batch size; add a note if evaluations together generate more than training.
 
-    Do nothing with `eval_strategy: no`.
+    Does nothing if `eval_strategy` is `no`.
 
     Args:
         v: the values of the recipe.
-        batch: its batch sizes.
-        rows: the number of training rows; `None` if it is not known.
-        eval_rows: the number of held-out rows; `None` if it is not known.
+        batch: the recipe's batch sizes.
+        rows: the number of training rows; `None` if it is unknown.
+        eval_rows: the number of held-out rows; `None` if it is unknown.
         findings: receives the note, and the figure "eval_batch" if the recipe sets the size or the
             dimensions of the model are known.
     """
@@ -140,17 +142,17 @@ def check_start(
 ) -> None:
     """Check a recipe again when its run starts.
 
-    The vLLM server is not checked: the trainer waits for it (`vllm_server_timeout`).
+    The vLLM server is not checked, because the trainer waits for it (`vllm_server_timeout`).
 
     Args:
         recipe: the recipe of the run.
         train_dataset: the training rows; `None` in the launcher, which leaves checking them to the
             training processes.
         rewards: the rewards of the run; used only with `train_dataset`.
-        model_given: whether the run trains another model; the recipe's model is then not checked.
+        model_given: whether a model was passed to the run; the recipe's model is then not checked.
 
     Raises:
-        RecipeError: if there are problems; it contains all of them.
+        RecipeError: if there are problems; the error contains all of them.
         OSError: if the model's folder cannot be listed or has too many entries.
     """
     findings = Findings(places=recipe.places)
@@ -187,21 +189,21 @@ def check_parts(
     findings: Findings,
     num_samples: int = 0,
 ) -> None:
-    """Check the rows, prompts, environment and rewards of a recipe.
+    """Check the rows, prompts, environments and rewards of a recipe.
 
-    The later checks are skipped if they depend on something that has already failed. Environments
-    that the checks open are closed.
+    A check is skipped if it depends on something that has already failed. Environments opened by
+    the checks are closed again.
 
     Args:
-        recipe: the recipe.
-        batch: its batch sizes.
+        recipe: the recipe to check.
+        batch: the recipe's batch sizes.
         rows: the first `rows_to_read` training rows; empty if they cannot be read.
         rewards: the rewards of the run.
         findings: receives the problems, notes and figures.
-        num_samples: number of completions that the model samples to try the rewards on.
+        num_samples: the number of completions to sample from the model to try the rewards on.
     """
     v = recipe.flat
-    # Fewer rows than requested means that these are all rows.
+    # If there are fewer rows than requested, these are all rows.
     if batch.fits and 0 < len(rows) < min(batch.prompts, MAX_READ_ROWS):
         findings.problem(too_few_rows(len(rows), batch), "per_device_train_batch_size")
     check_schedule(v, findings)
@@ -233,15 +235,16 @@ def check_completions(
     findings: Findings,
     num_samples: int,
 ) -> None:
-    """Check the prompts, and try the environment and rewards on made-up and sampled completions.
+    """Check the prompts, and try the environments and rewards on made-up and sampled completions.
 
     Args:
-        recipe: the recipe.
+        recipe: the recipe to check.
         rows: the first training rows; at least one.
         tokenizer: the model's tokenizer; `None` if it cannot be loaded.
         rewards: the rewards of the run.
         findings: receives the problems, notes and figures.
-        num_samples: number of completions that the model samples to try the rewards on.
+        num_samples: the number of completions to sample from the model; none are sampled after a
+            problem.
     """
     has_episodes = bool(environments_of(recipe.flat))
     checked_rows = rows[:CHECKED_ROWS]
@@ -277,13 +280,15 @@ def check_written(recipe: Recipe, findings: Findings) -> None:
             if line.startswith(TO_DO):
                 findings.problem(
                     f"{place}user_prompt still contains the line {line!r} of `grpo-ext init`. "
-                    "Replace it with what it asks for.",
+                    "Replace this line with what it asks for.",
                     "user_prompt",
                 )
 
 
 def check_difficulty(v: Values, rows: list[Row], findings: Findings) -> None:
-    """Check the column by which `curriculum: easy_to_hard` sorts the rows; ignore other curricula.
+    """Check the column by which `curriculum: easy_to_hard` sorts the rows.
+
+    Does nothing for other curricula.
 
     Args:
         v: the values of the recipe.
@@ -299,9 +304,9 @@ def check_difficulty(v: Values, rows: list[Row], findings: Findings) -> None:
 
 
 def check_schedule(v: Values, findings: Findings) -> None:
-    """Check that the scheduler `lr_scheduler_type` accepts `lr_scheduler_kwargs`.
+    """Check that the scheduler named by `lr_scheduler_type` accepts `lr_scheduler_kwargs`.
 
-    transformers checks it only when training begins.
+    transformers checks this only when training begins.
     """
     kwargs = v["lr_scheduler_kwargs"]
     try:
@@ -315,8 +320,8 @@ def check_schedule(v: Values, findings: Findings) -> None:
     except (ValueError, TypeError) as error:
         written = "null" if kwargs is None else kwargs
         findings.problem(
-            f"`lr_scheduler_kwargs: {written}` does not fit lr_scheduler_type ({error}). Write a "
-            "mapping of the arguments that this scheduler needs.",
+            f"`lr_scheduler_kwargs: {written}` does not fit lr_scheduler_type ({error}). Set "
+            "lr_scheduler_kwargs to a mapping with the arguments that this scheduler needs.",
             "lr_scheduler_kwargs" if kwargs else "lr_scheduler_type",
         )
 
@@ -324,12 +329,12 @@ def check_schedule(v: Values, findings: Findings) -> None:
 def check_training_arguments(recipe: Recipe, batch: Batch, findings: Findings) -> None:
     """Check that TRL and transformers accept the training arguments.
 
-    The recipe is first adapted to this machine. If the run will be on another machine, it is not
-    adapted, and the arguments are checked for a CPU.
+    The recipe is first adapted to this machine in place. If the run will be on another machine, the
+    recipe is not adapted, and the arguments are checked for a CPU.
 
     Args:
-        recipe: the recipe.
-        batch: its batch sizes, with the number of processes.
+        recipe: the recipe to check.
+        batch: the recipe's batch sizes, with the number of processes.
         findings: receives the problem.
     """
     arguments = recipe.values["training"]
@@ -353,10 +358,10 @@ def check_training_arguments(recipe: Recipe, batch: Batch, findings: Findings) -
 def argument_at_fault(
     config_class: type, arguments: dict[str, Any], replaced: dict[str, Any]
 ) -> str | None:
-    """Return the first argument without which the others are accepted; `None` if there is none.
+    """Return the first argument without which the others are accepted, or `None` if there is none.
 
     Args:
-        config_class: the class of the training arguments, which refuses all of them together.
+        config_class: the class of the training arguments, which rejects them if all are passed.
         arguments: the values that the recipe sets.
         replaced: values that replace the recipe's.
     """
@@ -370,7 +375,7 @@ def argument_at_fault(
 
 
 def rewards_of(recipe: Recipe, findings: Findings) -> list[Any]:
-    """Build the recipe's rewards; if that fails, report why and return an empty list.
+    """Build the recipe's rewards; if this fails, report why and return an empty list.
 
     Invalid weights are not reported again if the recipe's rules have reported them.
     """

@@ -25,7 +25,7 @@ OUTPUT_DIR = "trainer_output"  # where transformers writes if `output_dir` is no
 
 
 def check_machine(v: Values, findings: Findings) -> None:
-    """Check packages, launcher, trackers, uploads, disk and processor; note a missing GPU."""
+    """Check packages, launcher, trackers, uploads, disk and processor; note if there is no GPU."""
     check_packages(v, findings)
     check_launcher(v, findings)
     check_reporting(v, findings)
@@ -54,8 +54,8 @@ def check_processor(v: Values, findings: Findings) -> None:
     ):
         if v[key] == slow:
             findings.note(
-                f"{key}: this processor has no AVX-512, so matrix products in bfloat16 take at "
-                "least ten times as long as in float32. For training on the CPU, write "
+                f"{key}: this processor has no AVX-512, so matrix multiplications in bfloat16 take "
+                "at least ten times as long as in float32. For training on the CPU, set "
                 f"{remedy}.",
                 key,
             )
@@ -64,7 +64,7 @@ def check_processor(v: Values, findings: Findings) -> None:
 def check_workers(rewards: Sequence[Any], findings: Findings) -> None:
     """Add a note that the memory of reward workers is not limited, unless the system is Linux.
 
-    Do nothing if no reward runs in a worker process, or if the run will be on another machine.
+    Does nothing if no reward runs in a worker process, or if the run will be on another machine.
 
     Args:
         rewards: the rewards of the run, wrapped in guards.
@@ -84,9 +84,9 @@ def check_workers(rewards: Sequence[Any], findings: Findings) -> None:
 
 
 def check_packages(v: Values, findings: Findings) -> None:
-    """Check that the packages that the recipe's options need are installed."""
+    """Check that the packages required by the recipe's options are installed."""
     for key, pattern, packages in data_yaml("grpo_ext.preflight", "packages.yaml"):
-        if not v.has(key):  # a GRPO field that a recipe for supervised training lacks
+        if not v.has(key):  # a field of GRPO, in a recipe for supervised training
             continue
         option = str(getattr(v[key], "value", v[key]))
         if re.fullmatch(pattern, option) and not any(map(find_spec, packages)):
@@ -98,7 +98,10 @@ def check_packages(v: Values, findings: Findings) -> None:
 
 
 def check_launcher(v: Values, findings: Findings) -> None:
-    """Check that accelerate accepts its config and that DeepSpeed is installed if it is used."""
+    """Check that accelerate accepts the recipe's `accelerate_config`.
+
+    If the config uses DeepSpeed, also check that the package `deepspeed` is installed.
+    """
     from accelerate.commands.config.config_args import load_config_from_file
 
     config = v["accelerate_config"]
@@ -161,9 +164,10 @@ def check_reporting(v: Values, findings: Findings) -> None:
 
 
 def check_server(v: Values, findings: Findings) -> None:
-    """Check that the recipe's vLLM server answers and, if needed, returns the tokens that it kept.
+    """Check that the recipe's vLLM server answers and returns what the run needs.
 
-    The figure "server" receives its address and version. Do nothing if the recipe uses no vLLM
+    With some recipes, the server must return the tokens kept by top_k, top_p and min_p. The figure
+    "server" receives the server's address and version. Does nothing if the recipe uses no vLLM
     server.
     """
     if not v["use_vllm"] or v["vllm_mode"] != "server":
@@ -193,10 +197,15 @@ def check_server(v: Values, findings: Findings) -> None:
 
 
 def returns_kept(line: VllmLine, base: str) -> bool:
-    """Return whether the vLLM server at `base` returns the tokens that truncation kept.
+    """Return whether a vLLM server returns the tokens kept by top_k, top_p and min_p.
+
+    Args:
+        line: the HTTP client for vLLM servers.
+        base: the URL of the server.
 
     Raises:
-        ConnectionError: if it does not respond, or its response is an error or lacks vLLM's format.
+        ConnectionError: if the server does not respond, or its response is an error or does not
+            have vLLM's format.
     """
     address = f"{base}/server_info?config_format=json"
     answer = line.ask("GET", address, None, SERVER_PATIENCE)
@@ -206,9 +215,10 @@ def returns_kept(line: VllmLine, base: str) -> bool:
 
 
 def check_disk(v: Values, findings: Findings) -> None:
-    """Check that `output_dir` is writable, and record the free space of its disk in bytes.
+    """Check that `output_dir` is writable, and record the free bytes of its disk.
 
-    If the folder does not exist yet, its nearest existing parent is checked.
+    The figure is "disk", with the key `free`. If the folder does not exist yet, its nearest
+    existing parent is checked.
     """
     output_dir = Path(v["output_dir"] or OUTPUT_DIR).expanduser().absolute()
     existing = output_dir
@@ -217,14 +227,14 @@ def check_disk(v: Values, findings: Findings) -> None:
     if not existing.is_dir():
         findings.problem(
             f"output_dir: the folder {output_dir} cannot be created, because {existing} is not a "
-            "folder. Write the path of a folder.",
+            "folder. Set output_dir to another path.",
             "output_dir",
         )
         return
     if not os.access(existing, os.W_OK):
         findings.problem(
             f"output_dir: the folder {output_dir} cannot be written, because you lack write "
-            f"permission in {existing}. Write the path of another folder.",
+            f"permission in {existing}. Set output_dir to another path.",
             "output_dir",
         )
         return

@@ -11,15 +11,15 @@ from grpo_ext.recipe.difference import LENGTHS, SAVED, differences
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.run_plan import Plan
 
-PHASE = "time/"  # beginning of the names of the seconds per step
+PHASE = "time/"  # prefix of the metrics that hold the seconds per step of a phase
 
 
 @dataclass
 class LoggedTime:
     """Sums over the lines of `metrics.jsonl`, which are untrusted."""
 
-    last_step: int = 0  # of the last line of a training step
-    steps: int = 0  # without those of the first line, which are slower
+    last_step: int = 0  # the step of the last training line
+    steps: int = 0  # without the steps of the first line, which are slower
     step_seconds: float = 0.0
     evaluations: int = 0
     evaluation_seconds: float = 0.0
@@ -55,9 +55,9 @@ class LoggedTime:
 def measured_time(recipe: Recipe, plan: Plan) -> RunTime | None:
     """Estimate how long the planned run will take, from the log of a run of this recipe.
 
-    The logged run may be in progress or finished, and may differ in length. Return `None` if
-    `output_dir` contains no run of this recipe, or its log has fewer than two lines of training.
-    The recipe is adapted to this machine for the comparison.
+    The logged run may be in progress or finished, and may be shorter or longer than planned. Return
+    `None` if `output_dir` contains no run of this recipe, or if its log has fewer than two training
+    lines. `recipe` is adapted to this machine in place.
     """
     folder = Path(str(recipe.get("output_dir"))).expanduser()
     if not (folder / SAVED).is_file():
@@ -80,5 +80,5 @@ def measured_time(recipe: Recipe, plan: Plan) -> RunTime | None:
 
 
 def number(value: object) -> float:
-    """Return a value of a log as a number; 0 if it is negative or not a number."""
+    """Return a logged value as a float, or 0 if the value is negative or not a number."""
     return float(value) if isinstance(value, int | float) and value > 0 else 0.0

@@ -1,7 +1,7 @@
 """Say whether a run fits in the memory of a GPU, and which changes to its recipe make it fit.
 
-The memory is the estimate of `recipe/memory.py`. A change keeps the number of completions of an
-optimizer step and of a generation.
+Memory is estimated by `recipe/memory.py`. The changes keep the number of completions per optimizer
+step and per generation.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from grpo_ext.recipe.typed_values import Values
 # and fragmentation.
 MEMORY_SHARE = 0.85
 
-Change = dict[str, str | int]  # keys of a recipe with other values
+Change = dict[str, str | int]  # recipe keys with new values
 
 CHECKPOINTING: Change = {"gradient_checkpointing": True}
 ADAPTER: Change = {"use_peft": True, "lora_target_modules": "all-linear"}
@@ -36,25 +36,25 @@ class Remedy:
 
 @dataclass(frozen=True)
 class OnGpu:
-    """What fits into the memory of a GPU, by estimate."""
+    """An estimate of what fits into the memory of a GPU."""
 
-    gigabytes: float  # the memory of the GPU
+    gigabytes: float  # the memory of the GPU, in GB
     needed: int  # bytes that the run needs
-    room: int  # bytes that it may need
-    remedies: tuple[Remedy, ...]  # empty if the run fits, or if no change is known
-    longest: int  # tokens of the longest completion with the recipe's micro-batches; 0: none fits
+    room: int  # bytes that the run may need
+    remedies: tuple[Remedy, ...]  # empty if the run fits, or if no change makes it fit
+    longest: int  # longest completion, in tokens, that fits; 0 if none fits
     longest_alone: int  # the same with one completion per micro-batch and gradient checkpointing
 
     @property
     def fits(self) -> bool:
-        """Whether the run fits."""
+        """Whether the run fits into the memory of the GPU."""
         return self.needed <= self.room
 
 
 def room_for_training(v: Values, gpu_bytes: int) -> int:
-    """Return the memory of a GPU that an estimate may fill, without vLLM's share, in bytes.
+    """Return how many bytes of a GPU an estimate may fill, without the share of a vLLM engine.
 
-    An engine that sleeps while the model trains leaves its share to the training.
+    An engine that sleeps while the model trains leaves its share to training.
     """
     share = MEMORY_SHARE
     if v.use_vllm and v.vllm_mode == "colocate" and not v.vllm_enable_sleep_mode:
@@ -63,7 +63,7 @@ def room_for_training(v: Values, gpu_bytes: int) -> int:
 
 
 def with_checkpointing(recipe: Recipe, forecast: Forecast) -> Values:
-    """Return the values of a recipe, with the gradient checkpointing that its run would choose."""
+    """Return a recipe's values, with `gradient_checkpointing` set as its run would choose it."""
     on = configured(recipe.flat)
     if forecast.checkpointing is not None:
         on = forecast.checkpointing.on
@@ -71,11 +71,11 @@ def with_checkpointing(recipe: Recipe, forecast: Forecast) -> Values:
 
 
 def estimate_on_gpu(recipe: Recipe, forecast: Forecast, gigabytes: float) -> OnGpu | None:
-    """Estimate what fits into the memory of a GPU; `None` if the model's size is not known.
+    """Estimate what fits into the memory of a GPU; return `None` if the model size is unknown.
 
     Args:
-        recipe: the recipe.
-        forecast: the forecast of the recipe.
+        recipe: the recipe of the run.
+        forecast: the forecast of the recipe, from `make_forecast`.
         gigabytes: the memory of the GPU, in GB.
     """
     size = forecast.size
@@ -95,14 +95,15 @@ def estimate_on_gpu(recipe: Recipe, forecast: Forecast, gigabytes: float) -> OnG
 
 
 def find_remedies(recipe: Recipe, forecast: Forecast, size: ModelSize, room: int) -> list[Remedy]:
-    """Return changes that each make the run fit, at most one of each kind, or else a combination.
+    """Return changes to a recipe that each make its run fit into `room` bytes.
 
-    The kinds are gradient checkpointing, smaller micro-batches and an adapter; a combination may
-    also change `dtype` to bfloat16. The list is empty if no combination is enough.
+    There is at most one change of each kind: gradient checkpointing, smaller micro-batches and an
+    adapter. If none of them is enough alone, return one combination of changes, which may also set
+    `dtype` to bfloat16. Return an empty list if no combination is enough.
 
     Args:
-        recipe: the recipe.
-        forecast: the forecast of the recipe.
+        recipe: the recipe of the run.
+        forecast: the forecast of the recipe, from `make_forecast`.
         size: the dimensions of the model.
         room: the memory that the run may fill, in bytes.
     """
@@ -141,7 +142,12 @@ def find_remedies(recipe: Recipe, forecast: Forecast, size: ModelSize, room: int
 
 
 def smaller_micro_batches(v: Values, batch: Batch) -> Iterator[Change]:
-    """Yield changes to ever smaller micro-batches that keep the size of optimizer steps."""
+    """Yield recipe changes with ever smaller micro-batches, for optimizer steps of the same size.
+
+    Args:
+        v: the values of the recipe.
+        batch: the recipe's batch sizes.
+    """
     for parts in range(2, batch.per_device_train_batch_size + 1):
         if batch.per_device_train_batch_size % parts:
             continue

@@ -1,4 +1,4 @@
-"""Check that a recipe's model is a complete folder, or a name in the cache or on the hub."""
+"""Check that a recipe's model is a complete folder, or is in the cache or on the hub."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +13,10 @@ KEY = "model_name_or_path"
 
 
 def check_model(v: Values, findings: Findings) -> None:
-    """Check the recipe's model, which is a folder or a name on the hub.
+    """Check the recipe's model, which is a folder or a model on the hub.
 
-    A hub that cannot be reached is a problem, or a note if the run will be on another machine.
-    Without a name, nothing is reported.
+    If the hub cannot be reached, that is a problem or, if the run will be on another machine, a
+    note. If the recipe names no model, nothing is reported.
 
     Raises:
         OSError: if the model's folder cannot be listed or has too many entries.
@@ -36,7 +36,7 @@ def check_model(v: Values, findings: Findings) -> None:
 
 
 def repo_faults(name: str) -> Iterator[str]:
-    """Yield a fault if the cache shows that a model on the hub is only an adapter.
+    """Yield an error message if, according to the cache, a model on the hub is only an adapter.
 
     Raises:
         FileNotFoundError: if neither the cache nor the hub has the model.
@@ -49,6 +49,6 @@ def repo_faults(name: str) -> Iterator[str]:
     if isinstance(cached, str):
         yield (
             f"{name} is an adapter, not a whole model. Run `hf download {name} --local-dir "
-            "FOLDER` and `grpo-ext merge --model FOLDER`, and write model_name_or_path: "
-            "FOLDER/merged."
+            "FOLDER` and `grpo-ext merge --model FOLDER`, and set `model_name_or_path: "
+            "FOLDER/merged`."
         )

@@ -18,12 +18,12 @@ LETTERED = re.compile(r"\(?[A-Z][).:]")  # an option that already begins with it
 
 @dataclass(frozen=True)
 class Options:
-    """The options of the rows' questions.
+    """The options of multiple-choice questions.
 
     Attributes:
-        columns: the columns that contain them.
-        template: the lines of a prompt that list them, with a letter before each.
-        unlettered: the same lines without letters.
+        columns: the columns that contain the options.
+        template: the template lines that list the options in a prompt, with a letter before each.
+        unlettered: the same lines without added letters.
         texts: the options of each row.
     """
 
@@ -34,7 +34,7 @@ class Options:
 
 
 def find_options(rows: list[Row], names: list[str]) -> Options | None:
-    """Return the options that the columns `names` contain; `None` if there are none."""
+    """Return the options found in the columns `names`, or `None` if there are none."""
     for name in names:
         is_list = name.lower() in LISTS or (name == "answers" and has_positions(name, rows))
         options = options_in(name, rows) if is_list else None
@@ -48,7 +48,7 @@ def find_options(rows: list[Row], names: list[str]) -> Options | None:
 
 
 def has_positions(name: str, rows: list[Row]) -> bool:
-    """Return whether another column contains the position of the right entry of the list in `name`.
+    """Return whether another column gives the position of the right entry in the lists in `name`.
 
     Without such positions, all entries of a list may be right answers.
     """
@@ -69,14 +69,14 @@ def is_position(value: object, entries: object) -> bool:
 
 
 def options_in(name: str, rows: list[Row]) -> Options | None:
-    """Return the options in a column of lists or mappings; `None` if it contains none.
+    """Return the options in a column of lists or mappings, or `None` if the column contains none.
 
     All rows must have their options in the same form, one of these:
 
     - a list of at least two strings, or a mapping with such a list under one of `TEXTS`
-    - a list of mappings with an option under one of `TEXTS`, equally long in all rows
+    - a list of mappings with an option under one of `TEXTS`; the lists of all rows are equally long
     - a mapping with an option under each key, such as a letter; all rows have the same keys, at
-      least two, which must be names that a template can contain
+      least two, and each key must be a name that a template can contain
     """
     values: list[Any] = [row.get(name) for row in rows]
     if all(is_text_list(value) for value in values):
@@ -111,9 +111,14 @@ def is_list_of_mappings(value: object, key: str) -> bool:
 
 
 def listed(column: str, field: str, texts: list[list[str]]) -> Options:
-    """Return the options of a field that contains a list of strings.
+    """Return the options of a template field that contains a list of strings.
 
     The template adds letters, unless every option already begins with a letter, as in `A) red`.
+
+    Args:
+        column: the column that contains the lists.
+        field: the template field of the lists, such as `choices[text]`.
+        texts: the options of each row.
     """
     unlettered = f"{{{field}:lines}}"
     has_letters = all(LETTERED.match(text) for options in texts for text in options)
@@ -122,11 +127,13 @@ def listed(column: str, field: str, texts: list[list[str]]) -> Options:
 
 
 def in_fields(column: str, fields: list[str], texts: list[list[str]]) -> Options | None:
-    """Return options with one field each; `None` if a row has more or fewer options than fields.
+    """Return options that each have their own template field.
+
+    Return `None` if a row has more or fewer options than there are fields.
 
     Args:
-        column: the column.
-        fields: the fields of a template, one for each option.
+        column: the column that contains the options.
+        fields: the template fields, one for each option.
         texts: the options of each row.
     """
     if any(len(options) != len(fields) for options in texts):
@@ -135,13 +142,16 @@ def in_fields(column: str, fields: list[str], texts: list[list[str]]) -> Options
 
 
 def options_of_columns(columns: list[str], rows: list[Row]) -> Options:
-    """Return the options of rows that have a column for each option."""
+    """Return the options of rows that have a separate column for each option."""
     texts = [[str(row.get(column)) for column in columns] for row in rows]
     return Options(columns, *lines_of(columns), texts)
 
 
 def lines_of(fields: list[str]) -> tuple[str, str]:
-    """Return two templates with a line per field: lettered, for the first 26 fields, and plain."""
+    """Return two templates with one line per field: one with letters, and one without.
+
+    The template with letters contains only the first 26 fields.
+    """
     lettered = []
     for letter, field in zip(ascii_uppercase, fields, strict=False):
         lettered.append(f"{letter}) {{{field}}}")
@@ -151,9 +161,9 @@ def lines_of(fields: list[str]) -> tuple[str, str]:
 def numbered_columns(prefix: str, names: list[str]) -> list[str]:
     """Return the columns named `prefix` plus a letter (a to j) or a digit, in this order.
 
-    An underscore or a space may follow the prefix. Case does not matter, but without a prefix only
-    capital letters count. Return an empty list if there are both letters and digits, or if they do
-    not run on from `a`, 0 or 1 without a gap.
+    An underscore or a space may follow the prefix. Case is ignored, but without a prefix only
+    capital letters count. Return an empty list if there are both letters and digits, or if they are
+    not a sequence without gaps that begins with `a`, 0 or 1.
     """
     pattern = re.compile(f"(?i){prefix}[_ ]?([a-j]|[0-9])" if prefix else "([A-J])")
     found = {}

@@ -1,4 +1,4 @@
-"""Play an episode of a recipe's environment with given turns, or let the model play it."""
+"""Play an episode of a recipe's environment, with scripted turns or with turns of the model."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -42,17 +42,21 @@ class Game:
     def play_text(self, text: str) -> int:
         """Play a turn that consists of `text`, and return how many of its tokens were used.
 
-        Special tokens in the text are encoded as such. An end token is added if the text has none.
+        Special tokens in the text are encoded as such. If the text contains no end token, one is
+        added at its end.
         """
         tokens = self.episode.tokens
         return self.episode.play_turn(tokens.ended(tokens.tokens_of(text)))
 
     def play_by_model(self) -> Episode:
-        """Let the model play an episode of the row, sampled by transformers as in training.
+        """Let the model play a new episode with the row, and return the finished episode.
+
+        transformers samples the turns with the settings of training.
 
         Raises:
             OSError: if the model is not on this machine, or cannot be loaded.
-            ValueError: if the model has its own `generate`; see also `training_decoding`.
+            ValueError: if the model overrides `generate` or does not support the recipe's
+                precision, if `max_completion_length` is null, or if a stop string is invalid.
         """
         template_options: Any = self.recipe.training.chat_template_kwargs  # parsed as a mapping
         model = load_model(self.recipe)
@@ -70,7 +74,7 @@ class Game:
         return completion.episode
 
     def scores(self, episode: Episode) -> dict[str, float | None]:
-        """Return the score of each reward for an episode that has been played."""
+        """Return each reward's score for a finished episode; `None` if the reward gave no score."""
         completions = [[completion_of(episode)]]
         [sample] = score_completions([self.row], completions, self.rewards, EXTRAS)
         return sample.rewards
@@ -82,12 +86,12 @@ def begin_game(recipe: Recipe, number: int = 1, sample: Row | None = None) -> Ga
     Args:
         recipe: a recipe with one environment or several.
         number: the number of the training row, counted from 1.
-        sample: a line of `samples.jsonl`; if it is given, its row is played, and `number` is
-            ignored.
+        sample: a line of `samples.jsonl`. If it is given, the row that it comes from is used, and
+            `number` is ignored.
 
     Raises:
-        ValueError: if the recipe has no environment, there is no such row, or for the reasons of
-            `train_rows`, `guarded_rewards` and `beginning`.
+        ValueError: if the recipe has no environment, there is no such row, or the data, a reward or
+            the environment cannot be used.
         OSError: if the data or the model's tokenizer cannot be loaded.
     """
     environments = environments_of(recipe.flat)
@@ -110,7 +114,7 @@ def begin_game(recipe: Recipe, number: int = 1, sample: Row | None = None) -> Ga
 
 
 def generation_config(recipe: Recipe) -> GenerationConfig:
-    """Return the generation config of the recipe's model; an empty one if none can be loaded."""
+    """Return the generation config of the recipe's model, or a default one if it has none."""
     v = recipe.flat
     with suppress(OSError):
         return GenerationConfig.from_pretrained(v["model_name_or_path"], **local_options(v))
@@ -118,33 +122,37 @@ def generation_config(recipe: Recipe) -> GenerationConfig:
 
 
 def rows_of(recipe: Recipe, sample: Row | None) -> Rows:
-    """Return the training rows, or the held-out ones if `sample` comes from an evaluation."""
+    """Return the training rows, or the held-out rows if `sample` comes from an evaluation."""
     if sample is not None and sample["mode"] == "eval":
         return eval_rows(recipe)
     return train_rows(recipe)
 
 
 def nth_row(rows: Rows, number: int) -> Row:
-    """Return a row by its number, counted from 1; raise `ValueError` if there is no such row."""
+    """Return the training row with the given number, counted from 1.
+
+    Raises:
+        ValueError: if there is no such row.
+    """
     count = 0
     for row in rows:
         count += 1
         if count == number:
             return row
     raise ValueError(
-        f"there is no training row {number}, because the last one is row {count}. Write `--row "
-        f"{count}`, or a lower number."
+        f"there is no training row {number}, because the last one is row {count}. Use `--row "
+        f"{count}` or a lower number."
     )
 
 
 def read_turns(path: Path) -> list[str]:
-    """Return the turns in a file: a JSON list of strings if it begins with `[`, or one per line.
+    """Read turns from a file: a JSON list of strings if it begins with `[`, otherwise one per line.
 
     Raises:
-        ValueError: if the file is not UTF-8, has no turn, or begins with `[` but is not a JSON list
-            of strings.
+        ValueError: if the file is not UTF-8, contains no turn, or begins with `[` but is not a JSON
+            list of strings.
         RecursionError: if the JSON is nested too deeply for Python's parser.
-        OSError: if the file cannot be read, or has more than `MOST_BYTES`.
+        OSError: if the file cannot be read, or is larger than `MOST_BYTES`.
     """
     content = read_text(path, MOST_BYTES)
     turns: list[Any] = content.splitlines()
@@ -152,12 +160,15 @@ def read_turns(path: Path) -> list[str]:
         row = row_of(f'{{"turns": {content}}}')
         turns = row["turns"] if len(row) == 1 else []
     if not turns or not all(isinstance(turn, str) for turn in turns):
-        raise ValueError(f"{path} must have a turn on each line, or be a JSON list of strings.")
+        raise ValueError(f"{path} must contain one turn per line, or a JSON list of strings.")
     return turns
 
 
 def played_turns(game: Game, turns: Sequence[str]) -> Episode:
-    """Play turns until the episode ends, and return it; cut it off if the turns run out first."""
+    """Play turns in the episode of a game until it ends, and return the episode.
+
+    If the turns run out first, the episode is cut off.
+    """
     for text in turns:
         if game.episode.ended:
             break

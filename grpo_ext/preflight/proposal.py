@@ -1,4 +1,4 @@
-"""The prompt and the reward that `grpo-ext init` proposes or the user chooses for a data file."""
+"""The prompt and reward for a data file, proposed by `grpo-ext init` or chosen by the user."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -22,19 +22,19 @@ INDICES = ("id", "idx", "index")  # names of columns that number the rows
 class Proposal:
     """A prompt and a reward that fit the rows of a data file."""
 
-    prompt: str  # the column of the question, or a template of several columns
-    reward: str
-    columns: dict[str, str]  # a column that the reward reads -> a column of the data
+    prompt: str  # the column of the question, or a template with columns in braces
+    reward: str  # the name of the reward
+    columns: dict[str, str]  # maps each column that the reward reads to a column of the data
     reason: str  # why the reward fits, as a clause
     options: dict[str, Any] = field(default_factory=dict)  # options of the reward
-    # the column for the assistant's last message, which is cut from the prompt
+    # the column to which the assistant's last message is moved from the prompt
     answer_column: str | None = None
-    # what a person has to decide before the recipe can be used
+    # questions that the user has to answer before the recipe can be used
     questions: list[str] = field(default_factory=list)
 
 
 def columns_of(prompt: str) -> list[str]:
-    """Return the columns that a prompt uses; the prompt is a column or a template.
+    """Return the columns that `prompt`, a column or a template, uses.
 
     Raises:
         ValueError: if the braces of the template do not match.
@@ -43,15 +43,15 @@ def columns_of(prompt: str) -> list[str]:
 
 
 def columns_for(reward: str, proposal: Proposal, rows: Sequence[Row]) -> dict[str, str] | None:
-    """Return the columns that a reward reads, each with the column of the data to use for it.
+    """Return which column of the data to use for each column that a reward requires.
 
     Args:
         reward: the name of a registered reward, or `UNWRITTEN`.
-        proposal: the proposal, whose prompt is already chosen.
+        proposal: the proposal, whose prompt has been chosen.
         rows: the first rows.
 
     Returns:
-        The mapping, as `Proposal.columns`; `None` if the data lacks one of them.
+        A mapping as in `Proposal.columns`, or `None` if the data lacks a required column.
     """
     if reward == UNWRITTEN:
         gold = gold_column(proposal, rows)
@@ -72,14 +72,14 @@ def columns_for(reward: str, proposal: Proposal, rows: Sequence[Row]) -> dict[st
 
 
 def columns_for_function(function: str, proposal: Proposal, rows: Sequence[Row]) -> dict[str, str]:
-    """Return the columns that a function of the user needs, each with the column to use for it.
+    """Return which column of the data to use for each column that a user's reward function needs.
 
-    Columns that the rows lack are left out, except `solution` and `reference`, for which the column
-    of gold answers is used if there is one.
+    Columns that the rows lack are left out. For `solution` and `reference`, however, the column of
+    the gold answers is then used, if there is one.
 
     Args:
         function: the function, as `file.py:function` or `package.module:function`.
-        proposal: the proposal, whose prompt is already chosen.
+        proposal: the proposal, whose prompt has been chosen.
         rows: the first rows.
 
     Raises:
@@ -98,9 +98,9 @@ def columns_for_function(function: str, proposal: Proposal, rows: Sequence[Row])
 def possible_answers(proposal: Proposal, rows: Sequence[Row]) -> list[str]:
     """Return the columns that may contain the answers, in the order of the data.
 
-    Most rows of such a column have a string or a number that is neither blank nor an identifier.
+    In such a column, most rows have a string or a number that is neither blank nor an identifier.
     Columns that the prompt uses or that number the rows (`INDICES`) are left out. A prompt with a
-    `TO DO` is about to be changed, so only its first column counts as used.
+    `TO DO` will be changed by the user, so only its first column counts as used.
     """
     prompt = proposal.prompt
     used = columns_of(prompt)
@@ -121,7 +121,11 @@ def possible_answers(proposal: Proposal, rows: Sequence[Row]) -> list[str]:
 
 
 def gold_column(proposal: Proposal, rows: Sequence[Row]) -> str | None:
-    """Return the column of gold answers, which the prompt does not use; `None` if there is none."""
+    """Return the column of the gold answers, or `None` if there is none.
+
+    This is the column that the proposal names or, if it names none, a column of the rows that the
+    prompt does not use.
+    """
     for name in ("solution", "reference"):
         if name in proposal.columns:
             return proposal.columns[name]
@@ -131,12 +135,13 @@ def gold_column(proposal: Proposal, rows: Sequence[Row]) -> str | None:
 
 
 def with_reward(proposal: Proposal, reward: str, columns: dict[str, str]) -> Proposal:
-    """Return the proposal with a reward that the user chose; its options are cleared.
+    """Return a copy of a proposal with the reward that the user chose, without reward options.
 
     Args:
-        proposal: the proposal.
+        proposal: the proposal to copy.
         reward: the name of the reward.
-        columns: the columns that it reads, from `columns_for`.
+        columns: maps each column that the reward reads to a column of the data; the result of
+            `columns_for`.
     """
     answer = proposal.answer_column
     source = None if answer is None else proposal.columns.get(answer)
@@ -153,10 +158,10 @@ def with_reward(proposal: Proposal, reward: str, columns: dict[str, str]) -> Pro
 
 
 def with_judge(proposal: Proposal, url: str, folder: str) -> Proposal:
-    """Return the proposal with a server's model as the judge, instead of an unwritten reward.
+    """Return a copy of a proposal in which a model on a server judges the completions.
 
     Args:
-        proposal: a proposal with an unwritten reward.
+        proposal: a proposal with an unwritten reward, which the reward `judge` replaces.
         url: the URL of an OpenAI-compatible server.
         folder: the folder that will contain `rubric.md`.
 

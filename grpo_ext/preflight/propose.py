@@ -1,7 +1,7 @@
 """Propose a prompt and a reward that fit the rows of a data file.
 
 Whatever the rows leave open is left to the user: the prompt contains `TO DO:`, or the reward must
-still be written. In both cases, `grpo-ext check` refuses the recipe.
+still be written. In both cases, `grpo-ext check` reports a problem until the user has filled it in.
 """
 
 import re
@@ -28,7 +28,7 @@ from grpo_ext.tasks.templates import is_field_name
 COUNTDOWN = (
     "Use the numbers {nums}, each exactly once, with + - * / and parentheses, to make {target}."
 )
-MOST_TEXTS = 3  # columns of texts in a prompt that a person has to write
+MOST_TEXTS = 3  # maximum number of columns in a prompt that a person has to complete
 
 
 def propose(rows: list[Row], prompt: str | None = None, gold: str | None = None) -> Proposal:
@@ -40,16 +40,15 @@ def propose(rows: list[Row], prompt: str | None = None, gold: str | None = None)
         gold: the column of the gold answers; `None` chooses one with a usual name.
 
     Raises:
-        ValueError: if no column can be the question, the braces of `prompt` do not match, a
-            conversation has a role without a counterpart in chat messages, most rows have no answer
-            in `gold`, or the prompt contains `gold`.
+        ValueError: if no column can be used as the question, the braces of `prompt` do not match, a
+            conversation has a role without a counterpart in chat messages, at least half of the
+            rows have no answer in `gold`, or the prompt contains `gold`.
     """
     rows = [with_messages(row) for row in rows]
     if gold is not None and find_golds(rows, [], gold) is None:
         raise ValueError(
-            f"The column of the answers, {gold!r}, does not exist, or at least half of the rows "
-            f"have no answer in it.{did_you_mean(gold, rows[0])} The columns are "
-            f"{', '.join(rows[0])}."
+            f"The answer column {gold!r} does not exist, or at least half of the rows have no "
+            f"answer in it.{did_you_mean(gold, rows[0])} The columns are {', '.join(rows[0])}."
         )
     if prompt is None:
         proposal = propose_whole(rows, gold)
@@ -57,8 +56,8 @@ def propose(rows: list[Row], prompt: str | None = None, gold: str | None = None)
         proposal = propose_reward(rows, prompt, columns_of(prompt), gold)
     if gold is not None and gold in columns_of(proposal.prompt):
         raise ValueError(
-            f"The prompt contains the column of the answers, {gold!r}, so the model could copy "
-            "them. Name the column of the question with --prompt."
+            f"The prompt contains the answer column {gold!r}, so the model could copy the answers. "
+            "Pass the column of the question with --prompt."
         )
     return proposal
 
@@ -71,7 +70,7 @@ def propose_whole(rows: list[Row], gold: str | None = None) -> Proposal:
         gold: the column of the gold answers, if the user has named it.
 
     Raises:
-        ValueError: if no column can be the question.
+        ValueError: if no column can be used as the question.
     """
     names = list(rows[0])
     languages = language_pair(rows)
@@ -94,16 +93,16 @@ def propose_whole(rows: list[Row], gold: str | None = None) -> Proposal:
 def propose_reward(
     rows: list[Row], prompt: str, used: Sequence[str], gold: str | None = None
 ) -> Proposal:
-    """Propose a reward for a prompt that is already chosen.
+    """Propose a reward for a prompt that has been chosen.
 
-    If the prompts are messages that end with the assistant's answer, that answer moves to a column
-    of its own: `demonstration` if another column has gold answers, otherwise the column that the
-    reward reads.
+    If the prompts are messages that end with the assistant's answer, the recipe moves that answer
+    to a separate column: `demonstration` if another column has gold answers, otherwise the column
+    that the reward reads.
 
     Args:
         rows: the first rows.
         prompt: the question, as a column or a template.
-        used: the columns that the prompt uses, which a reward does not read.
+        used: the columns that the prompt uses; the proposed reward does not read them.
         gold: the column of the gold answers, if the user has named it.
     """
     others = [name for name in rows[0] if name not in used]
@@ -125,11 +124,11 @@ def propose_reward(
 
 
 def propose_translation(source: str, target: str) -> Proposal:
-    """Propose a prompt and an unwritten reward for the texts of two languages.
+    """Propose a translation prompt, with an unwritten reward, for rows in two languages.
 
     Args:
-        source: the field of the text to translate, such as `en`, or `translation[en]`.
-        target: the column of the translation, such as `de`, or `translation.de`.
+        source: the template field of the text to translate, such as `en` or `translation[en]`.
+        target: the column of the translation, such as `de` or `translation.de`.
     """
     languages = [re.split(r"[.\[]", name)[-1].strip("]") for name in (source, target)]
     return Proposal(
@@ -155,9 +154,10 @@ def propose_unknown(rows: list[Row], gold: str | None = None) -> Proposal:
     texts = [name for name in names if is_field_name(name) and is_text_column(rows, name)]
     if not texts:
         raise ValueError(
-            "No column can be the prompt. Such a column must contain texts other than identifiers, "
-            "and its name must not be a number or contain . : ! [ or braces. The columns are "
-            f"{', '.join(names)}. Rename the column of the question to `prompt` or `question`."
+            "No column can be used as the prompt. A prompt column must contain strings, mostly not "
+            "identifiers, and its name must not be a number or contain . : ! [ or braces. The "
+            f"columns are {', '.join(names)}. Rename the column of the question to `prompt` or "
+            "`question`; if it does not contain strings, convert it."
         )
     golds = find_golds(rows, names, gold)
     shown = [name for name in texts if golds is None or name != golds.column][:MOST_TEXTS] or texts
@@ -177,9 +177,10 @@ def propose_unknown(rows: list[Row], gold: str | None = None) -> Proposal:
 
 
 def with_messages(row: Row) -> Row:
-    """Return a row with its ShareGPT conversations converted to chat messages.
+    """Return a copy of a row whose ShareGPT conversations are converted to chat messages.
 
     Raises:
-        ValueError: if a conversation has a role without a counterpart, such as `tool_call`.
+        ValueError: if a conversation has a role without a counterpart in chat messages, such as
+            `tool_call`.
     """
     return {name: chat_messages(value) for name, value in row.items()}

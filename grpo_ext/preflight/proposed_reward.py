@@ -1,4 +1,4 @@
-"""Choose a reward for rows by the columns that have tests, gold answers or references."""
+"""Choose a reward that fits the columns of the data, such as tests, gold answers or references."""
 
 import json
 import re
@@ -22,12 +22,12 @@ from grpo_ext.tasks.prompts import value_at
 
 UNWRITTEN = "my_reward"  # a reward that the user has to write
 TESTS = ("tests", "test_list", "test_cases", "unit_tests", "input_output", "public_tests", "test")
-MOST = 0.9  # share of the gold answers that must be of a kind
-FEW_WORDS = 5  # median number of words up to which an answer can be compared as a text
+MOST = 0.9  # share of the gold answers that must be of the same kind
+FEW_WORDS = 5  # median number of words up to which answers can be compared as strings
 FEW_CHARACTERS = 40  # the same for characters, since some languages write no spaces
-FORMULA = 200  # maximum characters of a formula
+FORMULA = 200  # maximum number of characters of a formula
 MARKS = (*ANSWER_MARKS, "nswer:", "<answer>", "\\frac")
-# A word, which a formula does not have: neither a command of LaTeX nor a function.
+# A word that a formula does not contain, since it is neither a LaTeX command nor a function.
 WORD = re.compile(r"(?<!\\)\b(?!(?:sin|cos|tan|log|exp|mod|sqrt|and|pmatrix)\b)[^\W\d_]{3,}")
 
 
@@ -37,10 +37,11 @@ class RewardChoice:
 
     Attributes:
         name: the name of the reward.
-        reason: why it fits, as a clause.
-        columns: a column that the reward reads -> a column of the data.
-        options: options of the reward.
-        question: a question that the data leaves open and the user must decide; `None` if none.
+        reason: why the reward fits, as a clause.
+        columns: maps each column that the reward reads to a column of the data.
+        options: the options of the reward.
+        question: a question that the data leaves open, so that the user must decide it; `None` if
+            there is none.
     """
 
     name: str
@@ -52,11 +53,12 @@ class RewardChoice:
 
 @dataclass(frozen=True)
 class Golds:
-    """The gold answers of rows.
+    """The gold answers of a dataset's rows.
 
     Attributes:
-        column: their column, or `column.key` for an entry of a mapping.
-        values: the gold answers of the rows that have one; none is blank or a mapping.
+        column: the column that holds them, or `column.key` if they are entries of mappings in that
+            column.
+        values: the gold answers, without those that are missing, blank or a mapping.
     """
 
     column: str
@@ -64,7 +66,7 @@ class Golds:
 
     @property
     def texts(self) -> list[str]:
-        """The answers as strings; a list of right answers becomes its first answer."""
+        """The gold answers as stripped strings; a list of right answers becomes its first entry."""
         texts = []
         for value in self.values:
             first = value[0] if isinstance(value, list) else value
@@ -73,7 +75,7 @@ class Golds:
 
     @property
     def are_lists(self) -> bool:
-        """Whether some rows have a list of correct answers."""
+        """Whether some rows have a list of right answers."""
         return any(isinstance(value, list) for value in self.values)
 
 
@@ -82,7 +84,7 @@ def choose_reward(
 ) -> RewardChoice:
     """Choose a reward by the names and values of the columns that it may read.
 
-    It is `UNWRITTEN` if no reward fits.
+    The name of the choice is `UNWRITTEN` if no reward fits.
 
     Args:
         rows: the first rows; at least one.
@@ -105,7 +107,7 @@ def choose_reward(
 
 
 def reward_by_names(rows: list[Row], names: list[str]) -> RewardChoice | None:
-    """Choose a reward by the usual names of columns, such as `tests`; `None` if there are none."""
+    """Choose a reward by usual column names, such as `tests`; return `None` if there are none."""
     tests = first_of(TESTS, names)
     if tests:
         return reward_for_tests(rows, tests)
@@ -135,7 +137,7 @@ def keep(name: str) -> dict[str, str]:
 
 
 def reward_for_tests(rows: list[Row], column: str) -> RewardChoice:
-    """Return the reward `code`, or `UNWRITTEN` if the tests have a form that `code` cannot read."""
+    """Return the reward `code`, or `UNWRITTEN` if `code` cannot run tests of this form."""
     usable = []
     for row in rows:
         with suppress(ValueError):
@@ -143,16 +145,17 @@ def reward_for_tests(rows: list[Row], column: str) -> RewardChoice:
     if len(usable) < MOST * len(rows) or not all(map(are_tests, usable)):
         return RewardChoice(
             UNWRITTEN,
-            f"{column} has tests in a form that the reward `code` does not read: write them as "
+            f"{column} has tests in a form that the reward `code` cannot parse: write them as "
             "lists of asserts, or of mappings with input and output",
         )
     return RewardChoice("code", f"{column} has tests", {"tests": column})
 
 
 def are_tests(tests: Sequence[object]) -> bool:
-    """Return whether tests are assert statements, or mappings that have `input` and `output`.
+    """Return whether tests are assert statements, or mappings with `input` and `output`.
 
-    If all tests are strings, it is enough that one contains an assert; the others may be imports.
+    If all tests are strings, it is enough that one of them contains an assert; the others may be
+    imports.
     """
     if all(isinstance(test, str) for test in tests):
         return any("assert" in str(test) for test in tests)
@@ -162,14 +165,15 @@ def are_tests(tests: Sequence[object]) -> bool:
 def find_golds(rows: list[Row], names: list[str], gold: str | None = None) -> Golds | None:
     """Return the gold answers of the first column that a rule can judge.
 
-    Only the column `gold` or, without it, columns with a usual name of answers are considered, and
-    only if more than half of the rows have an answer in them. If no rule can judge any of these
-    columns, return the gold answers of the first one. Return `None` if there is no such column.
+    Only the column `gold` or, if it is `None`, columns with a usual name for answers are
+    considered, and only if more than half of the rows have an answer in them. If no rule can judge
+    any of these columns, return the gold answers of the first one. Return `None` if there is no
+    such column.
 
     Args:
         rows: the first rows.
         names: the columns to consider.
-        gold: the column to consider in place of `names`, if the user has named it.
+        gold: the column to consider instead of `names`, if the user has named it.
     """
     if gold is not None:
         candidates = [gold]
@@ -195,7 +199,7 @@ def find_golds(rows: list[Row], names: list[str], gold: str | None = None) -> Go
 
 
 def reward_for_golds(golds: Golds, options: Options | None) -> RewardChoice:
-    """Choose a reward for gold answers; `UNWRITTEN` if no rule can judge them.
+    """Choose a reward for gold answers, or `UNWRITTEN` if no rule can judge them.
 
     Args:
         golds: the gold answers, none of them empty.
@@ -220,7 +224,7 @@ def reward_for_golds(golds: Golds, options: Options | None) -> RewardChoice:
 
 
 def reward_for_texts(golds: Golds) -> RewardChoice:
-    """Return `exact` for short strings, and `UNWRITTEN` for long strings and for mappings."""
+    """Choose `exact` for short strings, and `UNWRITTEN` for long strings and for mappings."""
     column = golds.column
     if any(is_structured(value) or is_json(value) for value in golds.values):
         reason = f"{column} has mappings, which no rule can judge"
@@ -235,7 +239,10 @@ def reward_for_texts(golds: Golds) -> RewardChoice:
 
 
 def is_json(gold: object) -> bool:
-    """Return whether a gold answer is a JSON string with a mapping, such as a function call."""
+    """Return whether a gold answer is the JSON text of a mapping, or of a list that contains one.
+
+    An example is a function call.
+    """
     if not isinstance(gold, str) or not gold.startswith(("{", "[")):
         return False
     try:
@@ -245,10 +252,11 @@ def is_json(gold: object) -> bool:
 
 
 def reward_for_numbered_options(golds: Golds, options: Options) -> RewardChoice:
-    """Return the reward `choice` for golds that are the numbers of options.
+    """Return the reward `choice` for gold answers that are the numbers of options.
 
-    The first option has the number 0 if any gold is 0, and the number 1 if the largest gold equals
-    the number of options. Otherwise the user must decide, and the reward reads no gold until then.
+    The first option has the number 0 if any gold answer is 0, and the number 1 if the largest gold
+    answer equals the number of options. Otherwise, the choice has a `question` for the user, and
+    `first_index` is not set.
     """
     numbers = [int(text) for text in golds.texts if text.isdecimal()]
     reason = f"{golds.column} has the numbers of options"
@@ -258,7 +266,7 @@ def reward_for_numbered_options(golds: Golds, options: Options) -> RewardChoice:
     if max(numbers) == max(map(len, options.texts)):
         return RewardChoice("choice", reason, columns, {"first_index": 1})
     question = (
-        f"Is the first option number 0 or 1 in {golds.column}? Write first_index: 0 or 1 into the "
+        f"Is the first option number 0 or 1 in {golds.column}? Set first_index to 0 or 1 in the "
         "reward `choice`."
     )
     return RewardChoice("choice", reason, columns, question=question)
@@ -270,7 +278,7 @@ def is_marked(text: str) -> bool:
 
 
 def is_formula(text: str) -> bool:
-    """Return whether a string is a number or formula that the reward `accuracy` can read."""
+    """Return whether a string is a number or a formula that the reward `accuracy` can parse."""
     if number(text) is not None and text[:1] in "0123456789-+.$\\(":
         return True
     if len(text) > FORMULA or WORD.search(text):
@@ -279,12 +287,15 @@ def is_formula(text: str) -> bool:
 
 
 def most(flags: Iterable[object]) -> bool:
-    """Return whether at least the share `MOST` of `flags` is true; `flags` must not be empty."""
+    """Return whether at least 90 % of `flags` (`MOST`) are true; `flags` must not be empty."""
     return share_of(map(bool, flags)) >= MOST
 
 
 def first_of(candidates: Iterable[str], names: list[str]) -> str | None:
-    """Return the column that matches the earliest of `candidates`; `None` if none matches."""
+    """Return the column in `names` that matches the earliest candidate, or `None` if none does.
+
+    Names are compared as in `usual_names`.
+    """
     return next(iter(usual_names(candidates, names)), None)
 
 

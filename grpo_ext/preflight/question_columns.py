@@ -14,10 +14,10 @@ QUESTIONS = (
 
 
 def usual_question(rows: list[Row]) -> str | None:
-    """Return the column whose name comes first in `QUESTIONS`; `None` if there is none.
+    """Return the column whose name comes first in `QUESTIONS`, or `None` if there is none.
 
-    Names are compared as in `usual_names`. Columns of identifiers, and columns without any string
-    or list, are skipped.
+    Case is ignored in names, and spaces and hyphens count as underscores. Columns of identifiers,
+    and columns without any string or list, are skipped.
     """
     for name in usual_names(QUESTIONS, list(rows[0])):
         is_question = any(isinstance(row.get(name), str | list) for row in rows)
@@ -27,24 +27,25 @@ def usual_question(rows: list[Row]) -> str | None:
 
 
 def question_of_pairs(rows: list[Row]) -> str:
-    """Return the column `chosen` of preference pairs, if its messages end with the answer.
+    """Return the column `chosen` of preference pairs, after checking that it ends with the answer.
 
     Raises:
-        ValueError: if they do not, so that the question cannot be separated from the answer.
+        ValueError: if a value of `chosen` is not chat messages that end with the assistant's
+            answer, so that the question cannot be separated from it.
     """
     if all(has_answer(row.get("chosen")) for row in rows):
         return "chosen"
     raise ValueError(
         "the columns chosen and rejected contain the question together with an answer, so no "
-        "column can be the prompt. Write the question of each row into a column `prompt`."
+        "column can be used as the prompt. Add a column `prompt` with the question of each row."
     )
 
 
 def language_pair(rows: list[Row]) -> tuple[str, str] | None:
-    """Return the field of the source text and the column of its translation.
+    """Return the template field of the source text and the column of its translation.
 
-    The names of exactly two columns of strings, or of exactly two keys of the column `translation`,
-    must be language codes. Otherwise, return `None`.
+    Return `None` unless exactly two columns of strings, or exactly two keys of the column
+    `translation`, have language codes as their names.
     """
     columns = [name for name in rows[0] if name in LANGUAGES and is_text_column(rows, name)]
     if len(columns) == 2:
@@ -58,7 +59,11 @@ def language_pair(rows: list[Row]) -> tuple[str, str] | None:
 
 
 def is_text_column(rows: list[Row], name: str) -> bool:
-    """Return whether all cells of a column are strings, some non-empty and most not identifiers."""
+    """Return whether a column contains text.
+
+    All its cells must be strings. At least one must not be empty, and at most half may be
+    identifiers.
+    """
     cells = [row.get(name) for row in rows]
     if not all(isinstance(cell, str) for cell in cells) or not any(cells):
         return False
@@ -71,7 +76,7 @@ def is_identifier_column(rows: list[Row], name: str) -> bool:
 
 
 def has_answer(prompt: object) -> bool:
-    """Return whether a prompt is chat messages that end with an assistant message of plain text."""
+    """Return whether a prompt is chat messages that end with the assistant's answer as a string."""
     if not isinstance(prompt, list) or not prompt or not isinstance(prompt[-1], dict):
         return False
     return ends_with_answer(prompt) and isinstance(prompt[-1].get("content"), str)

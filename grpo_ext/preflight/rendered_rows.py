@@ -13,9 +13,9 @@ from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.reward_checks import parameters_of
 
-Prompt = str | list[dict[str, Any]]  # a text, or chat messages
+Prompt = str | list[dict[str, Any]]  # a string, or chat messages
 MAX_SHARE = 0.5  # share of rows above which a fault is reported, or is a problem instead of a note
-ANSWER_MARKS = ("####", "\\boxed", "nswer is")  # marks before the final answer of a worked solution
+ANSWER_MARKS = ("####", "\\boxed", "nswer is")  # markers of the final answer in worked solutions
 # A UUID, a long hexadecimal number with digits and letters, or a word followed by a separator and a
 # number, such as train-00012.
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -29,19 +29,26 @@ def judge_rows(
 ) -> None:
     """Check that prompts ask a question and have one answer each.
 
-    It is a problem if any prompt ends with the assistant's message; nothing else is then checked.
-    It is a problem if most prompts are identifiers, contain several system messages, or also belong
-    to a row with a different answer. It is a note if fewer prompts contain several system messages
-    or belong to rows with different answers, if rows with equal prompts differ in other columns
-    that a reward reads, or if neither the prompts nor a reward use a column that looks like part of
-    the question. Prompts that are only an address or a number, and columns in braces in a system
-    message, are a problem or a note.
+    It is a problem if
+
+    - any prompt ends with the assistant's message; nothing else is then checked,
+    - most prompts are identifiers, or contain several system messages,
+    - most prompts also belong to a row with a different answer.
+
+    It is a note if
+
+    - fewer prompts contain several system messages or belong to rows with different answers,
+    - rows with equal prompts differ in other columns that a reward reads,
+    - neither the prompts nor a reward use a column that looks like part of the question.
+
+    Prompts that are only an address or a number, and columns in braces in a system message, are a
+    problem or a note (see `report_wordless` and `report_system_messages`).
 
     Args:
         rows: the rows, with their prompts and all columns.
         rewards: the rewards of the run.
         findings: receives the problems and notes.
-        episodes: whether prompts start episodes, so that equal prompts are not a fault.
+        episodes: whether prompts start episodes; equal prompts are then not a fault.
     """
     key = prompt_key(findings)
     if any(ends_with_answer(row["prompt"]) for row in rows):
@@ -62,7 +69,7 @@ def judge_rows(
 
 
 def prompt_key(findings: Findings) -> str:
-    """Return the recipe key that findings on prompts belong to."""
+    """Return the recipe key to name in findings on prompts."""
     for name in ("user_prompt", "prompt_column"):
         if findings.places.get(name):
             return name
@@ -70,11 +77,11 @@ def prompt_key(findings: Findings) -> str:
 
 
 def report_wordless(rows: Sequence[Row], key: str, findings: Findings) -> None:
-    """Report if most prompts are only an identifier, an address or a number.
+    """Report prompts that are only an identifier, an address or a number, if most prompts are.
 
-    An address or a number is a problem in chat messages without a system message, and not reported
-    with a system message. In plain strings it is only noted, because the model may have been
-    trained on such strings.
+    Identifiers are always a problem. Addresses and numbers are a problem if prompts are chat
+    messages without a system message; with a system message, they are not reported. In plain
+    strings they are only noted, because the model may have been trained on such strings.
 
     Args:
         rows: the rows, with their prompts.
@@ -105,9 +112,9 @@ def report_wordless(rows: Sequence[Row], key: str, findings: Findings) -> None:
 def report_system_messages(rows: Sequence[Row], columns: Sequence[str], findings: Findings) -> None:
     """Report prompts with several system messages, and system messages with columns in braces.
 
-    Several system messages are a problem if most of the rows have them, otherwise a note. Columns
-    in braces, which are looked for in the first row, are a problem unless rewards read all of them:
-    they may then show the form of the answer, so they are only noted.
+    Several system messages are a problem if most prompts have them, otherwise a note. Columns in
+    braces are looked for in the first row. They are a problem, but only a note if rewards read all
+    of these columns, because the braces may then show the form of the answer.
 
     Args:
         rows: the rows, with their prompts and all columns.
@@ -135,8 +142,8 @@ def report_system_messages(rows: Sequence[Row], columns: Sequence[str], findings
     questions = [name for name in fields if name not in columns]
     field = next(iter(questions), fields[0])
     message = (
-        f"the system message contains {{{field}}} literally, because only user_prompt has "
-        f"columns in braces. Write {{{field}}} into user_prompt."
+        f"the system message contains {{{field}}} literally, because columns in braces are filled "
+        f"in only in user_prompt. Write {{{field}}} into user_prompt instead."
     )
     if questions:
         findings.problem(message, "system_prompt")
@@ -145,7 +152,7 @@ def report_system_messages(rows: Sequence[Row], columns: Sequence[str], findings
 
 
 def has_field(text: str, name: str) -> bool:
-    r"""Return whether a text contains the column `name` in braces.
+    r"""Return whether `text` contains the column `name` in braces.
 
     The braces of a LaTeX command, as in `\boxed{x}`, do not count.
     """
@@ -170,14 +177,14 @@ def report_equal_prompts(
 ) -> None:
     """Report rows that have equal prompts but different values in the columns that rewards read.
 
-    This is a problem if most rows have the same prompt as a row with a different answer. Otherwise
-    it is a note, because columns that only the user's own functions read may be ids or limits.
+    It is a problem if most rows have the same prompt as a row with a different answer. Otherwise it
+    is a note, because columns that only the user's own functions read may be ids or limits.
 
     Args:
         rows: the rows, with their prompts and all columns.
         rewards: the rewards of the run.
         columns: the columns that the rewards read.
-        unused: columns that contain a part of the question but are in no prompt.
+        unused: the columns that look like part of the question but are in no prompt.
         key: the recipe key that findings refer to.
         findings: receives the problem or note.
     """
@@ -206,7 +213,7 @@ def report_equal_prompts(
 def ambiguous_prompts(rows: Sequence[Row], columns: Sequence[str]) -> list[bool]:
     """Return for each row whether a row with the same prompt has different values in `columns`.
 
-    Worked solutions differ only if their final answers do.
+    Of worked solutions, only the final answers are compared.
     """
     answers_of_prompt: dict[str, set[str]] = defaultdict(set)
     prompts = []
@@ -221,8 +228,7 @@ def ambiguous_prompts(rows: Sequence[Row], columns: Sequence[str]) -> list[bool]
 def final_answer(value: object) -> object:
     """Return the final answer of a worked solution; return any other value unchanged.
 
-    A worked solution in which no answer is found is also returned unchanged. A dataset may contain
-    several worked solutions of one question, with the same final answer.
+    A worked solution in which no answer is found is also returned unchanged.
     """
     if isinstance(value, str) and any(mark in value for mark in ANSWER_MARKS):
         return find_answer(value) or value
@@ -230,7 +236,7 @@ def final_answer(value: object) -> object:
 
 
 def is_answer(column: str, rewards: Sequence[Any]) -> bool:
-    """Return whether a column is an answer, by its name or because a registered reward needs it."""
+    """Return whether a column has a usual answer name or is required by a registered reward."""
     if column in ANSWERS:
         return True
     for reward in rewards:
@@ -262,7 +268,7 @@ def columns_read(rewards: Sequence[Any], columns: Sequence[str]) -> list[str]:
 def unused_contexts(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
     """Return the columns that look like part of the question but are in no prompt.
 
-    Columns that are empty, or that are among the `columns` that rewards read, are omitted.
+    Columns that are empty, or that rewards read (`columns`), are left out.
     """
     unused = []
     for name in rows[0]:
@@ -281,7 +287,7 @@ def unused_contexts(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
 
 
 def texts_in(value: object) -> list[str]:
-    """Return the non-empty strings in a value of a column, including nested ones, stripped."""
+    """Return the non-empty strings in a cell, stripped, including those in lists and mappings."""
     if isinstance(value, str):
         text = value.strip()
         return [text] if text else []
@@ -295,15 +301,15 @@ def texts_in(value: object) -> list[str]:
 
 
 def ends_with_answer(prompt: Prompt) -> bool:
-    """Return whether a prompt is a list of chat messages that ends with the assistant's message."""
+    """Return whether a prompt is chat messages that end with the assistant's message."""
     return isinstance(prompt, list) and prompt[-1].get("role") == "assistant"
 
 
 def assistant_advice(rows: Sequence[Row]) -> str:
-    """Return the message for prompts that end with the assistant's message.
+    """Return the error message for prompts that end with the assistant's message.
 
-    The assistant's message is taken for the answer or, if it is the same in all of several rows,
-    for the beginning of every answer.
+    The assistant's message is assumed to be the answer or, if there are several rows and all have
+    the same one, the beginning of every answer.
     """
     prompts = [row["prompt"] for row in rows]
     ends = {last_message(prompt) for prompt in prompts if ends_with_answer(prompt)}
@@ -322,7 +328,7 @@ def assistant_advice(rows: Sequence[Row]) -> str:
 
 
 def text_of_prompt(prompt: Prompt) -> str:
-    """Return the whole text of a prompt."""
+    """Return the text of a prompt; the texts of chat messages are joined with line breaks."""
     return prompt if isinstance(prompt, str) else "\n".join(map(message_text, prompt))
 
 
@@ -332,7 +338,7 @@ def last_message(prompt: Prompt) -> str:
 
 
 def message_text(message: dict[str, Any]) -> str:
-    """Return the text of a chat message; if its content has several parts, join their texts."""
+    """Return the text of a chat message; the texts of several parts are joined with spaces."""
     content = message.get("content")
     if not isinstance(content, list):
         return str(content or "")

@@ -1,4 +1,4 @@
-"""Play an episode of `samples.jsonl` again, and compare it with its line, which is untrusted."""
+"""Replay an episode from `samples.jsonl`, and compare it with its line, which is untrusted."""
 
 from pathlib import Path
 from typing import Any
@@ -15,31 +15,31 @@ from grpo_ext.preflight.first_rows import Row
 from grpo_ext.run.from_recipe import Rows
 
 MOST_CHARACTERS = 2**20  # maximum length of a turn
-# additional fields of a line with an episode
+# additional fields of a line that contains an episode
 EPISODE: dict[str, FieldType] = {"seed": object, "messages": list, "ids_checksum": int}
 
 
 def row_of_sample(rows: Rows, sample: Row) -> Row:
-    """Return the row that a line of `samples.jsonl` belongs to, by its seed, columns and prompt.
+    """Return the row with the seed, columns and prompt of a line of `samples.jsonl`.
 
     Raises:
-        ValueError: if no row fits.
+        ValueError: if there is no such row.
     """
     for row in rows:
         if logged_value(seed_of(row)) == sample["seed"] and fits(row, sample):
             return row
     raise ValueError(
-        "No row of the recipe has the seed, the columns and the prompt of this line, so it cannot "
-        "be played again. Use the recipe.yaml of the run that wrote the line, and the same data."
+        "No row of the recipe has the seed, the columns and the prompt of this line, so the line "
+        "cannot be played again. Use the recipe.yaml of the run that wrote it, and the same data."
     )
 
 
 def fits(row: Row, sample: Row) -> bool:
     """Return whether a logged sample can come from a row.
 
-    Its columns must have the row's values, and its prompt the row's messages, of which the last may
-    be longer in the log, because `reset` can add to it. The columns in `COLUMNS`, which belong to
-    the episode, are not compared, and neither are prompts that are plain strings.
+    The logged columns must have the row's values, and the logged prompt must consist of the row's
+    messages. The last message may be longer in the log, because `reset` can add text to it. Columns
+    in `COLUMNS`, which belong to the episode, and prompts that are plain strings are not compared.
     """
     columns = sample.get("columns")
     if isinstance(columns, dict):
@@ -58,19 +58,19 @@ def fits(row: Row, sample: Row) -> bool:
 
 
 def logged_value(value: object) -> Any:
-    """Return a value as it is read back from a log."""
+    """Return `value` as it would be read back from a log."""
     return row_of(encoded({"value": value}))["value"]
 
 
 def read_sample(path: Path, number: int) -> Row:
-    """Return a line of `samples.jsonl` that contains an episode.
+    """Read the line of `samples.jsonl` that contains the episode to replay.
 
     Args:
         path: the file, which is untrusted.
         number: the number of the line, counted from 1.
 
     Raises:
-        ValueError: if there is no such line, or it contains no episode that can be played again.
+        ValueError: if there is no such line, or the line contains no episode.
         OSError: if the file cannot be read, or the line or an earlier one is too long.
     """
     try:
@@ -83,9 +83,11 @@ def read_sample(path: Path, number: int) -> Row:
 
 
 def nth_line(path: Path, number: int) -> bytes:
-    """Return a line of a file by its number (from 1); raise `ValueError` if there is none.
+    """Return the line of a file with the given number, counted from 1.
 
-    Raises `OSError` if the file cannot be opened, or a line is too long.
+    Raises:
+        ValueError: if there is no such line.
+        OSError: if the file cannot be opened, or a line is too long.
     """
     count = 0
     with open_plain(path) as file:
@@ -97,23 +99,24 @@ def nth_line(path: Path, number: int) -> bytes:
 
 
 def play_again(episode: Episode, sample: Row) -> None:
-    """Replay the turns of a logged episode with the logged tokens, in no more room than was logged.
+    """Replay the turns of a logged episode with the logged tokens.
 
-    The episode is cut off if it has not ended after the last logged turn.
+    The episode may be at most as long as the logged one could be. It is cut off if it has not ended
+    after the last logged turn.
 
     Args:
-        episode: an episode that has begun with the row of the sample.
+        episode: an episode that has begun with the row of the sample; it is changed in place.
         sample: a line of `samples.jsonl`.
 
     Raises:
-        ValueError: if a turn of the line cannot be read.
+        ValueError: if a logged turn is malformed, or its tokens are not token ids of the model.
     """
     turns = []
     for message in mappings(sample["messages"]):
         if message.get("role") == "assistant" and "raw" in message:
             turns.append(message)
-    room = sample.get("room")  # a file of others may have anything there
-    if not turns:  # its prompt left no room
+    room = sample.get("room")  # an untrusted file may have anything there
+    if not turns:  # the prompt left no room
         episode.limit(0)
     elif isinstance(room, int):
         episode.limit(min(room, episode.room))
@@ -126,10 +129,11 @@ def play_again(episode: Episode, sample: Row) -> None:
 
 
 def ids_of_turn(episode: Episode, message: Row) -> list[int]:
-    """Return the tokens of a logged turn, encoding its text if they were not logged.
+    """Return the token ids of a logged turn; if none were logged, encode the turn's text.
 
     Raises:
-        ValueError: if its text is not a string or is too long, or its tokens are not the model's.
+        ValueError: if the text is not a string or is too long, or the logged ids are not token ids
+            of the model.
     """
     raw = message["raw"]
     ids = message.get("raw_ids")
@@ -145,15 +149,20 @@ def ids_of_turn(episode: Episode, message: Row) -> list[int]:
         return ids
     raise ValueError(
         f"The `raw_ids` of the turn {raw[:80]!r} are not token ids of this model. Set "
-        "model_name_or_path to the model of the run."
+        "model_name_or_path to the model used in the run."
     )
 
 
 def differences(episode: Episode, scores: dict[str, float | None], sample: Row) -> list[str]:
     """Return a sentence for each difference between a replayed episode and its logged line.
 
-    Only the first message that differs is listed. Scores are compared in float32, as training
-    computes them.
+    Of the messages, only the first that differs is listed. Scores are compared in float32, as
+    training computes them.
+
+    Args:
+        episode: the replayed episode.
+        scores: the score of each reward for the replayed episode.
+        sample: the logged line.
     """
     found = []
     if episode.ids_checksum() != sample["ids_checksum"]:

@@ -30,11 +30,12 @@ MAX_COUNTED = 20_000  # maximum number of rows counted per task
 def count_train_rows(recipe: Recipe, findings: Findings) -> bool:
     """Record how many training rows each filter of each task keeps, as the figure "rows".
 
-    There is no figure without filters, or if the rows cannot be read (`first_rows` reports that).
+    The figure is a list with a sentence per filter. It is missing if there are no filters, or if
+    the rows cannot be read (`first_rows` reports that).
 
     Returns:
-        False if the filters of a task keep none of its rows, which is reported as a problem;
-        otherwise True, even if rows cannot be read.
+        `False` if the filters of a task keep none of its rows, which is reported as a problem;
+        otherwise `True`, even if rows cannot be read.
     """
     has_rows = True
     sentences: list[str] = []
@@ -64,11 +65,11 @@ def count_train_rows(recipe: Recipe, findings: Findings) -> bool:
 def check_eval_rows(recipe: Recipe, findings: Findings) -> int | None:
     """Record which rows each task is evaluated on, and how many, as the figure "evaluation".
 
-    If the run evaluates, missing or unreadable rows are reported as findings; otherwise only the
-    figure mentions them. After a problem, there is no figure.
+    The figure is a list with a sentence per task. If the run evaluates, missing or unreadable rows
+    are also reported as problems or notes; after a problem, there is no figure.
 
     Returns:
-        The number of rows of all tasks; `None` if it is not known.
+        The number of evaluation rows of all tasks together; `None` if it is unknown.
     """
     if str(recipe.flat["eval_strategy"]) != "no":
         key = "eval_dataset_name" if recipe.run.eval_dataset_name else "eval_strategy"
@@ -94,7 +95,7 @@ def check_eval_rows(recipe: Recipe, findings: Findings) -> int | None:
 
 
 def describe_eval_rows(recipe: Recipe, task: Task, options: Options) -> tuple[str, int | None]:
-    """Describe the rows of one task that an evaluation uses.
+    """Describe and count the rows that an evaluation uses for one task.
 
     Args:
         recipe: the whole recipe.
@@ -102,9 +103,9 @@ def describe_eval_rows(recipe: Recipe, task: Task, options: Options) -> tuple[st
         options: the options of this task.
 
     Returns:
-        A description of the source of the rows, with their number if they are on this machine, or
-        the reason why there are none; and the number of rows: 0 if there are none, `None` if it is
-        not known.
+        A pair. The first entry says where the rows come from and, if they are on this machine, how
+        many there are, or why there are none. The second entry is the number of rows, which is 0 if
+        there are none and `None` if it is unknown.
     """
     open_rows = partial(eval_rows_of, recipe, task, options, streaming=True)
     source = source_of_eval_rows(options)
@@ -125,9 +126,9 @@ def describe_eval_rows(recipe: Recipe, task: Task, options: Options) -> tuple[st
 
 
 def count(opened: TaskRows) -> int | None:
-    """Read the rows, and return their number.
+    """Return the number of rows, by reading them.
 
-    Return `None` if there are `MAX_COUNTED` or more, or if reading them fails or takes too long.
+    Return `None` if there are `MAX_COUNTED` rows or more, or if reading fails or takes too long.
     """
     with suppress(Exception, TooLate), deadline(PATIENCE), quiet("huggingface_hub"):
         used = sum(1 for _ in islice(opened.rows, MAX_COUNTED))
@@ -142,7 +143,7 @@ def prefixed(name: str, sentence: str) -> str:
 
 
 def key_of(row_filter: RowFilter) -> str:
-    """Return the recipe key that a problem with a filter belongs to."""
+    """Return the recipe key to name in a problem with a filter."""
     if not isinstance(row_filter, LengthFilter):
         return "held_out_share"
     return "max_prompt_tokens" if row_filter.max_prompt_tokens else "max_answer_tokens"

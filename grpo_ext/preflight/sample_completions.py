@@ -35,8 +35,8 @@ from grpo_ext.run.from_recipe import model_init_kwargs
 
 MODEL = "model_name_or_path"
 REWARDS = "reward_funcs"
-LARGEST_GROUP = 4  # completions of a prompt, so that 8 completions are of two prompts
-# What rewards get in training in addition to the columns.
+LARGEST_GROUP = 4  # maximum completions per prompt, so that 8 completions come from two prompts
+# What rewards receive in training in addition to the columns.
 EXTRAS = {
     "trainer_state": TrainerState(),
     "log_extra": lambda *_: None,
@@ -53,22 +53,23 @@ def try_rewards_on_samples(
     findings: Findings,
     begin: Begin | None = None,
 ) -> None:
-    """Sample groups of completions of some rows, and score them with the rewards.
+    """Sample groups of completions for some rows, and score them with the rewards.
 
     A group has as many completions as in training, but at most `LARGEST_GROUP` and at most `count`.
     The figure "samples" has the form `{"temperature": 1.0, "completions": [{"row",
     "text", "length", "finish_reason", "rewards"}], "rewards": {"format": {"mean": 0.25, "std":
-    0.43}}, "groups": {"count": 2, "size": 4, "differ": 1}}`, where `row` is counted from 0, a
-    reward without any score has no entry, `std` is the mean standard deviation within a group, and
-    `differ` is the result of `count_differing`, or `None` if groups cannot be compared. The figure
-    is `None`, with a note, if the model is not on this machine or fails.
+    0.43}}, "groups": {"count": 2, "size": 4, "differ": 1}}`. Rows are counted from 0, and a reward
+    without any score has no entry in "rewards". "std" is the mean standard deviation within a
+    group. "differ" is the number of groups in which a reward gave different scores, or `None` if
+    groups have one completion or a reward was not tried. If the model is not on this machine or
+    fails, the figure is `None`, and a note says why.
 
     Args:
         recipe: the recipe, which sets the model, the sampling, and the time limit of rewards.
         rewards: the rewards; those that are or load a model are not tried.
         rows: the first rows, with their prompts and columns.
         tokenizer: the model's tokenizer.
-        count: minimum number of completions; it is rounded up to whole groups.
+        count: the minimum number of completions, which is rounded up to whole groups.
         findings: receives the figure, the problems and the notes.
         begin: the function that starts episodes, if the recipe has an environment.
     """
@@ -127,14 +128,14 @@ def try_rewards_on_samples(
 
 
 def rows_of_groups(rows: list[Row], count: int) -> list[int]:
-    """Return, for each group, the index of its row in `rows`, always the same random choice.
+    """Choose a row for each group at random, with a fixed seed, and return the indices in `rows`.
 
-    With several tasks, a row of each task comes before the second row of any. Rows are repeated if
-    there are more groups than rows.
+    With several tasks, one row of each task is chosen before a second row of any task. Rows are
+    repeated if there are more groups than rows.
 
     Args:
         rows: the first rows.
-        count: number of groups.
+        count: the number of groups.
     """
     seen: Counter[str] = Counter()
     order = []
@@ -164,7 +165,9 @@ def count_differing(names: Iterable[str], samples: list[Sample]) -> int:
 
 
 def load_model(recipe: Recipe) -> PreTrainedModel:
-    """Load the recipe's model on its device.
+    """Load the recipe's model from this machine; nothing is downloaded.
+
+    The model is put on a GPU if one is available and `use_cpu` is not set.
 
     Raises:
         OSError: if the model is not on this machine, or its files cannot be read.
@@ -181,7 +184,7 @@ def load_model(recipe: Recipe) -> PreTrainedModel:
     except OSError as error:
         raise OSError(
             f"the model {name} cannot be loaded from this machine ({first_line(error)}). If it is "
-            f"a model of the hub, run `hf download {name}`."
+            f"a model on the hub, run `hf download {name}`."
         ) from error
     if quantization is None:  # a quantized model is where it was loaded
         has_gpu = torch.cuda.is_available() and not recipe.training.use_cpu
@@ -194,18 +197,20 @@ def training_decoding(v: Values, num_samples: int = 1) -> Decoding:
 
     Args:
         v: the values of the recipe.
-        num_samples: number of completions of each prompt.
+        num_samples: the number of completions of each prompt.
 
     Raises:
         ValueError: if `max_completion_length` is null, or the stop strings are invalid.
     """
     if v.max_completion_length is None:
-        raise ValueError("max_completion_length is null. Add --max_completion_length 256.")
+        raise ValueError(
+            "max_completion_length is null. Set it, for example with --max_completion_length 256."
+        )
     options: dict[str, Any] = {
         "repetition_penalty": v.repetition_penalty,
         "cache_implementation": v.cache_implementation,
     }
-    if not v.use_vllm:  # those of vLLM have other names
+    if not v.use_vllm:  # vLLM's options have other names
         options |= v.generation_kwargs or {}
         options.pop(KEY, None)
     return Decoding(
@@ -222,10 +227,10 @@ def training_decoding(v: Values, num_samples: int = 1) -> Decoding:
 
 
 def report_failures(guards: dict[str, Guard], findings: Findings, max_rate: float) -> None:
-    """Report rewards that failed.
+    """Report rewards that failed on sampled completions.
 
-    It is a problem if a reward failed on all completions, or on more than training allows, and a
-    note if it failed on fewer.
+    It is a problem if a reward failed on all completions or on a larger share than training allows;
+    otherwise it is a note.
 
     Args:
         guards: the rewards by name, which have scored the completions.
@@ -243,16 +248,17 @@ def report_failures(guards: dict[str, Guard], findings: Findings, max_rate: floa
         elif guard.failed / guard.asked > max_rate:
             findings.problem(
                 f"reward {name!r} fails more often than training allows: on {guard.failed} of "
-                f"{guard.asked} sampled completions. If more than the share {max_rate:g} "
-                "(`reward_max_failure_rate`) fail, training saves a checkpoint and ends. Correct "
-                f"the reward, or raise reward_max_failure_rate. The last failure: {reason}",
+                f"{guard.asked} sampled completions. Training saves a checkpoint and ends if the "
+                f"reward fails on more than {100 * max_rate:g}% of completions "
+                "(`reward_max_failure_rate`). Correct the reward, or raise "
+                f"reward_max_failure_rate. The last failure: {reason}",
                 REWARDS,
             )
         else:
             findings.note(
                 f"reward {name!r} fails on {guard.failed} of {guard.asked} "
                 "sampled completions, which get no score (- in the list). Training saves a "
-                f"checkpoint and ends if the reward fails on more than the share {max_rate:g} of "
+                f"checkpoint and ends if the reward fails on more than {100 * max_rate:g}% of "
                 f"completions (`reward_max_failure_rate`). The last failure: {reason}",
                 REWARDS,
             )
@@ -261,9 +267,9 @@ def report_failures(guards: dict[str, Guard], findings: Findings, max_rate: floa
 def spreads(
     names: list[str], samples: list[Sample], findings: Findings
 ) -> dict[str, dict[str, float]]:
-    """Return the mean of each reward's scores, and their mean standard deviation within a group.
+    """Return the `mean` of each reward's scores, and their mean `std` within a group.
 
-    A reward without scores has no entry. Rewards whose scores are all equal are noted.
+    A reward without scores has no entry. A note names each reward whose scores are all equal.
 
     Args:
         names: the names of the rewards.

@@ -1,4 +1,4 @@
-"""Check prompts as the model reads them, after the chat template and the tokenizer."""
+"""Check prompts as the model sees them, after the chat template and the tokenizer."""
 
 import inspect
 import re
@@ -16,9 +16,9 @@ OPEN_TAG = "<think>"
 
 
 def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | None:
-    """Load the model's tokenizer; if that fails, report why and return `None`.
+    """Load the model's tokenizer; if this fails, report why and return `None`.
 
-    A failure is a problem if the model is a folder, and otherwise a note. Nothing is downloaded.
+    Nothing is downloaded. A failure is a problem if the model is a folder, and otherwise a note.
     """
     name = v["model_name_or_path"]
     try:
@@ -38,7 +38,7 @@ def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | N
 
 
 def local_options(v: Values) -> dict[str, Any]:
-    """Return the arguments to load parts of the recipe's model from this machine only."""
+    """Return the `from_pretrained` arguments that load from this machine, without any download."""
     return {
         "revision": v["model_revision"],
         "trust_remote_code": bool(v["trust_remote_code"]),
@@ -49,8 +49,8 @@ def local_options(v: Values) -> dict[str, Any]:
 def context_length(v: Values) -> int | None:
     """Return the maximum number of tokens of a prompt with its completion.
 
-    It is the smaller of the limits of the model and of vLLM, if vLLM samples. Return `None` if
-    neither is known.
+    This is the model's context length or, if vLLM samples and `vllm_max_model_length` is smaller,
+    that value. Unknown limits are ignored; if none is known, return `None`.
     """
     limits = []
     if v["use_vllm"]:
@@ -70,7 +70,7 @@ def check_tokenized_prompts(
     v: Values,
     findings: Findings,
 ) -> dict[str, Any] | None:
-    """Check that the chat template accepts the prompts, and return their `prompt_figures`.
+    """Check that the chat template accepts the prompts, and check the tokenized prompts.
 
     Args:
         prompts: strings, or lists of chat messages; at least one.
@@ -79,7 +79,7 @@ def check_tokenized_prompts(
         findings: receives the problems and notes.
 
     Returns:
-        The figures, or `None` if the chat template is missing or fails.
+        The result of `prompt_figures`, or `None` if the chat template is missing or fails.
     """
     if not isinstance(prompts[0], str) and not tokenizer.chat_template:
         findings.problem(
@@ -112,7 +112,11 @@ def check_tokenized_prompts(
 def failing(
     prompts: list[Any], tokenizer: PreTrainedTokenizerBase, kwargs: dict[str, Any] | None
 ) -> str:
-    """Say which is the first prompt, counted from row 1, on which the chat template fails."""
+    """Return a phrase that names the first prompt on which the chat template fails.
+
+    The phrase is, for example, "the prompt of row 3" (1-based), or "the prompts" if the template
+    accepts each prompt alone.
+    """
     for number, prompt in enumerate(prompts, 1):
         try:
             encode_prompts([prompt], tokenizer, kwargs)
@@ -127,13 +131,13 @@ def note_unused_arguments(
     tokenizer: PreTrainedTokenizerBase,
     findings: Findings,
 ) -> None:
-    """Add a note for each of the `chat_template_kwargs` that cannot change the prompts.
+    """Add a note for each of the `chat_template_kwargs` that has no effect on the prompts.
 
-    If no prompt consists of chat messages, there is a single note on all of them.
+    If no prompt consists of chat messages, a single note covers all of these arguments.
 
     Args:
         kwargs: the `chat_template_kwargs`.
-        has_template: whether some prompts are chat messages, which the template writes.
+        has_template: whether some prompts are chat messages, to which the template is applied.
         tokenizer: the model's tokenizer, with the template.
         findings: receives the notes.
     """
@@ -149,14 +153,14 @@ def note_unused_arguments(
     for name in kwargs:
         if name not in parameters and name not in names_in_template:
             findings.note(
-                f"`{key}: {name}` does nothing, because the model's chat template does not read "
-                "it. Remove it, or correct its name.",
+                f"`{key}: {name}` does nothing, because the model's chat template does not use "
+                f"{name}. Remove this argument, or correct its name.",
                 key,
             )
 
 
 def note_todays_date(kwargs: dict[str, Any], template: str, findings: Findings) -> None:
-    """Add a note if the chat template writes today's date, so that prompts change every day.
+    """Add a note if the chat template inserts today's date, so that prompts change every day.
 
     Args:
         kwargs: the `chat_template_kwargs`.
@@ -169,7 +173,7 @@ def note_todays_date(kwargs: dict[str, Any], template: str, findings: Findings) 
     if "date_string" in template:
         findings.note(
             "the model's chat template writes today's date into prompts, so a run that resumes on "
-            "another day trains on other prompts. Write `chat_template_kwargs: {date_string: 26 "
+            "another day trains on other prompts. Set `chat_template_kwargs: {date_string: 26 "
             "Jul 2024}`, with any date.",
             key,
         )
@@ -185,28 +189,29 @@ def note_todays_date(kwargs: dict[str, Any], template: str, findings: Findings) 
 def prompt_figures(
     ids: list[list[int]], tokenizer: PreTrainedTokenizerBase, v: Values, findings: Findings
 ) -> dict[str, Any]:
-    """Check tokenized prompts, and return their figures.
+    """Check tokenized prompts, and return figures on them.
 
     Args:
-        ids: the tokens of each prompt.
+        ids: the token ids of each prompt.
         tokenizer: the model's tokenizer.
         v: the values of the recipe.
         findings: receives the problems and notes, such as a doubled BOS token, or prompts that
             leave no room for a completion.
 
     Returns:
-        `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952, "over": 0.0,
-        "prefilled": false, "first": "<|"}`: `first` is the first prompt, `room` the maximum length
-        of a prompt in tokens or `None` if unknown, `over` the share of longer prompts, and
-        `prefilled` whether the first prompt ends by opening the think tag.
+        A dict such as `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952,
+        "over": 0.0, "prefilled": False, "first": "<|"}`. `room` is the maximum length of a prompt
+        in tokens, or `None` if it is unknown; `over` is the share of longer prompts; `prefilled`
+        says whether the first prompt ends by opening the think tag; and `first` is the text of the
+        first prompt.
     """
     first_prompt = str(tokenizer.decode(ids[0]))
     bos = tokenizer.bos_token_id
     if bos is not None and ids[0][:2] == [bos, bos]:
         findings.problem(
             f"the first prompt begins with {tokenizer.bos_token!r} twice, because the tokenizer or "
-            "its chat template adds it to a prompt that already begins with it. Remove it from the "
-            "task's prompts.",
+            "its chat template adds this token to a prompt that already begins with it. Remove the "
+            "token from the task's prompts.",
             "task",
         )
     lengths = list(map(len, ids))
@@ -222,15 +227,16 @@ def prompt_figures(
 
 
 def room_for_prompts(lengths: list[int], v: Values, findings: Findings) -> tuple[int | None, float]:
-    """Check that prompts leave room for a completion in the context.
-
-    Return the maximum length of a prompt in tokens, and the share of longer prompts. They are
-    `None` and 0 if the context length or `max_completion_length` is unknown.
+    """Check that prompts leave room for a completion of maximum length in the model's context.
 
     Args:
         lengths: the number of tokens of each prompt.
         v: the values of the recipe.
-        findings: receives a problem if all prompts are longer, and a note if some are.
+        findings: receives a problem if all prompts are too long, and a note if some are.
+
+    Returns:
+        The maximum length of a prompt in tokens, and the share of longer prompts. They are `None`
+        and 0 if the context length or `max_completion_length` is unknown.
     """
     context = context_length(v)
     completion = v["max_completion_length"]

@@ -20,16 +20,16 @@ def check_code(
 ) -> None:
     """Check the time limits, the isolation and the tests of the rewards named `code`.
 
-    Problems: the limits are invalid, a row's time limit exceeds `reward_timeout`, or programs
-    cannot be isolated here. Notes: programs are not isolated (`isolation: none`), the trial program
-    failed for another reason, how memory is limited, tests that cannot be used, prompts that do not
-    name the function to write, and asserts on which a program could cheat. If the run will be on
-    another machine, isolation and memory are not checked.
+    It is a problem if the limits are invalid, if a row's time limit exceeds `reward_timeout`, or if
+    programs cannot be isolated on this machine. Notes are added on how the memory of programs is
+    limited, on `isolation: none`, on a trial program that failed for another reason, on tests that
+    cannot be used, on prompts that do not name the function to write, and on asserts that programs
+    can cheat. If the run will be on another machine, isolation and memory are not checked.
 
     Args:
         rewards: the rewards of the run.
         rows: the first rows, with their `tests`.
-        reward_timeout: seconds that a reward may take for a row.
+        reward_timeout: the time limit of rewards, in seconds per row.
         findings: receives the problems and notes.
     """
     for guarded in rewards:
@@ -57,10 +57,11 @@ def check_code(
 
 
 def check_isolation(limits: Limits, findings: Findings) -> None:
-    """Check isolation by running an empty program, and note how memory is limited.
+    """Check isolation by running an empty program, and note how the memory of programs is limited.
 
-    With `isolation: none`, only note the risk; otherwise, do nothing if the run will be on another
-    machine. If the program fails for a reason other than isolation (`MachineFault`), only note it.
+    With `isolation: none`, only the risk is noted. With isolation, nothing is checked if the run
+    will be on another machine. It is a problem if the program cannot be isolated, and only a note
+    if it fails for another reason (`MachineFault`).
     """
     if not limits.isolated:
         findings.note(
@@ -89,9 +90,9 @@ def check_isolation(limits: Limits, findings: Findings) -> None:
 
 
 def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings) -> None:
-    """Add notes on tests that are unusable or can be cheated, and on prompts that name no function.
+    """Add notes on tests that cannot be used, asserts that programs can cheat, and unclear prompts.
 
-    Prompts are noted if most of them name none of the functions that their tests call.
+    Prompts are unclear if most of them name none of the functions that their tests call.
 
     Args:
         rows: the rows, with their `tests`.
@@ -124,21 +125,21 @@ def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings
             KEY,
         )
     if cheatable:
-        consequence = "To leave such rows unscored, write {name: code, cheatable_asserts: refuse}."
+        consequence = "To leave such rows unscored, use {name: code, cheatable_asserts: refuse}."
         if refuses_cheatable:
             consequence = "Such rows stay unscored, because of `cheatable_asserts: refuse`."
         findings.note(
-            f"code: objects that the program itself defines are compared in {len(cheatable)} of "
-            f"the asserts in the first {len(rows)} rows, so a program could cheat. {consequence} "
-            f"The first: assert {cheatable[0]:.80}",
+            f"code: {len(cheatable)} of the asserts in the first {len(rows)} rows compare objects "
+            "that the program under test defines, so it could cheat, for example with its own "
+            f"`__eq__`. {consequence} The first of these: assert {cheatable[0]:.80}",
             KEY,
         )
 
 
 def names_functions(prompt: str, tests: Sequence[object]) -> bool:
-    """Return whether a prompt names a function that the tests call, or the tests call none.
+    """Return whether a prompt names a function that the tests call.
 
-    Return `True` if the tests cannot be read.
+    Also return `True` if the tests call no function, or cannot be parsed.
     """
     try:
         called = called_functions(parse_asserts(tuple(map(str, tests))))

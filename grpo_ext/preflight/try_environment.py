@@ -1,4 +1,4 @@
-"""Try a recipe's environment: its first prompts, and turns with made-up completions."""
+"""Try a recipe's environments: check their first prompts, and play made-up turns."""
 
 import sys
 import time
@@ -32,11 +32,11 @@ from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.scores import in_full
 
-MOST_ENVIRONMENTS = 32  # maximum number of environments of rows that are tried
-MAX_EPISODES = 32  # maximum number of environments that are reset to see their prompts
+MOST_ENVIRONMENTS = 32  # maximum number of environments that are tried
+MAX_EPISODES = 32  # maximum number of episodes that are begun to check their prompts
 MAX_TURNS = 3  # maximum number of turns tried per episode
-SLOW = 0.2  # seconds of a reply from which on it matters that episodes wait one at a time
-BUDGET = 4.0  # seconds after which no other episode or turn is started
+SLOW = 0.2  # seconds per reply from which it matters that episodes wait one at a time
+BUDGET = 4.0  # seconds after which no further episode or turn is started
 LOGGER = "grpo_ext.environments.failures"  # its warnings become findings
 KEY = "environment"
 KEYS = (KEY, "environments", "tasks")  # where a recipe names environments
@@ -45,17 +45,18 @@ KEYS = (KEY, "environments", "tasks")  # where a recipe names environments
 def begin_episodes(
     recipe: Recipe, tokenizer: PreTrainedTokenizerBase, findings: Findings
 ) -> Begin | None:
-    """Create the environment, and return the function that starts episodes for rows.
+    """Create a recipe's environments, and return the function that starts episodes for rows.
 
     Args:
-        recipe: the recipe.
+        recipe: the recipe that sets the environments.
         tokenizer: the model's tokenizer.
-        findings: receives a problem if the environment cannot be created, and a note if a class
-            with a method `step` is used as a set of tools.
+        findings: receives a problem if an environment cannot be created, and a note if a class with
+            a method `step` is used as a set of tools.
 
     Returns:
-        The function; `None` if the recipe has no environment or no `max_completion_length`, if
-        `findings` already contains a problem with the environment, or if it cannot be created.
+        The function. It is `None` if the recipe has no environment or no `max_completion_length`,
+        if `findings` already contains a problem with the environments, or if an environment cannot
+        be created.
     """
     v = recipe.flat
     environments = environments_of(v)
@@ -87,20 +88,22 @@ def begin_episodes(
 def read_prompts(
     recipe: Recipe, rows: list[Row], tokenizer: PreTrainedTokenizerBase, findings: Findings
 ) -> tuple[dict[str, Any] | None, Begin | None]:
-    """Check the prompts as the model reads them.
+    """Check the prompts as the model sees them.
 
-    If the recipe has an environment, they are the prompts of its episodes, which describe its tools
-    and end with the text from `reset`. The figure "turns" then says which turns are trained.
+    If the recipe has an environment, these are the prompts of episodes, which describe the tools
+    and end with the text returned by `reset`. The figure "turns" then says which tokens are trained
+    on.
 
     Args:
-        recipe: the recipe.
+        recipe: the recipe that sets the environments.
         rows: the rows, with their prompts.
         tokenizer: the model's tokenizer.
         findings: receives the problems and notes.
 
     Returns:
-        The `prompt_figures`, or `None` if the prompts cannot be built; and the function that starts
-        episodes for rows, or `None` if the recipe has no environment or no episode can be started.
+        A pair: the result of `prompt_figures`, or `None` if the prompts cannot be built; and the
+        function that starts episodes for rows, or `None` if the recipe has no environment or no
+        episode can be started.
     """
     begin = begin_episodes(recipe, tokenizer, findings)
     if begin is None:
@@ -120,9 +123,9 @@ def read_prompts(
 
 
 def first_episodes(begin: Begin, rows: Sequence[Row]) -> list[Episode]:
-    """Begin an episode for each of the first `MAX_EPISODES` rows.
+    """Begin an episode for each of the first `MAX_EPISODES` rows, and return the episodes.
 
-    After `BUDGET` seconds no further episode is begun, but at least one is.
+    At least one episode is begun, and no further one after `BUDGET` seconds.
     """
     until = time.monotonic() + BUDGET
     episodes: list[Episode] = []
@@ -135,23 +138,23 @@ def first_episodes(begin: Begin, rows: Sequence[Row]) -> list[Episode]:
 
 
 def named(name: str) -> str:
-    """Return an environment's name after a space, or an empty string if it has no name."""
+    """Return an environment's name, preceded by a space, or an empty string if it has no name."""
     return f" {name}" if name else ""
 
 
 def try_environments(
     begin: Begin, rows: Sequence[Row], prefilled: bool, findings: Findings
 ) -> bool:
-    """Play each of up to `MOST_ENVIRONMENTS` environments on its first row.
+    """Try each of up to `MOST_ENVIRONMENTS` environments on its first row.
 
     Args:
         begin: the function that starts the episodes.
         rows: the first rows; at least one.
-        prefilled: as for `three_completions`.
+        prefilled: whether the prompt opens the think tag.
         findings: receives the problems and notes.
 
     Returns:
-        True unless a method of an environment failed on all its calls; see `try_environment`.
+        `True` unless a method of an environment failed on all its calls.
     """
     first_rows: dict[str, Row] = {}
     for row in rows:
@@ -166,20 +169,20 @@ def try_environments(
 
 
 def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Findings) -> bool:
-    """Play one episode per text, with the text as each of the model's turns.
+    """Play an episode for each string in `texts`, which is used as every turn of the model.
 
-    It is a problem if a method failed on all its calls, including its calls in `first_episodes`. It
-    is a note if a method failed on some calls, or if replies are slow and come one at a time.
-    The lengths of the answers are passed to `check_episode_lengths`.
+    It is a problem if a method failed on all its calls, including those in `first_episodes`. It is
+    a note if a method failed on some calls, or if replies are slow and come one at a time. The
+    lengths of the answers are then checked by `check_episode_lengths`.
 
     Args:
         begin: the function that starts the episodes.
         row: the row that each episode begins with.
-        texts: for each episode, the text of the model's turns; at least one.
+        texts: the text of the model's turns, for each episode; at least one.
         findings: receives the problems and notes.
 
     Returns:
-        True unless a method failed on all its calls.
+        `True` unless a method failed on all its calls.
     """
     until = time.monotonic() + BUDGET
     answers = Answers()
@@ -223,22 +226,22 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers of an environment to made-up turns."""
+    """Measurements of an environment's answers to made-up turns."""
 
     seconds: list[float] = field(default_factory=list)  #: seconds of each reply that did not fail
-    tokens: list[int] = field(default_factory=list)  #: of each answer, with the template
+    tokens: list[int] = field(default_factory=list)  #: tokens of each answer, with the template
 
 
 def play(episode: Episode, text: str, until: float, answers: Answers) -> None:
     """Play at most `MAX_TURNS` turns, until the episode is over, has failed, or the time is up.
 
-    The length of the episode is not limited, so that answers are whole.
+    The length of the episode is not limited, so that answers are not cut off.
 
     Args:
-        episode: an episode that has begun.
+        episode: an episode that has begun; it is changed in place.
         text: the text of each of the model's turns.
-        until: when to stop, by `time.monotonic`.
-        answers: receives the answers.
+        until: the value of `time.monotonic()` at which to stop.
+        answers: receives the seconds and tokens of each answer.
     """
     episode.limit(sys.maxsize)
     for _ in range(MAX_TURNS):

@@ -26,8 +26,8 @@ KEY = "reward_funcs"
 def three_completions(row: Row, prefilled: bool) -> dict[str, str]:
     """Return three completions by name: empty, in prose, and in tags with the row's answer.
 
-    The answer is 42 if the row has none. With `prefilled`, the prompt already opens the think tag,
-    so the completion does not.
+    If the row has no answer, 42 is used instead. If `prefilled` is true, the prompt already opens
+    the think tag, so the completion in tags does not open it.
     """
     answer = "42"
     column = answer_column(row)
@@ -55,14 +55,15 @@ def try_rewards_of_tasks(
     Args:
         rewards: the rewards of all tasks.
         rows: the first rows, with their prompts and columns.
-        prefilled: see `try_rewards`.
+        prefilled: whether the prompt opens the think tag.
         findings: receives the problems and notes.
-        begin: the function that starts episodes; see `try_rewards`.
-        max_failure_rate: see `try_rewards`.
+        begin: the function that starts an episode for each completion; `None` if the recipe has no
+            environment.
+        max_failure_rate: the recipe's `reward_max_failure_rate`, which notes on failures state.
 
     Returns:
-        The figures `{"rewards": trial}`, where a trial is the result of `try_rewards`. If the rows
-        have several tasks, and also name environments or a reward scores only some of the tasks,
+        The figures `{"rewards": trial}`, where `trial` is the result of `try_rewards`. If the rows
+        have several tasks, and either name environments or a reward scores only some of the tasks,
         the figures are `{"rewards_by_task": {"math": trial, ...}}`.
     """
     several_environments = TASK in rows[0] and ENVIRONMENT in rows[0]
@@ -82,7 +83,7 @@ def try_rewards_of_tasks(
 
 
 def tasks_of(reward: object) -> tuple[str, ...] | None:
-    """Return the tasks whose rows a reward scores; `None` means all."""
+    """Return the names of the tasks whose rows a reward scores, or `None` if it scores all rows."""
     return getattr(reward, "tasks", None)
 
 
@@ -97,22 +98,21 @@ def try_rewards(
     """Score three made-up completions of a row with each reward.
 
     It is a problem if a reward fails on all of them, or expects a think tag that the prompt already
-    opens. A slow reward is only noted, because this machine may be busy. Equal scores are noted
-    unless the completions are turns of episodes.
+    opens. If a reward is slow, that is only a note, because this machine may be busy. Equal scores
+    are noted unless the completions are turns of episodes.
 
     Args:
         rewards: the rewards; those that are or load a model are noted but not tried.
         row: a row with its prompt and columns.
         prefilled: whether the prompt opens the think tag.
         findings: receives the problems and notes.
-        begin: the function that starts an episode for each completion, which becomes its first
-            turn; `None`: no episodes.
-        max_failure_rate: the `reward_max_failure_rate` above which training ends; a note on
-            failures states it.
+        begin: the function that starts an episode for each completion, which becomes the episode's
+            first turn; `None` if the recipe has no environment.
+        max_failure_rate: the recipe's `reward_max_failure_rate`, which notes on failures state.
 
     Returns:
-        `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0], ...}}`, with
-        `None` for a completion that was not scored.
+        A dict such as `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0],
+        ...}}`. The score of a completion that was not scored is `None`.
     """
     texts = three_completions(row, prefilled)
     completions = [made_up(text, row, begin) for text in texts.values()]
@@ -140,8 +140,8 @@ def try_rewards(
                 findings.note(warning, KEY)
         if len(scores) > len(texts) and (scores[-1] or 0) > (scores[-2] or 0):
             findings.problem(
-                f"the prompt already opens <think>, but reward {guard.name!r} expects it in the "
-                f"completion. {prefix_advice(guard.reward)}",
+                f"the prompt already opens <think>, but reward {guard.name!r} expects this tag in "
+                f"the completion. {prefix_advice(guard.reward)}",
                 KEY,
             )
     model_ids = [reward for reward in rewards if isinstance(reward, str)]
@@ -155,7 +155,7 @@ def prefix_advice(reward: object) -> str:
     if isinstance(reward, Reward):
         info = reward.registration
         if "prefix" in {*info.options, *info.optional}:
-            return f'Write {{name: {info.name}, prefix: "<think>"}}.'
+            return f'Use {{name: {info.name}, prefix: "<think>"}}.'
     return (
         "Let the reward accept completions that begin inside the tag, or remove <think> from the "
         "end of the prompt."
@@ -165,13 +165,11 @@ def prefix_advice(reward: object) -> str:
 def made_up(text: str, row: Row, begin: Begin | None) -> Completion:
     """Return a completion with the given text, and without token ids.
 
-    With `begin`, the text is the first turn of an episode of the row.
-
     Args:
         text: the text of the completion.
         row: the row with the prompt.
-        begin: the function that starts an episode for each row; `None`: the completion has no
-            episode.
+        begin: the function that starts an episode for each row; the completion then contains an
+            episode of which `text` is the first turn. `None` means that there are no episodes.
     """
     if begin is None:
         return Completion(text, [])
@@ -192,15 +190,16 @@ def score_until(
     """Score completions one after another until the time is up, and report failures.
 
     It is a problem if the reward fails on all completions, and a note if it fails on some or is too
-    slow. If the time is up early, there are fewer scores than completions.
+    slow. Completions that are not reached in time have no score, so the result may be shorter than
+    `completions`.
 
     Args:
         guard: the reward, in its guard.
         completions: completions of `row`.
         row: the row, with its prompt and columns.
-        until: when to stop, by `time.monotonic`.
+        until: the value of `time.monotonic()` at which to stop.
         findings: receives the problem or note.
-        max_failure_rate: the share of failures above which training ends.
+        max_failure_rate: the share of failures above which training ends, for the note.
     """
     # The trainer passes these to every reward in addition to the columns.
     extras = {
@@ -232,8 +231,8 @@ def score_until(
         findings.note(
             f"reward {guard.name!r} fails on {guard.failed} of {len(scores)} "
             "made-up completions, which get no score (- in the table). Training saves a "
-            f"checkpoint and ends if the reward fails on more than the share {max_failure_rate:g} "
-            f"of completions (`reward_max_failure_rate`). The last failure: {reason}",
+            f"checkpoint and ends if the reward fails on more than {100 * max_failure_rate:g}% of "
+            f"completions (`reward_max_failure_rate`). The last failure: {reason}",
             KEY,
         )
     return scores

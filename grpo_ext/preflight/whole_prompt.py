@@ -1,4 +1,4 @@
-"""Add the contexts, options, classes or test that a question needs to its prompt."""
+"""Complete a prompt with what its question needs: contexts, options, classes or a test."""
 
 import re
 from dataclasses import dataclass, replace
@@ -13,11 +13,11 @@ from grpo_ext.preflight.try_code import names_functions
 from grpo_ext.tasks.prompts import TO_DO
 from grpo_ext.tasks.templates import literal
 
-# Usual names of questions that do not say what to do with them.
+# Usual names of question columns whose texts do not say what to do with them.
 VAGUE = ("text", "input")
-LABELS = ("label", "labels", "class", "target")  # columns of a classification
-MOST_CLASSES = 12  # distinct answers that are listed in a prompt
-ROWS_OF_CLASS = 3  # mean number of rows with the same answer, from which answers are classes
+LABELS = ("label", "labels", "class", "target")  # usual names of the column with the class
+MOST_CLASSES = 12  # maximum number of distinct answers that are listed in a prompt
+ROWS_OF_CLASS = 3  # mean number of rows per distinct answer from which answers count as classes
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Addition:
         after: a paragraph after the question.
         open_question: a question that the user must decide.
         says_task: whether the addition tells the model what to do.
-        reward: the reward that the prompt then needs; `None`: the proposed one.
+        reward: the reward to use with the completed prompt; `None` keeps the proposed one.
     """
 
     before: str = ""
@@ -46,9 +46,10 @@ def with_whole_prompt(
 ) -> Proposal:
     """Return the proposal with a prompt that contains everything the question needs.
 
-    This may be contexts (such as Alpaca's `input`), options, the names of classes, or a test that
-    names the function to write. Whatever is still unclear is added to the proposal's questions for
-    the user. If the answers turn out to be numbered classes, the reward becomes `exact`.
+    The prompt may receive contexts (such as Alpaca's `input`), options, the names of classes, or a
+    test that names the function to write. Whatever is still unclear is added to the proposal's
+    questions for the user. If the answers turn out to be numbered classes, the reward becomes
+    `exact`.
 
     Args:
         proposal: a proposal with a column of strings as its prompt.
@@ -68,7 +69,7 @@ def with_whole_prompt(
         addition = replace(
             addition,
             before=f"{TO_DO} the model should do with this text.",
-            open_question=f"What should the model do with {column}? Write it into user_prompt.",
+            open_question=f"What should the model do with {column}? Say so in user_prompt.",
         )
     if addition.lines:
         fields[-1] += f"\n{addition.lines}"
@@ -109,9 +110,14 @@ def addition_to(
 
 
 def addition_of_options(options: Options | None, rows: list[Row], question: str) -> Addition:
-    """Return an addition that lists the options with letters, or a question about where they are.
+    """Return an addition that lists the options with letters, or asks the user where they are.
 
     The addition is empty if no column contains the options, but most questions list them.
+
+    Args:
+        options: the options in the columns of the rows; `None` if there are none.
+        rows: the first rows.
+        question: the column of the question.
     """
     if options is not None:
         return Addition(lines=options.template)
@@ -123,7 +129,7 @@ def addition_of_options(options: Options | None, rows: list[Row], question: str)
 
 
 def addition_of_classes(golds: Golds, rows: list[Row]) -> Addition:
-    """Return an addition that lists the classes, or a question about the meaning of their numbers.
+    """Return an addition that lists the classes or, if they are numbers, asks what they mean.
 
     The addition is empty if the gold answers are not the classes of a classification.
     """
@@ -150,7 +156,7 @@ def lists_options(rows: list[Row], question: str) -> bool:
 
 
 def answers_are_options(golds: Golds | None, options: Options) -> bool:
-    """Return whether most gold answers are the text of an option.
+    """Return whether most gold answers equal the text of an option of their row.
 
     Return `False` if there are no gold answers, or if a row has none.
     """
@@ -161,9 +167,10 @@ def answers_are_options(golds: Golds | None, options: Options) -> bool:
 
 
 def classes_of(golds: Golds, rows: list[Row]) -> list[str]:
-    """Return the distinct answers, sorted, if they are the classes of a classification; else `[]`.
+    """Return the distinct answers, sorted, if they are the classes of a classification.
 
-    Numbers are classes only in a column with one of the names in `LABELS`.
+    Otherwise, return an empty list. Numbers count as classes only in a column with a name in
+    `LABELS`.
     """
     classes = sorted(set(golds.texts))
     is_label = golds.column.lower() in LABELS
@@ -176,14 +183,20 @@ def classes_of(golds: Golds, rows: list[Row]) -> list[str]:
 
 
 def is_numbered(golds: Golds, classes: list[str]) -> bool:
-    """Return whether the classes are numbers without a sign in a column of `LABELS`."""
+    """Return whether the classes are unsigned numbers in a column with a name in `LABELS`."""
     return golds.column.lower() in LABELS and all(text.isdecimal() for text in classes)
 
 
 def example_of_tests(rows: list[Row], question: str, tests: str) -> str:
-    """Return a paragraph with the first test, if tests call functions that questions do not name.
+    """Return a template paragraph that shows a row's first test.
 
-    Return an empty string otherwise, or if the tests of some row are not a list of strings.
+    Return an empty string if most questions already name a function that their tests call, or if
+    the tests of a row are not a list of strings.
+
+    Args:
+        rows: the first rows.
+        question: the column of the question.
+        tests: the column of the tests.
     """
     lists = [row.get(tests) for row in rows]
     if not all(isinstance(value, list) and value and isinstance(value[0], str) for value in lists):

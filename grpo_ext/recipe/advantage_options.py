@@ -1,4 +1,4 @@
-"""Options for advantages; see `docs/groups.md`."""
+"""Options for advantages, and their rules; see `docs/groups.md`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from grpo_ext.recipe.rule_kinds import STEP_NORMALIZATION, Dependency, Rule
 from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import convert
 
-#: Needed by options that work on a single reward per completion, the weighted sum of all rewards.
+#: Required by options for which a completion has a single reward, the weighted sum of all rewards.
 WEIGHTED_SUM = {"multi_objective_aggregation": (SUM_THEN_NORMALIZE,)}
 
 
@@ -26,10 +26,12 @@ class AdvantageOptions:
     """Recipe keys for advantages; a base of `GRPOExtConfig`.
 
     Args:
-        std_estimator (`str`, defaults to `"sample"`): the standard deviation of rewards. `"sample"`
-            divides by n - 1, as TRL does; `"population"` divides by n, as the GRPO paper does.
+        std_estimator (`str`, defaults to `"sample"`): the estimator of the standard deviation of
+            rewards. `"sample"` divides by n - 1, as TRL does; `"population"` divides by n, as the
+            GRPO paper does.
         advantage_normalizer (`str`, defaults to `"all"`): which completions count in the divisor of
-            the policy term: `"all"`, or with `"useful"` only those in groups whose rewards differ.
+            the policy loss: all of them (`"all"`), or only those in groups whose rewards differ
+            (`"useful"`).
     """
 
     std_estimator: Literal["sample", "population"] = "sample"
@@ -37,7 +39,7 @@ class AdvantageOptions:
 
 
 def compares_groups(v: Values) -> bool:
-    """Return whether `scale_rewards` compares groups with each other, as `batch` does.
+    """Return whether `scale_rewards` compares groups with each other, as with `batch`.
 
     Return `False` for an estimator that is not registered.
     """
@@ -45,7 +47,7 @@ def compares_groups(v: Values) -> bool:
 
 
 def unknown_advantages(v: Values, _: int) -> Iterator[Problem]:
-    """Advantage estimators must be registered, and compare within groups if ties are broken."""
+    """Yield problems for advantage estimators that are unknown or cannot be used to break ties."""
     registered = {
         "scale_rewards": (*advantage_names(), True, False),
         "multi_objective_aggregation": joint_advantage_names(),

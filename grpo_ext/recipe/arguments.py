@@ -1,4 +1,4 @@
-"""Check training arguments that were built in Python, by the rules for recipes."""
+"""Check training arguments that were built in Python against the rules for recipes."""
 
 import dataclasses
 from enum import Enum
@@ -16,7 +16,10 @@ from grpo_ext.recipe.typed_values import Values
 
 
 def with_our_defaults(args: GRPOConfig) -> GRPOExtConfig:
-    """Set the fields that a `GRPOConfig` lacks to our defaults, and return the same object."""
+    """Add the fields of `GRPOExtConfig` that `args` lacks, with their defaults, and return `args`.
+
+    `args` is changed in place.
+    """
     for name, default in flat_values({}, {"training": GRPOExtConfig}).defaults.items():
         if not hasattr(args, name):
             setattr(args, name, default)
@@ -29,11 +32,11 @@ def check_arguments(
     separate_sampler: bool = False,
     own_generation: bool = False,
 ) -> None:
-    """Check arguments built in Python by the same rules as recipes.
+    """Check arguments built in Python against the rules for recipes.
 
     Rules that depend on the model, its adapter or the data are skipped, because only a recipe names
     these. A value that differs from its default counts as set. A value that fits its field only
-    after conversion is replaced in `args`, as by `field_problems`.
+    after conversion, such as the string `"5e-7"` for a number, is replaced in `args`.
 
     Args:
         args: the arguments of the trainer.
@@ -42,7 +45,7 @@ def check_arguments(
         own_generation: whether the trainer was given a sampler or a `rollout_func`.
 
     Raises:
-        RecipeError: if anything is wrong. It lists all problems, each with what to write instead.
+        RecipeError: if anything is wrong. The error lists all problems, each with a remedy.
     """
     problems = field_problems(args, GRPOExtConfig)
     unsound = {problem.key for problem in problems if problem.key}
@@ -57,15 +60,16 @@ def check_arguments(
 
 
 def argument_notes(args: GRPOExtConfig, num_processes: int) -> list[Problem]:
-    """Return notes on arguments with valid but odd values, which are used as given."""
+    """Return notes about arguments with valid but odd values, which are used as given."""
     return notes_of(argument_values(args, set()), ARGUMENT_NOTES, num_processes)
 
 
 def argument_values(args: GRPOExtConfig, unsound: set[str]) -> Values:
     """Convert trainer arguments to the `Values` that rules read, omitting those in `unsound`.
 
-    Arguments that equal their defaults count as unset. `steps_per_generation` always does, because
-    TRL sets it in addition to `generation_batch_size`.
+    Arguments that equal their defaults count as unset. `steps_per_generation` always counts as
+    unset, because TRL sets it in addition to `generation_batch_size`. Reading a key that only a
+    recipe has, such as `model_name_or_path`, raises `Unsound`.
     """
     defaults = flat_values({}, {"training": GRPOExtConfig}).defaults
     elsewhere: set[str] = set()

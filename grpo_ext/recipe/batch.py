@@ -1,4 +1,4 @@
-"""Batch sizes of a recipe, per generation and per optimizer step, and the rules they must obey.
+"""A recipe's batch sizes, per generation and per optimizer step, and the rules for them.
 
 The arithmetic is TRL 1.16's (`GRPOConfig.__post_init__`, `GRPOTrainer._get_train_sampler`).
 """
@@ -17,7 +17,7 @@ REACH = 1000  # how many values to try on each side of a size that does not fit
 
 @dataclass(frozen=True)
 class Batch:
-    """The sizes that decide how completions are generated and trained on."""
+    """A recipe's batch sizes, and the sizes of generations and steps that follow from them."""
 
     per_device_train_batch_size: int  # completions per micro-batch and process
     num_processes: int  # training processes
@@ -36,7 +36,7 @@ class Batch:
     def slices(self) -> int:
         """The number of micro-batches per generation; TRL's resolved `steps_per_generation`."""
         if self.generation_batch_size is not None:
-            # 0 would be a division by 0 later; `generation_of_parts_of_groups` refuses such sizes
+            # 0 would cause a division by 0; `generation_of_parts_of_groups` rejects such sizes
             return self.generation_batch_size // self.micro_batch or 1
         return self.steps_per_generation or self.gradient_accumulation_steps
 
@@ -77,10 +77,10 @@ def batch_of(v: Values, num_processes: int) -> Batch:
 
 
 def nearest_fits(batch: Batch) -> list[dict[str, int]]:
-    """Return up to three single-key changes that make a batch fit, nearest first.
+    """Return up to three changes of a single key that make `batch` fit, smallest change first.
 
-    Each change is a dict such as `{"num_generations": 6}`. A change is near if the ratio of the new
-    value to the old one is close to 1. At most `REACH` values are tried in each direction; for
+    Each change is a dict such as `{"num_generations": 6}`. Its size is the larger of the old and
+    the new value, divided by the other one. At most `REACH` values are tried in each direction; for
     `generation_batch_size`, only multiples of both the micro-batch and `num_generations`.
     """
     slices = "gradient_accumulation_steps"
@@ -108,9 +108,9 @@ def nearest_fits(batch: Batch) -> list[dict[str, int]]:
 
 
 def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Problem]:
-    """A generation must consist of whole groups and micro-batches; only one key may set its size.
+    """Yield a problem if a generation does not consist of whole groups and whole micro-batches.
 
-    Only one of `generation_batch_size` and `steps_per_generation` may be set.
+    Also yield a problem if both `generation_batch_size` and `steps_per_generation` are set.
     """
     batch = batch_of(v, num_processes)
     if batch.generation_batch_size and batch.steps_per_generation:
@@ -124,7 +124,7 @@ def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Pro
     changes = []
     for change in nearest_fits(batch):
         changes += [f"`{key}: {size}`" for key, size in change.items()]
-    nearest = f" Write one of the nearest sizes that fit: {', '.join(changes)}." if changes else ""
+    nearest = f" Set one of the nearest sizes that fit: {', '.join(changes)}." if changes else ""
     if batch.completions % batch.micro_batch:
         yield Problem(
             f"generation_batch_size {batch.completions} is not a multiple of the micro-batch of "
@@ -143,16 +143,16 @@ def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Pro
 
 
 def whole_groups(v: Values, num_processes: int) -> int:
-    """Return the smallest evaluation batch of a process that TRL accepts.
+    """Return the smallest `per_device_eval_batch_size` that TRL accepts.
 
-    The batches of all processes together then consist of whole groups.
+    With it, the batches of all processes together consist of whole groups.
     """
     group = v.num_generations_eval or v.num_generations
     return math.lcm(num_processes, group) // num_processes
 
 
 def evaluation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Problem]:
-    """An evaluation batch must consist of whole groups, as TRL requires."""
+    """Yield a problem if an evaluation batch does not consist of whole groups, as TRL requires."""
     group = v.num_generations_eval or v.num_generations
     size = v.per_device_eval_batch_size
     if size is None or str(v.eval_strategy) == "no":
@@ -168,7 +168,7 @@ def evaluation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Pro
     yield Problem(
         f"an evaluation batch has {completions} completions (per_device_eval_batch_size {size} x "
         f"{num_processes} processes), which is not a multiple of the {group} completions per "
-        f"prompt. Write {' or '.join(changes)}.",
+        f"prompt. Set {' or '.join(changes)}.",
         "per_device_eval_batch_size",
     )
 

@@ -40,7 +40,7 @@ class EvaluationMetrics:
 
     @property
     def losses(self) -> list[str]:
-        """The name of the loss of each evaluation dataset."""
+        """The name of the loss metric of each evaluation dataset."""
         return self._of_sets(["loss"])
 
     @property
@@ -50,11 +50,11 @@ class EvaluationMetrics:
 
     @property
     def known(self) -> list[str]:
-        """The metrics of scores and lengths that evaluations log, without their standard errors."""
+        """The names of all logged metrics of scores and lengths, without their standard errors."""
         return self._of_sets(self._known_of_a_set())
 
     def of_a_set(self, metric: str) -> str:
-        """Return the name of a metric without the name of its evaluation dataset, if it has one.
+        """Return `metric` without the name of an evaluation dataset in front, if there is one.
 
         If the names of several datasets match, the longest one is removed.
         """
@@ -62,7 +62,7 @@ class EvaluationMetrics:
         return metric.removeprefix(max(prefixes, key=len, default=""))
 
     def fault(self, metric: str) -> str | None:
-        """Return an error message if evaluations do not log `metric`, or else `None`.
+        """Return an error message if evaluations do not log `metric`, otherwise `None`.
 
         Also return `None` for a name that resembles no known metric, because a reward may log it.
         """
@@ -110,9 +110,10 @@ class EvaluationMetrics:
 
 
 def chooses_by_metric(v: Values | GRPOConfig) -> str | None:
-    """Return the first option that is set and uses an evaluation metric; `None` if none is.
+    """Return the first option that is set and uses an evaluation metric, or `None`.
 
-    The options are `load_best_model_at_end`, `save_strategy: best` and `reduce_lr_on_plateau`.
+    The options are `load_best_model_at_end`, `save_strategy: best` and `lr_scheduler_type:
+    reduce_lr_on_plateau`, as written here.
     """
     if v.load_best_model_at_end:
         return "load_best_model_at_end"
@@ -124,12 +125,15 @@ def chooses_by_metric(v: Values | GRPOConfig) -> str | None:
 
 
 def plain_metric(metric_for_best_model: str | None) -> str:
-    """Return the metric without `eval_`; for `None`, transformers' default, `loss`."""
+    """Return the name of a metric without `eval_`; for `None`, return `"loss"`, the default."""
     return (metric_for_best_model or "loss").removeprefix("eval_")
 
 
 def needs_a_metric(option: str, evaluation: EvaluationMetrics) -> str:
-    """Return the error message for an option that uses `eval_loss`, with what to write instead."""
+    """Return the error message for an option that would select by `eval_loss`.
+
+    It proposes the first of `evaluation.growing` instead.
+    """
     return (
         f"`{option}` uses eval_loss, which does not measure a policy trained with GRPO: advantages "
         "have mean 0 within each group, so the loss is rounding noise or the KL. Set "
@@ -138,18 +142,18 @@ def needs_a_metric(option: str, evaluation: EvaluationMetrics) -> str:
 
 
 def lowest_reward(metric: str) -> str:
-    """Return the error message for `greater_is_better: false` with a metric of rewards."""
+    """Return the error message for `greater_is_better: false` with a `metric` of rewards."""
     return (
         f"`greater_is_better: false` with `metric_for_best_model: {metric}` selects the model with "
-        "the lowest reward. Set `greater_is_better: true`, or remove it."
+        "the lowest reward. Set `greater_is_better: true`, or remove the key."
     )
 
 
 def metric_that_says_nothing(v: Values, _: int) -> Iterator[Problem]:
-    """The metric that selects the best model must exist and be meaningful in GRPO."""
+    """Yield a problem if the metric that selects the best model is meaningless or not logged."""
     option = chooses_by_metric(v)
     if option is None or v.eval_strategy == "no":
-        return  # transformers refuses these options without evaluations
+        return  # transformers rejects these options without evaluations
     metric = plain_metric(v.metric_for_best_model)
     decodes = v.eval_temperature is not None
     weights: dict[str, float] = {}

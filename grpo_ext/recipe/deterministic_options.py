@@ -1,6 +1,6 @@
-"""The option `deterministic`, and its rules for other options.
+"""The option `deterministic`, and the rules for options that do not work with it.
 
-It makes the log-probs of sampler and trainer equal to the last bit.
+With it, the log-probs of the sampler and the trainer are bitwise equal.
 """
 
 from collections.abc import Iterator
@@ -43,14 +43,14 @@ NOT_DETERMINISTIC = {
         "same operations of the model. Remove use_liger_kernel, or set `deterministic: false`."
     ),
     "load_in_4bit": (
-        "load_in_4bit does not work with `deterministic: true`, because products with quantized "
-        "weights are rounded differently for different numbers of rows. Remove load_in_4bit, or "
-        "set `deterministic: false`."
+        "load_in_4bit does not work with `deterministic: true`, because multiplications by "
+        "quantized weights are rounded differently for different numbers of rows. Remove "
+        "load_in_4bit, or set `deterministic: false`."
     ),
     "load_in_8bit": (
-        "load_in_8bit does not work with `deterministic: true`, because products with quantized "
-        "weights are rounded differently for different numbers of rows. Remove load_in_8bit, or "
-        "set `deterministic: false`."
+        "load_in_8bit does not work with `deterministic: true`, because multiplications by "
+        "quantized weights are rounded differently for different numbers of rows. Remove "
+        "load_in_8bit, or set `deterministic: false`."
     ),
 }
 
@@ -62,16 +62,16 @@ class DeterministicOptions:
     Args:
         deterministic (`bool`, defaults to `False`): whether the trainer's log-prob of each sampled
             token is bitwise equal to the sampler's, whatever the batch and layout. The run ends if
-            one differs. torch uses only deterministic algorithms. This option works only on a CPU,
-            with transformers' `generate` and `sdpa` attention; `docs/log-probs.md` lists its other
-            requirements and its cost.
+            any of them differs. torch is limited to deterministic algorithms. This option works
+            only on a CPU, with transformers' `generate` and `sdpa` attention; `docs/log-probs.md`
+            lists its other requirements and its cost.
     """
 
     deterministic: bool = False
 
 
 def parts_that_are_not_deterministic(v: Values, _: int) -> Iterator[Problem]:
-    """With `deterministic: true`, refuse options that compute log-probs by other operations."""
+    """With `deterministic: true`, yield a problem for each option in `NOT_DETERMINISTIC`."""
     if not v.deterministic:
         return
     for key, message in NOT_DETERMINISTIC.items():

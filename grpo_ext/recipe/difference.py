@@ -1,4 +1,4 @@
-"""Save a run's recipe in `output_dir`, and find how the next run's recipe differs from it."""
+"""Convert a run's recipe to YAML for `output_dir`, and compare the next run's recipe with it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ FREE = (
 # Keys of `environment` that do not affect what is learned.
 FREE_OF_ENVIRONMENT = ("max_failure_rate", "step_timeout")
 LENGTHS = ("max_steps", "num_train_epochs")  # raising one of these continues a finished run
-# With `eval_temperature`, evaluation preserves the random state, so these keys do not affect what
-# is learned.
+# With `eval_temperature`, evaluation preserves the RNG state, so these keys do not affect what is
+# learned.
 EVALUATION = (
     "eval_*",
     "max_eval_samples",
@@ -45,7 +45,7 @@ EVALUATION = (
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:
-    """Return a recipe's values as YAML, without secrets and the keys that say where to resume."""
+    """Return a recipe's values as YAML, without secrets, `resume` and `resume_from_checkpoint`."""
     saved = dict(values)
     saved.pop("resume", None)
     saved.pop("resume_from_checkpoint", None)
@@ -53,11 +53,14 @@ def as_yaml(values: Mapping[str, Any]) -> str:
 
 
 def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
-    """Return the (saved, new) values of changed keys that affect training.
+    """Return the keys that affect training and differ from a saved recipe, as (saved, new) values.
 
-    The recipe is first adapted to this machine, and then compared with the recipe saved in
-    `folder`; a missing key counts as its default. Return an empty dict if no recipe was saved or it
-    cannot be read.
+    A key that is not set counts as its default. The result is empty if `folder` contains
+    no saved recipe or it cannot be read.
+
+    Args:
+        recipe: the new recipe; it is first adapted to this machine, in place.
+        folder: the `output_dir` of the saved recipe's run.
     """
     try:
         saved = {key: value for key, (value, _) in read_yaml(folder / SAVED, folder).items()}
@@ -109,12 +112,14 @@ def check_same_run(recipe: Recipe) -> None:
     if saved:
         lines += [f"  --resume {saved[-1]}: continue from that checkpoint with the new values"]
     raise ValueError(
-        "\n".join([f"{folder} holds a run of another recipe. Its values and the new ones:", *lines])
+        "\n".join(
+            [f"{folder} contains a run of another recipe. Its values and the new ones:", *lines]
+        )
     )
 
 
 def _shaping(key: str, value: object) -> object:
-    """Return a key's value; omit options of environments that do not affect training."""
+    """Return the value of `key` without environment options that do not affect training."""
     if not isinstance(value, dict):
         return value
     if key == "environment":
@@ -127,7 +132,7 @@ def _shaping(key: str, value: object) -> object:
 
 
 def _entry_shaping(entry: object) -> object:
-    """Return an entry of `tasks`; omit environment options that do not affect training."""
+    """Return an entry of `tasks` without environment options that do not affect training."""
     if not isinstance(entry, dict) or "environment" not in entry:
         return entry
     return {**entry, "environment": _shaping("environment", entry["environment"])}

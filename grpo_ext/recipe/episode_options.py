@@ -1,4 +1,4 @@
-"""The recipe keys for multi-turn episodes; see `docs/several-turns.md`."""
+"""Recipe keys for multi-turn episodes, and their rules; see `docs/several-turns.md`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ EnvironmentSpec = str | Mapping[str, Any]
 # keys of `generation_kwargs` that would end turns in other ways
 TURN_ENDS = {"stop", "stop_token_ids", "max_tokens", "max_new_tokens", "max_time"}
 
-# Values that environments need, because TRL cannot play their episodes.
+# Values that environments require, because TRL cannot play their episodes.
 NEEDED = STEP_NORMALIZATION | {"use_transformers_continuous_batching": (False,)}
 
-# Values that `credit: turn` needs; the last two because signal is judged for whole episodes.
+# Values that `credit: turn` requires; the last two because signal is defined by whole episodes.
 WITH_CREDIT_BY_TURN = {
     "multi_objective_aggregation": SUM_THEN_NORMALIZE,
     "group_filter": "off",
@@ -31,24 +31,27 @@ WITH_CREDIT_BY_TURN = {
 
 @dataclass
 class EpisodeOptions:
-    """The recipe keys for episodes; a base of `GRPOExtConfig`.
+    """Recipe keys for episodes; a base of `GRPOExtConfig`.
 
     Args:
         environment (`dict` or `str`, *optional*): the environment that replies to the model: its
             name, or a mapping with options, such as `{name: guess, high: 31, turns: 5}`. Every
-            environment has the limits `turns` per episode (8), `turn_tokens` per turn, and
-            `step_timeout` (10 seconds) and `answer_characters` (10,000) per reply, and the options
-            `credit` (`"episode"` or `"turn"`) and `threads` (the number of threads that run code
-            that is not async; by default it runs in the main thread). An episode whose environment
-            fails is left out, trained on, or played again (`on_failure`: `"mask"`, the default,
-            `"train"` or `"retry"`). The run stops if more than `max_failure_rate` (0.5) of the last
-            256 calls of a method failed, or all of its calls in a step; 1: never.
-            `max_completion_length` limits the whole episode, including the replies. `None`: a
+            environment has these options: `turns`, the maximum number of turns per episode (8);
+            `turn_tokens`, the maximum number of tokens per turn (no limit); `step_timeout`, the
+            time limit for a reply (10 seconds); `answer_characters`, the maximum length of a reply
+            (10,000); `credit`, whether advantages are computed per `"episode"` (default) or per
+            `"turn"`; `threads`, the number of threads for code that is not async (by default, such
+            code runs in the main thread). `on_failure` says what happens to an episode whose
+            environment fails: with `"mask"` (default), it is neither scored nor trained on; with
+            `"train"`, the model gets the error as the reply; with `"retry"`, it is played again.
+            The run stops if more than `max_failure_rate` (0.5) of the last 256 calls of a method
+            failed, or all of its calls in a generation; `max_failure_rate: 1` prevents both.
+            `max_completion_length` limits the whole episode, including the replies. If `None`, a
             completion is a single turn.
         environments (`dict`, *optional*): several environments by name, in place of `environment`.
             Each row names its environment in the column `environment`; a row with `None` there is
-            completed in a single turn. If the mapping of an environment has no `name`, its key in
-            `environments` is the name.
+            completed in a single turn. If the mapping of an environment has no `name`, its
+            key in `environments` is the name.
     """
 
     environment: dict | str | None = None
@@ -56,10 +59,10 @@ class EpisodeOptions:
 
 
 def environments_of(v: Any) -> dict[str, EnvironmentSpec]:
-    """Return the environments of a recipe, or of the training arguments, by name.
+    """Return the environments of a recipe, or of training arguments, by name.
 
-    An environment for all rows has the name "". With `tasks`, an entry's environment has the name
-    of the entry.
+    The environment in the key `environment`, which is for all rows, has the name "". An environment
+    in an entry of `tasks` has the name of the entry.
 
     Args:
         v: the values of a recipe, or training arguments, which have no `tasks`.
@@ -76,7 +79,7 @@ def environments_of(v: Any) -> dict[str, EnvironmentSpec]:
 
 
 def entries_of(v: Any) -> Mapping[str, Mapping[str, Any] | None] | None:
-    """Return the entries of `tasks`; `None` if there are none, as in training arguments."""
+    """Return the entries of `tasks`, or `None` if it is not set or `v` is training arguments."""
     if isinstance(v, Values) and v.has("tasks"):
         return v.tasks
     return None
@@ -85,7 +88,7 @@ def entries_of(v: Any) -> Mapping[str, Mapping[str, Any] | None] | None:
 def environments_of_tasks(
     tasks: Mapping[str, Mapping[str, Any] | None] | None,
 ) -> dict[str, EnvironmentSpec]:
-    """Return the environments that entries of `tasks` set, by the name of the entry."""
+    """Return the environment of each entry of `tasks` that sets one, by the entry's name."""
     environments = {}
     for task, entry in (tasks or {}).items():
         if entry and entry.get("environment") is not None:
@@ -94,7 +97,7 @@ def environments_of_tasks(
 
 
 def all_rules(v: Values) -> Iterator[EpisodeRules | Problem]:
-    """Yield the rules of each environment of a recipe, or a problem for an invalid environment."""
+    """Yield the `EpisodeRules` of each valid environment, and a problem for each invalid one."""
     of_tasks = environments_of_tasks(entries_of(v))
     for name, environment in environments_of(v).items():
         key = "environment"
@@ -109,7 +112,11 @@ def all_rules(v: Values) -> Iterator[EpisodeRules | Problem]:
 
 
 def environments_named_twice(v: Values, _: int) -> Iterator[Problem]:
-    """Only one key may set the environment of a row, and `environments` needs valid entries."""
+    """Yield problems if several keys set environments, or `environments` has invalid names.
+
+    The keys are `environment`, `environments`, and `environment` in the entries of `tasks`. An
+    empty `environments` is a problem, too.
+    """
     given = [key for key in ("environment", "environments") if v[key] is not None]
     if environments_of_tasks(entries_of(v)):
         given.append("tasks")
@@ -122,14 +129,13 @@ def environments_named_twice(v: Values, _: int) -> Iterator[Problem]:
         )
     if v.environments is not None and not v.environments:
         yield Problem(
-            "environments is empty. Write at least one environment, or remove the key.",
+            "environments is empty. Add at least one environment, or remove the key.",
             "environments",
         )
     for name in v.environments or {}:
         if name == "":
             yield Problem(
-                "environments: a name is empty. Write a name, here and in the column "
-                "`environment`.",
+                "environments: a name is empty. Set a name, here and in the column `environment`.",
                 "environments",
             )
         if name == SINGLE_TURN:
@@ -141,7 +147,7 @@ def environments_named_twice(v: Values, _: int) -> Iterator[Problem]:
 
 
 def environments_that_do_not_fit(v: Values, _: int) -> Iterator[Problem]:
-    """Environments must be known, accept their options and not conflict with other keys."""
+    """Yield problems for invalid environments and for keys that conflict with environments."""
     credits = set()
     for rules in all_rules(v):
         if isinstance(rules, Problem):
@@ -150,7 +156,7 @@ def environments_that_do_not_fit(v: Values, _: int) -> Iterator[Problem]:
             credits.add(rules.credit)
             if rules.credit == "turn" and rules.name.startswith("verifiers:"):
                 yield Problem(
-                    f"{rules.name}: `credit: turn` reads the score after each turn, but the rubric "
+                    f"{rules.name}: `credit: turn` needs the score after each turn, but the rubric "
                     "of verifiers scores an episode only once, at its end. Set "
                     "`credit: episode`.",
                     "environment",
@@ -199,8 +205,8 @@ def ends_that_turns_cannot_have(v: Any) -> Iterator[Problem]:
     for key in sorted(TURN_ENDS & {*options}):
         yield Problem(
             f"environment: a turn ends at an end token or after turn_tokens tokens, so {key} "
-            f"cannot end it. Remove {key} from generation_kwargs. Where transformers samples, "
-            "stop_strings can end a turn, too.",
+            f"cannot end it. Remove {key} from generation_kwargs. If transformers samples, "
+            "stop_strings can also end a turn.",
             "generation_kwargs",
         )
     engines = [key for key in ("use_vllm", "sampler") if getattr(v, key)]
@@ -215,15 +221,18 @@ def ends_that_turns_cannot_have(v: Any) -> Iterator[Problem]:
 
 @refuses(
     "max_completion_length",
-    "`max_completion_length: null` leaves episodes in environments without a limit. Write a "
-    "number.",
+    "`max_completion_length: null` leaves episodes in environments without a limit. Set "
+    "max_completion_length to a number.",
 )
 def episodes_without_a_length(v: Values) -> bool:
     return v.max_completion_length is None and v.use_vllm and bool(environments_of(v))
 
 
 def environments_of_tasks_that_trl_would_play(v: Values, _: int) -> Iterator[Problem]:
-    """An entry of `tasks` with an environment needs the values that `environment` needs."""
+    """Yield a problem for each value that does not fit, if an entry of `tasks` has an environment.
+
+    Such entries have the same requirements as the key `environment`, which are in `NEEDED`.
+    """
     if not environments_of_tasks(entries_of(v)):
         return
     for key, fitting in NEEDED.items():

@@ -1,8 +1,8 @@
-"""The types of recipe fields, and a check of dataclasses built in Python against these types.
+"""The types of recipe fields, and a check of configs built in Python against these types.
 
-Fields of this package have exact types. TRL types many of its fields as plain `str` or `float` and
-rejects wrong values late or never: `CHOICES`, `NAMES` and `BOUNDS` state which values such fields
-accept.
+The fields of this package have exact types. TRL types many of its fields as plain `str` or `float`
+and rejects wrong values late or never; `CHOICES`, `NAMES` and `BOUNDS` state which values these
+fields accept.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ CHOICES: dict[str, tuple[str | bool, ...]] = {
     "vllm_mode": ("colocate", "server"),
     "vllm_model_impl": ("vllm", "transformers"),
 }
-# Fields whose type is an enumeration or any text, and which accept only the enumeration's values.
+# Fields typed as an enumeration or `str` that accept only the enumeration's values.
 NAMES = ("lr_scheduler_type", "eval_strategy", "logging_strategy", "save_strategy")
 TYPES: dict[str, Any] = {
     "num_generations": Annotated[int, Field(ge=2)],  # TRL's type allows null
     "per_device_eval_batch_size": Count | None,  # with null, the trainer chooses
-    "generation_kwargs": dict[str, Any] | None,  # TRL's type allows text
+    "generation_kwargs": dict[str, Any] | None,  # TRL's type allows a string
     "gradient_checkpointing": bool | None,  # with null, the trainer chooses
     # `unknown_advantages` checks names; true and false on the command line are booleans
     "scale_rewards": Literal[True, False] | Annotated[str, Field(min_length=1)],
@@ -69,9 +69,10 @@ BOUNDS: tuple[tuple[Any, str], ...] = (
 
 @cache
 def hints_of(cls: type) -> dict[str, Any]:
-    """Return the type of each field of a dataclass, as narrow as possible.
+    """Return a dict from each field name of a dataclass to the field's type.
 
-    `TYPES` replaces the types of some fields, and `choices_of` or `BOUNDS` narrow the types.
+    The types are narrower than the annotations where possible: `TYPES` replaces some of them, a
+    field with choices (see `choices_of`) gets a `Literal` type, and `BOUNDS` limits numbers.
     """
     hints = typing.get_type_hints(cls, include_extras=True)
     bounds: dict[str, Any] = {}
@@ -93,7 +94,13 @@ def hints_of(cls: type) -> dict[str, Any]:
 
 
 def choices_of(f: dataclasses.Field, hint: Any) -> tuple[str | bool, ...]:
-    """Return the values that a field accepts; `()` if only its type `hint` limits them."""
+    """Return the values to which a field is restricted, or `()` if there is no such list.
+
+    Args:
+        f: the field of the dataclass.
+        hint: its type; for a field in `NAMES`, the values of the enumeration in `hint` are the
+            choices.
+    """
     stated = f.metadata.get("choices") or CHOICES.get(f.name)
     if stated:
         return tuple(stated)
@@ -109,7 +116,7 @@ def choices_of(f: dataclasses.Field, hint: Any) -> tuple[str | bool, ...]:
 
 
 def default_of(f: dataclasses.Field) -> Any:
-    """Return the default of a field; `None` if it has none."""
+    """Return the default value of a field, or `None` if it has no default."""
     if f.default is not dataclasses.MISSING:
         return f.default
     if f.default_factory is not dataclasses.MISSING:
@@ -118,11 +125,17 @@ def default_of(f: dataclasses.Field) -> Any:
 
 
 def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
-    """Check the values of a dataclass built in Python against the field types of `cls`.
+    """Check a config built in Python against the field types of `cls`, and convert its values.
 
-    Return a problem for each value that does not fit. Fields that have the same type in
-    `GRPOConfig` are not checked. A value that fits after conversion, such as the string `"5e-7"`
-    for a number, is replaced in `args` by the converted value.
+    A value that fits its type only after conversion, such as the string `"5e-7"` for a number, is
+    replaced in `args`. Fields whose type is the same in TRL's `GRPOConfig` are not checked.
+
+    Args:
+        args: the config to check; it must have all fields of `cls` and may be changed.
+        cls: the dataclass whose field types apply.
+
+    Returns:
+        One problem for each value that does not fit its type.
     """
     from trl import GRPOConfig
 

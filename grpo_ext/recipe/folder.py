@@ -14,7 +14,7 @@ MOST_BYTES = 2**18  # size limit of an accelerate config
 
 
 def recipe_folder() -> Path:
-    """Return the package's folder of recipes; in a checkout, it is a link to `recipes/`."""
+    """Return the package's recipe folder; in a checkout, this is a link to `recipes/`."""
     return Path(grpo_ext.__file__).parent / "recipes"
 
 
@@ -29,13 +29,13 @@ def recipe_names() -> list[str]:
 
 
 def recipe_path(name: str | Path) -> Path:
-    """Return the file of a recipe: `name` itself, or the packaged recipe of that name.
+    """Return `name` as a path if it exists, otherwise the path of the packaged recipe `name`.
 
     Packaged recipes have names such as `countdown/tiny`; `recipes/countdown/tiny.yaml` also works
     outside a checkout.
 
     Raises:
-        FileNotFoundError: if there is neither such a file nor such a recipe.
+        FileNotFoundError: if there is neither such a path nor such a packaged recipe.
     """
     path = Path(name).expanduser()
     if path.exists():
@@ -49,7 +49,9 @@ def recipe_path(name: str | Path) -> Path:
 
 
 def accelerate_config(name: str) -> Path:
-    """Return the file of an accelerate config: `name` itself, or `recipes/accelerate/{name}.yaml`.
+    """Return the path of an accelerate config.
+
+    It is `name` itself if that is a file, otherwise `recipes/accelerate/{name}.yaml`.
 
     Raises:
         FileNotFoundError: if neither exists; the message lists the names in that folder.
@@ -60,19 +62,22 @@ def accelerate_config(name: str) -> Path:
             return path
     names = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
     raise FileNotFoundError(
-        f"accelerate_config: there is no file {name!r}. Write the path of a file, or one of these "
-        f"names: {names}."
+        f"accelerate_config: there is no file {name!r}. Set it to the path of a file, or to one of "
+        f"these names: {names}."
     )
 
 
 def accelerate_settings(name: str) -> dict[str, Any]:
-    """Return the values of an accelerate config.
+    """Return the values of an accelerate config; empty for an empty file.
+
+    Args:
+        name: the path of the config, or a name in `recipes/accelerate/`.
 
     Raises:
-        FileNotFoundError: if it does not exist.
-        OSError: if it cannot be read or is too large.
-        ValueError: if it is not a YAML mapping, or `num_processes`, `deepspeed_config` or its
-            `zero_stage` is invalid.
+        FileNotFoundError: if the file does not exist.
+        OSError: if the file cannot be read or is too large.
+        ValueError: if the file is not a YAML mapping, or its `num_processes`, its
+            `deepspeed_config` or the `zero_stage` in it is invalid.
     """
     path = accelerate_config(name)
     try:
@@ -82,8 +87,8 @@ def accelerate_settings(name: str) -> dict[str, Any]:
     settings = {} if settings is None else settings
     if not isinstance(settings, dict):
         raise ValueError(
-            f"accelerate_config: {path} is not a mapping. Write lines of `key: value`, as "
-            "`accelerate config` does."
+            f"accelerate_config: {path} is not a mapping. It must consist of lines of "
+            "`key: value`, like the file that `accelerate config` writes."
         )
     processes = settings.get("num_processes")
     if processes is not None and (type(processes) is not int or processes < 1):
@@ -105,7 +110,10 @@ def accelerate_settings(name: str) -> dict[str, Any]:
 
 
 def settings_of(v: Values) -> dict[str, Any]:
-    """Return the recipe's accelerate config; empty if there is none or it cannot be used."""
+    """Return the values of the recipe's accelerate config.
+
+    The result is empty if the recipe has no accelerate config or the file is missing or invalid.
+    """
     try:
         return accelerate_settings(v.accelerate_config) if v.accelerate_config else {}
     except (OSError, ValueError):
@@ -115,8 +123,8 @@ def settings_of(v: Values) -> dict[str, Any]:
 def sharding(v: Values) -> int:
     """Return how the recipe's accelerate config shards the model, as a number from 0 to 4.
 
-    0 means that there is no sharding, or no usable config; 1 to 3 are DeepSpeed's ZeRO stages; 4 is
-    FSDP. The ZeRO stage is that of `deepspeed_config`, or of the file that it names.
+    0 means that there is no sharding or no usable config, 1 to 3 are DeepSpeed's ZeRO stages, and 4
+    is FSDP. If `deepspeed_config` has a `deepspeed_config_file`, the stage is read from that file.
     """
     config = settings_of(v)
     if config.get("distributed_type") == "FSDP":
@@ -129,7 +137,7 @@ def sharding(v: Values) -> int:
 
 
 def zero_stage_in(path: Path) -> int:
-    """Return the ZeRO stage in a DeepSpeed config; 0 if the file cannot be read or names none."""
+    """Return the ZeRO stage in a DeepSpeed config file, or 0 if it cannot be read or sets none."""
     try:
         config = json.loads(read_text(path.expanduser(), MOST_BYTES))
     except (OSError, ValueError, RecursionError):

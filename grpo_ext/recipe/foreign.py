@@ -1,6 +1,6 @@
-"""Keys of other tools and of older versions of TRL, and what to write instead.
+"""Keys of other tools and of older versions of TRL, and their replacements in a recipe.
 
-`docs/keys-of-others.md` has all of them.
+`docs/keys-of-others.md` lists all of them.
 """
 
 import dataclasses
@@ -13,10 +13,10 @@ from grpo_ext.common.suggestions import unknown
 from grpo_ext.tasks import task_classes
 
 _ENTRIES: dict[str, list[Any]] = data_yaml("grpo_ext.recipe", "foreign.yaml")
-# key -> [where it comes from, what to write instead]
+# key -> [where it comes from, what to use instead]
 FOREIGN: dict[str, list[str]] = {key: entry[:2] for key, entry in _ENTRIES.items()}
-# key -> how `grpo-ext migrate` translates its value: the key of ours that takes it, or a mapping
-# from values to keys and values of ours
+# key -> how `grpo-ext migrate` translates its value: our key for the same value, or a mapping from
+# each value to our keys and values
 TRANSLATIONS: dict[str, str | dict[Any, Any]] = {
     key: entry[2] for key, entry in _ENTRIES.items() if len(entry) > 2
 }
@@ -26,7 +26,7 @@ TRAINER = "GRPOTrainer"  # the origin of arguments that are not settings
 def unknown_key(
     key: str, fields: Collection[str], other_fields: Container[str], grpo: bool, several: bool
 ) -> str:
-    """Return the message for an unknown key.
+    """Return the error message for an unknown key of a recipe.
 
     Args:
         key: the key as written in the recipe.
@@ -40,7 +40,7 @@ def unknown_key(
         return foreign_key(key, entry)
     inner = key.rpartition(".")[2]
     if inner != key and inner in fields:
-        return f"unknown key {key!r}: a recipe is flat, so write {inner}."
+        return f"unknown key {key!r}: a recipe is flat, so use {inner}."
     if key in other_fields and grpo:
         return f"{key} is a key of supervised training. Remove it, or train with `grpo-ext sft`."
     if key in other_fields:
@@ -54,17 +54,17 @@ def unknown_key(
         if not grpo:
             advice = "Remove it: supervised training has no task."
         elif several:
-            advice = "Write it in the entry of such a task in `tasks`."
+            advice = "Set it in the entry of such a task in `tasks`."
         return f"{key} belongs to the task {' or '.join(map(repr, tasks))}. {advice}"
     return unknown("key", key, fields)
 
 
 def entry_of(key: str) -> str | None:
-    """Return the name of the entry in `FOREIGN` that a key belongs to; `None` if there is none.
+    """Return the name of the entry in `FOREIGN` that a key belongs to, or `None`.
 
-    A nested key belongs to the entry of an outer part, such as `critic.*` for all keys in `critic`.
-    Otherwise it belongs to the longest of its endings that is an entry, such as `rollout.n` for
-    `actor_rollout_ref.rollout.n`.
+    A nested key belongs to the entry of an outer part, if there is one, such as `critic.*` for all
+    keys in `critic`. Otherwise it belongs to the longest of its endings that is an entry, such as
+    `rollout.n` for `actor_rollout_ref.rollout.n`.
     """
     parts = key.split(".")
     for part in parts[:-1]:
@@ -78,9 +78,11 @@ def entry_of(key: str) -> str | None:
 
 
 def has_counterpart(key: str, fields: Container[str]) -> bool:
-    """Return whether this kind of recipe has the key that the advice for `key` proposes.
+    """Return whether the advice for `key` proposes a key in `fields`, or no key at all.
 
-    Return `True` if the advice proposes no key. `fields` are the keys of this kind of recipe.
+    Args:
+        key: the name of an entry in `FOREIGN`.
+        fields: the keys of this kind of recipe.
     """
     advised = re.match(r"[a-z_0-9]+(?=$|[:,])", FOREIGN[key][1])
     return advised is None or advised.group() in fields
@@ -90,12 +92,12 @@ def foreign_key(written: str, key: str) -> str:
     """Return the error message for another tool's key.
 
     Args:
-        written: the key as the recipe writes it.
-        key: its name in `FOREIGN`.
+        written: the key as spelled in the recipe.
+        key: the name of its entry in `FOREIGN`.
     """
     origin, instead = FOREIGN[key]
     kind = "an argument" if origin == TRAINER else "a key"
-    advice = f"Write {instead}"
+    advice = f"Use {instead}"
     if instead.startswith("remove it"):
         advice = instead.replace("remove", "Remove", 1)
     return f"{written} is {kind} of {origin}. {advice}."

@@ -1,4 +1,4 @@
-"""Rules for `generation_kwargs`, whose options have other names in vLLM than in transformers."""
+"""Rules for `generation_kwargs`, whose options vLLM and transformers name differently."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,12 +26,12 @@ TRANSFORMERS_NAMES = {
     "stop": "stop_strings",
     "stop_token_ids": "stop_strings",
 }
-# options that are refused, by how completions are sampled, with the reason; and neutral values
+# for each way of sampling, the options that are rejected, with the reason; and neutral values
 OPTIONS: dict[str, dict[str, Any]] = data_yaml("grpo_ext.recipe", "generation_options.yaml")
 
 
 def stop_strings_that_are_no_texts(v: Values, _: int) -> Iterator[Problem]:
-    """Stop strings must be non-empty strings."""
+    """Yield a problem if stop strings are not strings, or one of them is empty."""
     try:
         stop_strings_of(v.generation_kwargs)
     except ValueError as error:
@@ -39,11 +39,13 @@ def stop_strings_that_are_no_texts(v: Values, _: int) -> Iterator[Problem]:
 
 
 def options_that_the_engine_lacks(v: Values, _: int) -> Iterator[Problem]:
-    """Options must exist in the engine: transformers ignores others, vLLM refuses them once loaded.
+    """Yield a problem for each option that the engine does not have.
 
-    With vLLM, only the options in `VLLM_NAMES` are refused here, which transformers alone has. With
-    transformers, `eos_token_id` is also refused. Nothing is checked if the trainer was given a
-    sampler or a `rollout_func`.
+    transformers would ignore such an option, and vLLM would raise an error, but only once it is
+    loaded. With vLLM, only the options in `VLLM_NAMES`, which belong to transformers, are
+    problems. With transformers, `eos_token_id` is a problem, too. Nothing is checked if the trainer
+    was given a sampler or a `rollout_func`, and with environments, options that end a turn are left
+    to another rule.
     """
     options = dict(v.generation_kwargs or {})
     if not options or v.get(OWN_GENERATION):
@@ -53,7 +55,7 @@ def options_that_the_engine_lacks(v: Values, _: int) -> Iterator[Problem]:
     if v.use_vllm:
         for key in sorted(options.keys() & VLLM_NAMES.keys()):
             yield Problem(
-                f"generation_kwargs: vLLM has no option {key}. Write {VLLM_NAMES[key]} instead.",
+                f"generation_kwargs: vLLM has no option {key}. Set {VLLM_NAMES[key]} instead.",
                 "generation_kwargs",
             )
         return
@@ -61,7 +63,7 @@ def options_that_the_engine_lacks(v: Values, _: int) -> Iterator[Problem]:
         yield Problem(
             "generation_kwargs: eos_token_id cannot be set, because TRL reads the end tokens from "
             "the model's generation_config.json, and would train on the padding after any other "
-            "end token. Remove eos_token_id, and write stop_strings or change that file.",
+            "end token. Remove eos_token_id, and set stop_strings or change that file.",
             "generation_kwargs",
         )
     from transformers import GenerationConfig
@@ -70,7 +72,7 @@ def options_that_the_engine_lacks(v: Values, _: int) -> Iterator[Problem]:
     for key in sorted(options.keys() - known):
         remedy = did_you_mean(key, known) or f" Remove {key}."
         if key in TRANSFORMERS_NAMES:
-            remedy = f" Write {TRANSFORMERS_NAMES[key]} instead."
+            remedy = f" Set {TRANSFORMERS_NAMES[key]} instead."
         yield Problem(
             f"generation_kwargs: transformers has no option {key}, and would ignore it.{remedy}",
             "generation_kwargs",
@@ -78,9 +80,11 @@ def options_that_the_engine_lacks(v: Values, _: int) -> Iterator[Problem]:
 
 
 def options_that_the_trainer_cannot_follow(v: Values, _: int) -> Iterator[Problem]:
-    """Options must not change what the engine returns, end completions unnoticed, or do nothing.
+    """Yield a problem for each option that the trainer does not support.
 
-    Nothing is checked if the trainer was given a sampler or a `rollout_func`.
+    Such an option changes what the engine returns, ends completions without the trainer's
+    knowledge, or has no effect. Nothing is checked if the trainer was given a sampler or a
+    `rollout_func`.
     """
     options = v.generation_kwargs or {}
     if v.get(OWN_GENERATION):
@@ -102,7 +106,7 @@ def options_that_the_trainer_cannot_follow(v: Values, _: int) -> Iterator[Proble
 
 
 def is_neutral(key: str, value: object) -> bool:
-    """Return True if an option with this value changes nothing."""
+    """Return whether an option of `generation_kwargs` has no effect with this value."""
     if key == "disable_compile":
         return False
     return value is None or value is False or value == OPTIONS["neutral"].get(key)
@@ -110,8 +114,8 @@ def is_neutral(key: str, value: object) -> bool:
 
 @refuses(
     "repetition_penalty",
-    "continuous batching drops `repetition_penalty: {repetition_penalty}`. Remove it, or "
-    "use_transformers_continuous_batching.",
+    "continuous batching ignores `repetition_penalty: {repetition_penalty}`. Remove "
+    "repetition_penalty or use_transformers_continuous_batching.",
 )
 def penalty_that_continuous_batching_drops(v: Values) -> bool:
     by_transformers = v.use_transformers_continuous_batching and not v.use_vllm
@@ -119,7 +123,7 @@ def penalty_that_continuous_batching_drops(v: Values) -> bool:
 
 
 def has_stop_strings(v: Values) -> bool:
-    """Return True if the recipe sets stop strings for transformers."""
+    """Return whether `generation_kwargs` sets `stop_strings`, the option of transformers."""
     return bool((v.generation_kwargs or {}).get(KEY))
 
 
@@ -153,7 +157,7 @@ def stop_strings_where_trl_generates(v: Values) -> bool:
 
 
 def stop_tokens_that_are_no_ids(v: Values, _: int) -> Iterator[Problem]:
-    """Stop tokens must be a list of whole numbers."""
+    """Yield a problem if `stop_token_ids` is not a list of integers."""
     ids = (v.generation_kwargs or {}).get("stop_token_ids") or []
     if not isinstance(ids, list) or not all(type(token) is int for token in ids):
         yield Problem(
@@ -163,14 +167,17 @@ def stop_tokens_that_are_no_ids(v: Values, _: int) -> Iterator[Problem]:
 
 
 def lengths_that_are_no_counts(v: Values, _: int) -> Iterator[Problem]:
-    """A token limit must be a positive integer; without one, engines stop after 20 or 16 tokens."""
+    """Yield a problem for a token limit that is not a positive integer.
+
+    With `null`, transformers would stop after 20 tokens, and vLLM after 16.
+    """
     options = v.generation_kwargs or {}
     for key in ("max_new_tokens", "max_tokens"):
         length = options.get(key)
         if key in options and not (type(length) is int and length > 0):
             yield Problem(
                 f"generation_kwargs: {key} must be a whole number above 0; got {length!r}. Remove "
-                f"{key}, and write max_completion_length.",
+                f"{key}, and set max_completion_length.",
                 "generation_kwargs",
             )
 

@@ -1,4 +1,4 @@
-"""Options for groups of completions and for the choice of prompts; see `docs/groups.md`."""
+"""Options for groups and for choosing prompts, and their rules; see `docs/groups.md`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,47 +21,52 @@ class GroupOptions:
 
     Args:
         group_filter (`str`, defaults to `"off"`): what happens to a group without signal. A
-            group has signal if the reward that judges groups varies in it. `"off"`: it is trained
-            on; its advantages are 0 if the other rewards do not vary, either. `"drop"`: it is left
-            out, and the loss is divided by what remains. `"refill"`: completions of further prompts
-            are generated until the step has its full number of groups with signal.
-        group_filter_metric (`str`, *optional*): the reward that judges groups, and that judges
-            completions for pass rates and pass@k. `None`: the first of the rewards with the largest
-            weight. The weighted sum is never used, because in it a format reward hides that all
-            answers are wrong. A group that this reward does not score is judged by the next reward
-            by weight that scores it.
+            group has signal if the reward `group_filter_metric` varies in it. `"off"`: the group is
+            trained on; its advantages are 0 if no other reward varies in it. `"drop"`: the group is
+            left out, and the loss is divided by the counts of the remaining groups. `"refill"`:
+            completions of further prompts are generated until the step has its full number of
+            groups with signal.
+        group_filter_metric (`str`, *optional*): the reward that judges groups, that is, decides
+            which have signal, and which completions are correct for pass rates and pass@k. If
+            `None`, it is the reward with the largest weight (the first of them). The weighted sum
+            is never used, because a format reward can make it vary where all answers are wrong. A
+            group that this reward does not score is judged by the reward with the next largest
+            weight that scores it.
         group_filter_max_rounds (`int`, defaults to 4): the maximum number of additional generations
-            per step; after them, the step trains on the groups that it has.
+            per step with `group_filter: refill`; after them, the step trains on the groups that it
+            has.
         max_staleness (`int`, defaults to 1): the maximum number of optimizer steps for which a
-            surplus group is kept. It is trained on with the log-probs of the policy that sampled
-            it. 0: no surplus is generated.
+            surplus group of `group_filter: refill` is kept. A later step trains on it with the
+            log-probs of the policy that sampled it. If 0, no surplus groups are generated.
         tie_break_reward (`str`, *optional*): the reward, of weight 0, that decides groups in which
-            every completion passes and the weighted rewards are equal. Its advantages, computed
-            with the same `scale_rewards` and `std_estimator` and multiplied by `tie_break_coef`,
-            become the group's advantages, so the group has signal. `None`: it has no signal.
-        tie_break_coef (`float`, defaults to 0.1): the factor of these advantages. At 1, a group
-            decided by `tie_break_reward` has as much weight as a group of correct and wrong
-            completions.
-        pass_threshold (`float`, defaults to 1.0): the lowest reward of a correct completion; pass@k
-            always uses 1.
-        curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: a new
-            permutation in each epoch, or the order of the rows with `shuffle_dataset: false`.
-            `"adaptive"`: without replacement, weighted by the probability that a group has both
-            correct and wrong completions, 1 - p^G - (1-p)^G for a pass rate p; a tenth of the
-            weight is uniform, so that any prompt can be drawn. This changes the objective: prompts
-            with such groups have more weight in it. `"easy_to_hard"`: in ascending order of
+            every completion passes and the weighted rewards are equal. The advantages for this
+            reward, computed with the same `scale_rewards` and `std_estimator` and multiplied by
+            `tie_break_coef`, become those of the group, which then has signal. If `None`, such a
+            group has no signal.
+        tie_break_coef (`float`, defaults to 0.1): the factor for the advantages of
+            `tie_break_reward`. At 1, a group decided by that reward has as much weight as a group
+            of correct and wrong completions.
+        pass_threshold (`float`, defaults to 1.0): the lowest reward with which a completion counts
+            as correct; pass@k always uses 1.
+        curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: in a new random
+            order in each epoch, or in the order of the rows with `shuffle_dataset: false`.
+            `"adaptive"`: by drawing without replacement, weighted by the probability that a group
+            has both correct and wrong completions, 1 - p^G - (1-p)^G for a pass rate p; a tenth of
+            the weight is uniform, so that any prompt can be drawn. This changes the objective, in
+            which prompts with such groups get more weight. `"easy_to_hard"`: in ascending order of
             `difficulty_column`, once over the whole run.
-        difficulty_column (`str`, *optional*): the column of the training rows that `"easy_to_hard"`
-            sorts by.
-        pass_rates_file (`str`, *optional*): a file of completions that the initial pass rates of
-            prompts are computed from: written by `grpo-ext eval --train_rows`, or the
-            `samples.jsonl` of a run. `group_filter_metric` and `pass_threshold` judge them.
-        pass_rate_decay (`float`, defaults to 0.5): the weight of a prompt's earlier completions
-            relative to those of its newest group.
-        max_slots_per_prompt (`int`, defaults to 1): with `"adaptive"`, the maximum number of slots
-            of a prompt in a generation, each of `num_generations` completions. A prompt takes the
-            smallest number of slots for which its pass rate predicts one correct completion, and
-            all its slots form one group. The number of completions per generation stays the same.
+        difficulty_column (`str`, *optional*): the column by which `curriculum: easy_to_hard` sorts
+            the training rows.
+        pass_rates_file (`str`, *optional*): a file of completions, from which the initial pass
+            rates of prompts are computed with `group_filter_metric` and `pass_threshold`. It is the
+            `samples.jsonl` of a run, or is written by `grpo-ext eval --train_rows`.
+        pass_rate_decay (`float`, defaults to 0.5): the weight of a prompt's earlier completions in
+            its pass rate, relative to those of its newest group.
+        max_slots_per_prompt (`int`, defaults to 1): with `curriculum: adaptive`, the maximum number
+            of slots of a prompt in a generation, each of `num_generations` completions. A prompt
+            gets the smallest number of slots for which its pass rate predicts one correct
+            completion, and all its slots form one group. The number of completions per generation
+            stays the same.
     """
 
     group_filter: Literal["off", "drop", "refill"] = "off"
@@ -111,12 +116,12 @@ def missing_pass_rates(v: Values) -> bool:
     "reward_weights needs reward_funcs, the list of rewards that the weights belong to.",
 )
 def weights_without_rewards(v: Values) -> bool:
-    # with `tasks`, `several_tasks.keys_of_a_single_task` refuses both keys
+    # with `tasks`, `several_tasks.keys_of_a_single_task` rejects both keys
     return v.reward_weights is not None and v.reward_funcs is None and v.tasks is None
 
 
 def unknown_group_metric(v: Values, _: int) -> Iterator[Problem]:
-    """The reward that judges groups must be one of the recipe's rewards."""
+    """Yield a problem if `group_filter_metric` is not one of the recipe's rewards."""
     metric = v.group_filter_metric
     names = list(reward_weights_of(v))
     if names and metric is not None and metric not in names:
@@ -128,7 +133,7 @@ def unknown_group_metric(v: Values, _: int) -> Iterator[Problem]:
 
 
 def reward_that_cannot_break_ties(v: Values, _: int) -> Iterator[Problem]:
-    """The tie-break reward must be a reward of weight 0 that does not judge groups."""
+    """Yield a problem if `tie_break_reward` is unknown, has a weight, or judges groups."""
     name = v.tie_break_reward
     weights = reward_weights_of(v)
     if name is None or not weights:
@@ -160,17 +165,17 @@ def tie_break_fault(name: str, weights: Mapping[str, float], outcome: str) -> st
         )
     if name == outcome:
         return (
-            f"`tie_break_reward: {name}` also decides which completions are correct. Write the "
-            "name of another reward in tie_break_reward or in group_filter_metric."
+            f"`tie_break_reward: {name}` also decides which completions are correct. Set "
+            "tie_break_reward or group_filter_metric to another reward."
         )
     return None
 
 
 def reward_weights_of(v: Values) -> dict[str, float]:
-    """Return the weights of a recipe's rewards by name; empty if they are not known.
+    """Return the weight of each reward of a recipe, by the reward's name.
 
-    Without `reward_funcs` and `tasks`, these are the default rewards of the task. If
-    `reward_weights` has the wrong length, every weight is 1.
+    Without `reward_funcs` and `tasks`, these are the default rewards of the task; the result is
+    empty for an unknown task. If `reward_weights` has the wrong length, every weight is 1.
     """
     task = task_classes().get(v.task)
     specs: list[Any] = []

@@ -1,7 +1,7 @@
-"""The keys of each kind of recipe, as dataclasses that list the fields.
+"""The keys of each kind of recipe, as the fields of dataclasses.
 
-If the fields of the installed TRL are known, nothing here imports TRL. Otherwise, the dataclasses
-that a run builds are used.
+If `trl_fields` lists the fields of the installed TRL, TRL is not imported. Otherwise, the
+dataclasses that a run builds are used, which import TRL.
 """
 
 from collections.abc import Container
@@ -34,11 +34,14 @@ SFT_KEYS = {"training": trl_fields.SFTConfig, "run": LaunchKeys, "model": trl_fi
 
 
 def keys_of(grpo: bool, keys: Container[str] = ()) -> dict[str, type]:
-    """Return the dataclass of each part of a recipe, except the task of a GRPO recipe.
+    """Return the dataclass that lists the keys of each part of a recipe, except its task.
+
+    The parts are `"training"`, `"run"` and `"model"`.
 
     Args:
         grpo: whether the recipe is for GRPO; otherwise it is for supervised training.
-        keys: the keys that the recipe sets. With `parallelism_config`, TRL is always imported.
+        keys: the keys that the recipe sets. If `parallelism_config` is one of them, TRL is always
+            imported.
     """
     if fields_are_known() and BUILT not in keys:
         return {**(GRPO_KEYS if grpo else SFT_KEYS)}
@@ -50,7 +53,7 @@ def keys_of(grpo: bool, keys: Container[str] = ()) -> dict[str, type]:
 def fields_are_known() -> bool:
     """Return whether `trl_fields` lists the fields of the installed TRL and transformers.
 
-    It does so only for the versions that were compared; others may have more fields.
+    This is true only for the versions in `trl_fields.VERSIONS`; others may have more fields.
     """
     installed = versions()
     return all(installed.get(package) in known for package, known in trl_fields.VERSIONS.items())

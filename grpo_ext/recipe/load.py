@@ -1,9 +1,9 @@
 """Load recipes from YAML and the command line, and check their values.
 
-`load_recipe` reports all faults that can be found without a model, a GPU or the data, in one error.
-It imports neither TRL nor torch if TRL's fields are known (see `grpo_ext.recipe.keys`), so a faulty
-recipe is refused quickly. The dataclasses are built on demand, because TRL's depend on the machine:
-a `GRPOConfig` with bfloat16 cannot be built on a machine without a GPU.
+`load_recipe` raises one error that lists every problem that can be found without a model, a GPU or
+the data. It imports neither TRL nor torch if TRL's fields are known (see `grpo_ext.recipe.keys`),
+so an invalid recipe is rejected quickly. The dataclasses are built on demand, because those of TRL
+depend on the machine: a `GRPOConfig` with bfloat16 cannot be built on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ PRESET = "preset "  # the places of keys that a preset sets begin with this
 
 @dataclass
 class Recipe:
-    """A checked recipe: the values that were set, and the dataclasses built from them."""
+    """A checked recipe: the values that were set, and the dataclasses built from them.
+
+    A dataclass (`training`, `run`, `model`, `task`) is built when it is first accessed.
+    """
 
     # the values that were set: {"training": {"learning_rate": 5e-07, ...}, "run": ...}
     values: dict[str, dict[str, Any]]
@@ -59,7 +62,7 @@ class Recipe:
     def training(self) -> GRPOExtConfig:
         """The trainer's arguments, adapted to this machine by `fit_machine`.
 
-        With `tasks`, the environments of its entries become the argument `environments`.
+        If entries of `tasks` have environments, these become the argument `environments`.
         """
         self.fit_machine()
         values = self.values["training"]
@@ -69,17 +72,17 @@ class Recipe:
         return self.class_of("training")(**values)
 
     def fit_machine(self) -> None:
-        """Adapt the trainer's arguments to this machine.
+        """Adapt the trainer's arguments in `values` to this machine, in place.
 
-        If there is no accelerator and `use_cpu` is unset, set `use_cpu: true`, and `bf16: false` if
-        `bf16` is also unset.
+        If there is no accelerator and `use_cpu` is unset, `use_cpu` is set to true, and `bf16` to
+        false if it is also unset.
         """
         training = self.values["training"]
         training |= settings_here(training.get("use_cpu"), training.get("bf16"))
 
     @cached_property
     def run(self) -> RunConfig:
-        """The arguments for data, rewards and launcher."""
+        """The arguments for the data, the rewards and the launcher."""
         return self._build("run")
 
     @cached_property
@@ -89,7 +92,7 @@ class Recipe:
 
     @cached_property
     def task(self) -> Task:
-        """The recipe's task; a `Task` without rows and rewards if the recipe sets `tasks`."""
+        """The recipe's task; if the recipe sets `tasks`, a base `Task` without rows or rewards."""
         task = self._build("task")
         task.use_environment(self.get("environment"))
         return task
@@ -106,19 +109,19 @@ class Recipe:
 
     @property
     def output_dir(self) -> Path:
-        """The folder of the run; TRL's default if none was set."""
+        """The folder of the run, or TRL's default if the recipe has none."""
         return Path(str(self.training.output_dir))
 
     @property
     def flat(self) -> Values:
-        """All values as one mapping that falls back to the defaults of the fields."""
+        """The values of all parts as one mapping, with field defaults for keys that are not set."""
         return flat_values(self.values, self.schema)
 
     @property
     def notes(self) -> list[Problem]:
-        """Notes on keys without effect and on odd values, in the order of the recipe's keys.
+        """Notes about keys without effect and about odd values, in the order of the recipe's keys.
 
-        There are no notes on keys that a preset sets.
+        There is at most one note per key, and none about keys that a preset sets.
         """
         rules = GRPO_NOTES if self.grpo else SFT_NOTES
         values = self.flat
@@ -131,11 +134,18 @@ class Recipe:
         return notes
 
     def get(self, key: str) -> Any:
-        """Return the value of `key` or its default; raise `KeyError` for an unknown key."""
+        """Return the value of `key`, or its default if it is not set.
+
+        Raises:
+            KeyError: if no field of the recipe is named `key`.
+        """
         return self.flat[key]
 
     def class_of(self, part: str) -> type:
-        """Return the dataclass that is built from a part of `values`."""
+        """Return the dataclass to build from a part of `values`.
+
+        `part` is `"training"`, `"run"`, `"model"` or, in a GRPO recipe, `"task"`.
+        """
         if part == "task":
             return self.schema[part]
         from grpo_ext.recipe.schema import GRPO_CLASSES, SFT_CLASSES
@@ -154,15 +164,15 @@ def load_recipe(
     Args:
         path: a YAML file of `key: value` lines, each key a field of `GRPOExtConfig`, `RunConfig`,
             TRL's `ModelConfig` or the task; or the name of a packaged recipe, such as
-            `countdown/tiny`. `None`: start from the defaults.
-        overrides: values that replace the file's: a mapping, or words such as `["--learning_rate",
-            "1e-5", "--use_vllm"]`.
-        num_processes: the number of training processes, for the batch arithmetic. `None`: the
-            number that `grpo_ext.recipe.rules.processes` returns.
+            `countdown/tiny`. If `None`, every key has its default unless it is in `overrides`.
+        overrides: values that replace those of the file, as a dict or as command-line arguments
+            such as `["--learning_rate", "1e-5", "--use_vllm"]`.
+        num_processes: the number of training processes, for checking batch sizes. If `None`, it is
+            `WORLD_SIZE`, or else `num_processes` in the recipe's accelerate config, or else 1.
 
     Raises:
-        RecipeError: if anything is wrong. It lists every unknown key, wrong type, value out of
-            range and impossible batch size, each with its place and what to write instead.
+        RecipeError: if anything is wrong. The error lists all problems (unknown keys, wrong types,
+            values out of range, combinations that do not work), each with its place and a remedy.
         FileNotFoundError: if there is no such file or recipe, or it is a folder.
         OSError: if the file cannot be opened.
     """
@@ -189,8 +199,8 @@ def load_sft_recipe(
 ) -> Recipe:
     """Load and check a recipe for supervised training.
 
-    The arguments and errors are those of `load_recipe`. The keys are the fields of `SFTConfig`,
-    `ModelConfig` and `LaunchConfig`; there is no task and no preset.
+    Takes the same arguments and raises the same errors as `load_recipe`. The keys are the fields of
+    `SFTConfig`, `ModelConfig` and `LaunchConfig`; there is no task and no preset.
     """
     settings = read_settings(path, overrides)
     schema = keys_of(grpo=False, keys=settings)
@@ -204,16 +214,17 @@ def _checked(
     problems: list[Problem],
     ranks: int | None,
 ) -> Recipe:
-    """Return the recipe of `settings`; raise `RecipeError` if there are problems.
+    """Check settings and return their recipe; raise `RecipeError` if there are problems.
 
     The error contains the recipe if only combinations of values are at fault.
 
     Args:
-        path: the recipe's file, which names the default `output_dir`; `None`: there is no file.
+        path: the recipe's file or name, from which the default `output_dir` is formed; `None` if
+            there is no file.
         settings: the value and the place of each key.
         schema: the dataclass that lists the fields of each part of the recipe.
-        problems: the problems found so far; the others are added.
-        ranks: the number of training processes, as for `load_recipe`.
+        problems: the problems found so far; all others are appended in place.
+        ranks: the number of training processes; if `None`, it is found as in `load_recipe`.
     """
     fields = {
         key: (part, hint)
@@ -233,8 +244,8 @@ def _checked(
                 several = "tasks" in settings
                 raise ValueError(unknown_key(key, fields, other_fields, grpo, several))
             part, hint = fields[key]
-            if value == "" and part != "task":  # a task's texts may be empty
-                raise ValueError(f"{key} is empty: write a value, or remove it.")
+            if value == "" and part != "task":  # a task's strings may be empty
+                raise ValueError(f"{key} is empty. Set a value, or remove the key.")
             values[part][key] = convert(key, value, hint)
         except ValueError as error:
             problems.append(Problem(str(error), key, place))

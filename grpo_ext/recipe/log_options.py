@@ -12,9 +12,10 @@ class LogOptions:
     Args:
         log_samples (`float`, defaults to 1.0): the share of groups whose completions are written to
             `samples.jsonl` in `output_dir`; 0 writes none.
-        log_tokens (`bool`, defaults to `False`): whether these lines also contain each token with
-            its advantage, its age in steps, and its log-prob if it is known before the step. The
-            report shows them. The lines become about ten times as long.
+        log_tokens (`bool`, defaults to `False`): whether each line of `samples.jsonl` also contains
+            the tokens of the completion, each with its advantage, its age in steps and, if the
+            sampler or a scoring pass returned it, its log-prob. The report shows them. The lines
+            become about ten times as long.
     """
 
     log_samples: Share = 1.0

@@ -36,27 +36,31 @@ class ModelSize:
 
     parameters: int
     trainable: int  # with LoRA, only those of the adapter
-    dtype: str  # of the weights, by the model's config; the recipe's `dtype` takes precedence
+    dtype: str  # of the weights, from the model's config; the recipe's `dtype` takes precedence
     hidden_size: int  # of the text model, like the next two
     num_hidden_layers: int
     kv_width: int  # number of key-value heads x head size
 
 
 def weight_bytes(size: ModelSize, v: Values) -> int:
-    """Return the size of a weight in the recipe's dtype, in bytes; 4 for an unknown dtype."""
+    """Return the bytes per weight in the recipe's dtype, or else the model's; 4 if unknown."""
     dtype = v.dtype if v.dtype not in (None, "auto") else size.dtype
     return BYTES.get(str(dtype).removeprefix("torch."), 4)
 
 
 def trained_bytes(size: ModelSize, v: Values) -> int:
-    """Return the size of a trained weight in bytes; 4 with an adapter, which is in float32."""
+    """Return the bytes per trained weight; 4 with an adapter, which is in float32."""
     return 4 if v.use_peft else weight_bytes(size, v)
 
 
 def optimizer_bytes(size: ModelSize, v: Values, deepspeed: bool) -> int:
-    """Return the optimizer state per trained weight, in bytes; 0 for an unknown optimizer.
+    """Return the bytes of optimizer state per trained weight; 0 for an unknown optimizer.
 
-    Under DeepSpeed with mixed precision, it includes AdamW's float32 copy of the weight.
+    Args:
+        size: the dimensions of the model.
+        v: the values of the recipe.
+        deepspeed: whether DeepSpeed trains. With mixed precision, AdamW's state then includes a
+            float32 copy of the weight.
     """
     trained = trained_bytes(size, v)
     name = v.optim
@@ -70,7 +74,13 @@ def optimizer_bytes(size: ModelSize, v: Values, deepspeed: bool) -> int:
 def checkpoint_bytes(size: ModelSize, v: Values, deepspeed: bool = False) -> int:
     """Return the size of a checkpoint in bytes.
 
-    It contains the trained weights and, unless `save_only_model` is set, the optimizer's state.
+    It contains the trained weights and, unless `save_only_model` is set, the optimizer state.
+
+    Args:
+        size: the dimensions of the model.
+        v: the values of the recipe.
+        deepspeed: whether DeepSpeed trains. With mixed precision, AdamW's state then includes a
+            float32 copy of the weights.
     """
     states = 0 if v.save_only_model else optimizer_bytes(size, v, deepspeed)
     return size.trainable * (trained_bytes(size, v) + states)
@@ -87,9 +97,13 @@ def cache_bytes(size: ModelSize) -> int:
 
 
 def activation_bytes(size: ModelSize, v: Values, batch: Batch, length: int) -> int:
-    """Return the size of a micro-batch's 16-bit activations for rows of `length` tokens, in bytes.
+    """Return the size of a micro-batch's 16-bit activations, in bytes.
 
-    `gradient_checkpointing: null` counts as false.
+    Args:
+        size: the dimensions of the model.
+        v: the values of the recipe; `gradient_checkpointing: null` counts as false.
+        batch: the recipe's batch sizes.
+        length: the number of tokens per sequence, prompt and completion together.
     """
     tokens = batch.per_device_train_batch_size * length
     layer = tokens * layer_bytes(size)
@@ -99,9 +113,15 @@ def activation_bytes(size: ModelSize, v: Values, batch: Batch, length: int) -> i
 
 
 def sampling_bytes(size: ModelSize, v: Values, batch: Batch, length: int) -> int:
-    """Return the size of a process's key-value cache for a generation, in bytes.
+    """Return the size of a process's 16-bit key-value cache for a generation, in bytes.
 
-    Its rows have `length` tokens each. The result is 0 if vLLM samples.
+    The result is 0 if vLLM samples.
+
+    Args:
+        size: the dimensions of the model.
+        v: the values of the recipe.
+        batch: the recipe's batch sizes.
+        length: the number of tokens per sequence, prompt and completion together.
     """
     if v.use_vllm:
         return 0
@@ -118,19 +138,18 @@ def eval_batch_size(v: Values, batch: Batch, size: ModelSize | None) -> int:
 
     Args:
         v: the values of the recipe.
-        batch: its batch sizes.
-        size: the dimensions of the model; `None` if they are unknown, so that the smallest size is
-            chosen.
+        batch: the recipe's batch sizes.
+        size: the dimensions of the model; if `None`, the smallest batch size is chosen.
     """
     if v.per_device_eval_batch_size is not None:
         return v.per_device_eval_batch_size
     unit = whole_groups(v, batch.num_processes)
     units = math.ceil(max(batch.per_device_train_batch_size, LEAST_EVALUATED) / unit)
     if size is not None:
-        # if the run has yet to choose, count the checkpointing that needs less memory
+        # if the run has yet to choose, assume checkpointing, which needs less memory
         if v.gradient_checkpointing is None:
             v = v.replaced(gradient_checkpointing=True)
-        # all parts grow with the length and the precision, so that one token decides
+        # all parts are proportional to the length and the precision, so one token is enough
         room = activation_bytes(size, v, batch, 1) + sampling_bytes(size, v, batch, 1)
         completions = min(room // (layer_bytes(size) + cache_bytes(size)), MOST_EVALUATED)
         units = max(units, completions // unit)
@@ -142,13 +161,13 @@ def longest_that_fits(
 ) -> int:
     """Estimate the longest completion, in tokens, that fits into `room` bytes of a GPU.
 
-    The batch sizes and the gradient checkpointing are taken from the arguments. Without vLLM, the
-    estimate includes a cache for all completions of a process. Return 0 if the model does not fit.
+    Without vLLM, the estimate includes a cache for all completions of a process. The result is 0 if
+    not even one token fits.
 
     Args:
         size: the dimensions of the model.
-        v: the values of the recipe.
-        batch: its batch sizes.
+        v: the values of the recipe, including `gradient_checkpointing`.
+        batch: the recipe's batch sizes.
         room: the memory of the GPU, in bytes.
         sharding: how the model is sharded, as returned by `folder.sharding`.
         prompt: the number of tokens in a prompt.
@@ -164,12 +183,15 @@ def longest_that_fits(
 def longest_completion(
     size: ModelSize, v: Values, batch: Batch, room: int, sharding: int = 0, prompt: int = 0
 ) -> int:
-    """Estimate `longest_that_fits` for one completion per micro-batch and with checkpointing.
+    """Estimate the longest completion, in tokens, that fits if memory is used sparingly.
+
+    This is `longest_that_fits` with one completion per micro-batch and with gradient checkpointing,
+    for generations of the same size.
 
     Args:
         size: the dimensions of the model.
         v: the values of the recipe.
-        batch: its batch sizes.
+        batch: the recipe's batch sizes.
         room: the memory of the GPU, in bytes.
         sharding: how the model is sharded, as returned by `folder.sharding`.
         prompt: the number of tokens in a prompt.
@@ -187,14 +209,18 @@ def longest_completion(
 def memory_estimate(
     size: ModelSize, v: Values, batch: Batch, sharding: int = 0, prompt: int = 0
 ) -> dict[str, int]:
-    """Estimate the memory needed on each GPU in bytes, by part, with the sum as `total`.
+    """Estimate the memory needed on each GPU.
 
     Args:
         size: the dimensions of the model.
         v: the values of the recipe.
-        batch: its batch sizes.
+        batch: the recipe's batch sizes.
         sharding: how the model is sharded, as returned by `folder.sharding`.
         prompt: the number of tokens in a prompt.
+
+    Returns:
+        The bytes of each part ("weights", "gradients", "optimizer", "reference", "activations",
+        "cache"), and their sum as "total".
     """
     share = batch.num_processes
     length = prompt + (v.max_completion_length or 0)

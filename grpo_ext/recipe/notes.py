@@ -1,6 +1,6 @@
-"""Notes on a recipe: settings that are odd, wasteful or without effect, but are used as written.
+"""Notes about settings of a recipe that are odd, wasteful or without effect.
 
-Settings that would be wrong are refused instead.
+A run starts despite notes; settings that would be wrong are problems instead.
 """
 
 from collections.abc import Iterator
@@ -19,16 +19,16 @@ from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.rule_kinds import Rule
 from grpo_ext.recipe.typed_values import Values
 
-# Up to these learning rates, most steps of Adam are less than half the distance of a weight to the
-# next number of its type. Such a step is about the learning rate; weights are normally distributed
-# with a standard deviation of 0.02.
+# Up to these learning rates, most updates of Adam are less than half the distance between a weight
+# and the next number of its dtype. This assumes that an update is about as large as the learning
+# rate, and that weights are normally distributed with a standard deviation of 0.02.
 LOST_RATES = {"bfloat16": 3e-5, "float16": 3e-6}
-# Optimizers that step the weights in their own type, without a copy of what is rounded away.
+# Optimizers that update weights in the weights' own dtype, without a float32 copy of them.
 PLAIN_ADAM = ("adamw_torch", "adamw_torch_fused")
 
 
 def unread_by_supervised(v: Values, _: int) -> Iterator[Problem]:
-    """Supervised training reads only the training split."""
+    """Yield a note if `dataset_test_split` is set, which supervised training does not use."""
     if "dataset_test_split" in v:
         yield Problem(
             "dataset_test_split does nothing: supervised training reads only dataset_train_split.",
@@ -37,21 +37,22 @@ def unread_by_supervised(v: Values, _: int) -> Iterator[Problem]:
 
 
 def ignored_buffers(v: Values, _: int) -> Iterator[Problem]:
-    """`ignore_bias_buffers`, a key of TRL's scripts, has no effect here."""
+    """Yield a note if `ignore_bias_buffers` is set: a key of TRL's scripts, without effect here."""
     if v.ignore_bias_buffers:
         yield Problem("ignore_bias_buffers does nothing here. Remove it.", "ignore_bias_buffers")
 
 
 def no_learning_rate(v: Values, _: int) -> Iterator[Problem]:
-    """A learning rate of 0 leaves all weights unchanged."""
+    """Yield a note if the learning rate is 0, which leaves all weights unchanged."""
     if v.learning_rate == 0:
         yield Problem("`learning_rate: 0` leaves all weights unchanged.", "learning_rate")
 
 
 def rounded_steps(v: Values, _: int) -> Iterator[Problem]:
-    """Most small updates of weights in a half type are lost to rounding.
+    """Yield a note if most updates of weights in half precision would be lost to rounding.
 
-    An adapter's weights are in float32, and DeepSpeed and FSDP update weights in float32.
+    There is no note for an adapter, whose weights are in float32, or with DeepSpeed or FSDP, which
+    update weights in float32.
     """
     dtype = str(v.dtype).removeprefix("torch.")
     if v.use_peft or v.optim not in PLAIN_ADAM:
@@ -70,7 +71,7 @@ def rounded_steps(v: Values, _: int) -> Iterator[Problem]:
 
 
 def held_back(v: Values, _: int) -> Iterator[Problem]:
-    """A large KL coefficient, or strong gradient clipping, keeps the policy from moving."""
+    """Yield notes if a large KL coefficient or strong gradient clipping holds the policy back."""
     if v.beta > 1:
         yield Problem(
             f"`beta: {v.beta:g}` keeps the policy close to the reference, because the KL outweighs "
@@ -80,13 +81,13 @@ def held_back(v: Values, _: int) -> Iterator[Problem]:
     if 0 < v.max_grad_norm < 1e-6:
         yield Problem(
             f"`max_grad_norm: {v.max_grad_norm:g}` clips gradients to less than the epsilon of "
-            "Adam, so that its steps hardly change the weights. The default is 1.0.",
+            "Adam, so the weights hardly change. The default is 1.0.",
             "max_grad_norm",
         )
 
 
 def only_model(v: Values, _: int) -> Iterator[Problem]:
-    """A run cannot resume from checkpoints that contain only the model."""
+    """Yield a note if checkpoints contain only the model, so that no run can resume from them."""
     if v.save_only_model and v.save_strategy != "no":
         yield Problem(
             "`save_only_model: true` does not save the optimizer's state, so the run cannot be "
@@ -112,7 +113,7 @@ GRPO_NOTES: tuple[Rule, ...] = (
 
 
 def notes_of(v: Values, rules: tuple[Rule, ...], num_processes: int) -> list[Problem]:
-    """Return at most one note per key, in the order of `rules`."""
+    """Return the notes that `rules` yield, in their order; only the first note for each key."""
     notes: dict[str | None, Problem] = {}
     for rule in rules:
         for note in rule(v, num_processes):

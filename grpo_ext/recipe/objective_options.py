@@ -1,4 +1,4 @@
-"""Options for the loss; see `docs/losses.md`."""
+"""Options for the loss, and their rules; see `docs/losses.md`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,19 +24,18 @@ class ObjectiveOptions:
     """Recipe keys for the loss; a base of `GRPOExtConfig`.
 
     Args:
-        loss_normalization (`str`, defaults to `"step"`): the counts that a loss is divided by.
-            `"step"`: the counts of the whole optimizer step, over all micro-batches and ranks; the
-            gradient does not depend on how the step is split. `"micro_batch"`: the same counts as
-            in TRL.
-        positive_nll_coef (`float`, defaults to 0.0): the weight of a supervised term, the mean
-            negative log-likelihood per token of the correct completions of the step (see
-            `pass_threshold`), including those in groups where all completions are correct. VAPO
-            (arXiv 2504.05118) uses 0.1. The term is scored under `logprob_policy`, without
-            importance ratios.
+        loss_normalization (`str`, defaults to `"step"`): the counts by which the loss is divided.
+            `"step"`: those of the whole optimizer step, over all micro-batches and ranks, so that
+            the gradient does not depend on how the step is split. `"micro_batch"`: as in TRL.
+        positive_nll_coef (`float`, defaults to 0.0): the weight of an additional supervised loss.
+            This loss is the mean negative log-likelihood per token of the step's correct
+            completions (see `pass_threshold`), including those in groups where all completions are
+            correct. Its log-probs are those of `logprob_policy`, and it has no importance ratios.
+            VAPO (arXiv 2504.05118) uses 0.1.
         kl_estimator (`str`, defaults to `"k3"`): the estimator of the KL to the reference: `"k1"`,
             `"k2"` or `"k3"`. With `use_bias_correction_kl`, `"k1"` and `"k3"` train on the exact
-            reverse KL, and `"k2"` is refused. Without it, `"k2"` trains on the exact reverse KL,
-            `"k3"` on the forward KL, as in the GRPO paper, and `"k1"` is refused.
+            reverse KL, and `"k2"` is an error. Without it, `"k2"` trains on the exact reverse KL,
+            `"k3"` on the forward KL, as in the GRPO paper, and `"k1"` is an error.
         dppo_delta (`float`, defaults to 0.15): the change in a token's probability above which
             `loss_type: dppo` masks the token, if the update would change it further.
     """
@@ -53,7 +52,7 @@ def upper_clip(v: Values) -> float:
 
 
 def delta_below_the_upper_clip(v: Values, _: int) -> Iterator[Problem]:
-    """`delta` must not clip the ratios of positive advantages, which `epsilon_high` clips."""
+    """Yield a problem if `delta` is so low that it also clips ratios of positive advantages."""
     bound = 1 + upper_clip(v)
     if v.loss_type in CLIPPED_LOSSES and v.delta is not None and v.delta <= bound:
         yield Problem(
@@ -102,7 +101,7 @@ def entropy_bounds_that_cross(v: Values) -> bool:
 
 
 def unknown_loss(v: Values, _: int) -> Iterator[Problem]:
-    """`loss_type` must be one of TRL's losses or a registered one."""
+    """Yield a problem if `loss_type` is neither in `LOSSES` nor a registered loss."""
     try:
         convert("loss_type", v.loss_type, Literal[(*LOSSES, *loss_names())])
     except ValueError as error:
@@ -110,7 +109,7 @@ def unknown_loss(v: Values, _: int) -> Iterator[Problem]:
 
 
 def loss_without_its_divisor(v: Values, _: int) -> Iterator[Problem]:
-    """A loss that divides by `max_completion_length` needs it to be set."""
+    """Yield a problem if the loss divides by `max_completion_length`, but that is `null`."""
     name = v.loss_type
     if name not in loss_names() or get_loss(name).aggregation != "constant":
         return
@@ -123,16 +122,16 @@ def loss_without_its_divisor(v: Values, _: int) -> Iterator[Problem]:
 
 
 def kl_estimator_of_no_kl(v: Values, _: int) -> Iterator[Problem]:
-    """The KL estimator must have the gradient of a KL, unless `beta` is 0."""
+    """Yield a problem if `beta` is not 0 and `kl_estimator` does not have the gradient of a KL."""
     reason = REFUSED.get((v.kl_estimator, v.use_bias_correction_kl))
     if v.beta and reason:
         yield Problem(f"kl_estimator: {reason}.", "kl_estimator")
 
 
 def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
-    """A clip range that no ratio can leave has no effect.
+    """Yield a note if `epsilon_high` has no effect, because all ratios are 1.
 
-    With `preset: dapo_paper`, which sets the range, the note is about `preset`.
+    With `preset: dapo_paper`, which sets `epsilon_high`, the note is about `preset`.
     """
     batch = batch_of(v, num_processes)
     key = "preset" if v.preset == "dapo_paper" else "epsilon_high"
@@ -154,7 +153,7 @@ def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
 
 
 def low_cap(v: Values, _: int) -> Iterator[Problem]:
-    """A CISPO cap below 1 scales nearly all tokens alike."""
+    """Yield a note if the cap of CISPO is below 1, so that it applies to nearly every token."""
     cap = upper_clip(v)
     if v.loss_type == "cispo" and cap < 1:
         key = "loss_type" if v.epsilon_high is None else "epsilon_high"
@@ -184,7 +183,7 @@ NOTES: tuple[Rule, ...] = (
     Idle(
         ("delta",),
         lambda v: v.loss_type not in WITHOUT_DELTA,
-        "a loss_type that reads it, such as dapo or grpo",
+        "a loss_type that uses it, such as dapo or grpo",
     ),
     Idle(("sapo_*",), lambda v: v.loss_type == "sapo", "`loss_type: sapo`"),
     Idle(("dppo_*",), lambda v: v.loss_type == "dppo", "`loss_type: dppo`"),

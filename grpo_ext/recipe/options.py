@@ -1,7 +1,7 @@
-"""The options of this package that are recipe keys, without the options of TRL.
+"""The recipe keys that this package adds to those of TRL.
 
-`grpo_ext.recipe.schema` adds them to TRL's dataclasses. Nothing here imports TRL, so that a recipe
-can be read without it.
+`grpo_ext.recipe.schema` adds them to TRL's dataclasses. This module does not import TRL, so a
+recipe can be read without importing it.
 """
 
 from dataclasses import dataclass, field
@@ -39,15 +39,15 @@ class TrainerOptions(
     SafetyOptions,
     LogOptions,
 ):
-    """The trainer's arguments that TRL's `GRPOConfig` lacks or has with another default.
+    """The trainer's arguments that are not in TRL's `GRPOConfig` or have another default there.
 
     Args:
         gradient_checkpointing (`bool`, *optional*): whether the backward pass recomputes
-            activations instead of keeping them. `None`: if the run would otherwise need more than
-            half of the device's memory (without the part of a vLLM engine on it), by the estimate
-            that `grpo-ext plan` prints; always with DeepSpeed, FSDP or `loss_normalization:
-            micro_batch`, and if the lengths of prompts or completions are unknown; never with
-            `deterministic: true`. TRL's default is `True`.
+            activations instead of keeping them. If `None`, it does so if the run would otherwise
+            need more than half of the device's memory (without the part that a vLLM engine
+            occupies), as estimated by `grpo-ext plan`. It then also does so with DeepSpeed, FSDP or
+            `loss_normalization: micro_batch`, and if the lengths of prompts or completions are
+            unknown; it never does with `deterministic: true`. TRL's default is `True`.
     """
 
     if not TYPE_CHECKING:  # TRL and transformers type it differently; see `fields.TYPES`
@@ -56,14 +56,15 @@ class TrainerOptions(
 
 @dataclass
 class LaunchOptions:
-    """Keys of every training command that TRL's `ScriptArguments` lacks.
+    """Keys of every training command that are not in TRL's `ScriptArguments`.
 
     Args:
         accelerate_config (`str`, *optional*): the accelerate config to launch with: a file, or a
-            name in `recipes/accelerate/`. `None`: `cpu` without a GPU, else `single_gpu`.
-        muon (`bool`, defaults to `False`): train hidden weight matrices with Muon and the rest with
-            AdamW, regardless of `optim`; not with an adapter, ZeRO or FSDP. Small models with
-            random weights then learn in half as many steps.
+            name in `recipes/accelerate/`. If `None`, it is `single_gpu`, or `cpu` without a GPU.
+        muon (`bool`, defaults to `False`): whether to train hidden weight matrices with Muon and
+            all other weights with AdamW, regardless of `optim`. It cannot be combined with an
+            adapter, ZeRO or FSDP. In our measurements, small models with random weights learned in
+            about half as many steps with it.
     """
 
     accelerate_config: str | None = None
@@ -77,19 +78,21 @@ class RunOptions(RowOptions, LaunchOptions):
     Args:
         task (`str`): the name of the task; see `grpo_ext.tasks`.
         tasks (`dict`, *optional*): several tasks instead of `task`, each with its own rows, prompts
-            and rewards. It maps each task's name to the fields of the task and the keys of
-            `grpo_ext.recipe.several_tasks.TaskOptions`. Rows get a column `task`.
-        preset (`str`, *optional*): a set of values, each with its source; the recipe's own values
-            take precedence. One of `grpo_paper`, `dr_grpo_paper`, `dapo_paper`, or `trl` for plain
-            TRL bit for bit. See `grpo_ext.objective.presets`.
+            and rewards. The key of an entry is the task's name; its value is a mapping of fields of
+            the task and keys of `grpo_ext.recipe.several_tasks.TaskOptions`. Rows get a column
+            `task`.
+        preset (`str`, *optional*): the name of a set of values; the recipe's own values take
+            precedence. `grpo_paper`, `dr_grpo_paper` and `dapo_paper` are the values of these
+            papers, and `trl` makes a run bitwise equal to TRL's. `grpo_ext.objective.presets` has
+            the source of each value.
         reward_funcs (`list`, *optional*): rewards by name, or as `{name: ..., weight: ..., option:
-            ...}`. `None`: the rewards of the task with their weights.
+            ...}`. If `None`, the rewards are those of the task, with their weights.
         reward_plugins (`list[str]`, *optional*): Python files that register more rewards.
         resume (`str`, defaults to `"auto"`): where the run starts. `"auto"`: at the newest complete
             checkpoint of `output_dir`, or from scratch if there is none; it is an error if
             `output_dir` contains a run of another recipe. `"never"`: from scratch; existing files
-            move to `earlier-1`, `earlier-2`, and so on. Otherwise a checkpoint folder, which may be
-            from another recipe.
+            move to `earlier-1`, `earlier-2`, and so on. Any other value is the folder of the
+            checkpoint at which the run starts, which may be from another recipe.
     """
 
     task: str = "countdown"

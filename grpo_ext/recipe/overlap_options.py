@@ -1,4 +1,4 @@
-"""Options for a separate sampler and its overlap with training; see `docs/overlap.md`."""
+"""Options for sampling in parallel with training, and their rules; see `docs/overlap.md`."""
 
 import math
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from grpo_ext.recipe.values import CountOrZero
 
 # an extra key, set if the trainer was given a sampler that is a separate engine
 SEPARATE_SAMPLER = "separate_sampler"
-# an extra key, set if the trainer was given a sampler or a `rollout_func`, which read
-# `generation_kwargs` as they like, if at all
+# an extra key, set if the trainer was given a sampler or a `rollout_func`, which may use
+# `generation_kwargs` in any way or ignore it
 OWN_GENERATION = "own_generation"
 SHARDED = (
     "`sampler: process` needs whole weights on each rank, but ZeRO-3 and FSDP shard them. Train "
@@ -24,11 +24,11 @@ SHARDED = (
     "`use_vllm: true` and `vllm_mode: server` instead of `sampler: process`."
 )
 
-# keys that need the tokens that truncation kept, with the value at which they do not
+# keys that require the sampler's kept tokens, each with the value that does not require them
 KEPT_TOKENS_NEEDED = {"overlap": "off", "behaviour_policy": "decoupled"}
 
 # keys of `generation_kwargs` that do not work in rounds: the end of a round would count as the end
-# of the completion, or every round would start from the same random state
+# of the completion, or every round would start from the same RNG state
 NOT_IN_ROUNDS = {
     "seed",
     "stop",
@@ -50,23 +50,23 @@ class OverlapOptions:
 
     Args:
         overlap (`str`, defaults to `"off"`): `"one_step"` lets a separate sampler (`sampler:
-            process`, or a vLLM server) work on the next generation while the trainer trains on the
-            current one. Completions are then sampled with the weights of one generation earlier;
-            the sampler's own log-probs are used, so ratios and gradients stay exact.
+            process`, or a vLLM server) generate the next completions while the trainer trains on
+            the current ones. Completions then come from weights that are one generation old; the
+            sampler's own log-probs are used to correct for this (see `behaviour_policy`).
         sampler (`str`, *optional*): `"process"` samples with transformers in a second process for
-            each rank. `None`: the trainer samples, or vLLM with `use_vllm`.
+            each rank. If `None`, vLLM samples if `use_vllm` is set, otherwise the trainer does.
         sampler_device (`str`, *optional*): the device of the sampler process, such as `"cuda:1"`.
-            `None`: a GPU that is not used for training, else the CPU.
+            If `None`, it is a GPU that is not used for training, or the CPU if there is none.
         behaviour_policy (`str`, defaults to `"decoupled"`): the policy in the denominator of the
             ratios, if the sampler is separate. `"decoupled"`: the trainer's own weights before the
-            step; a bounded weight (`vllm_importance_sampling_mode`) corrects for the difference
-            from the sampler, as in AReaL (arXiv 2505.24298, section 5.2). `"sampler"`: the sampler
-            itself, with the log-probs that it returned; this needs neither that weight nor the
-            forward pass for it.
+            step; a bounded importance weight (`vllm_importance_sampling_mode`) corrects for the
+            difference from the sampler, as in AReaL (arXiv 2505.24298, section 5.2). `"sampler"`:
+            the sampler itself, with the log-probs that it returned; no importance weight is
+            applied, so the forward pass that computes it is left out.
         partial_rollouts (`int`, defaults to 0): with `overlap: one_step`, completions are sampled
             in rounds of this many tokens, and a generation ends when enough groups are finished;
-            the other completions continue under the next weights. 0: a generation ends with its
-            longest completion.
+            the other completions continue under the next weights. If 0, a generation ends when its
+            longest completion is finished.
     """
 
     overlap: Literal["off", "one_step"] = "off"
@@ -127,26 +127,26 @@ def older_weights_without_a_correction(v: Values) -> bool:
 
 
 def sampling_of(v: Values) -> dict[str, Any]:
-    """Return top_k, top_p and min_p, overridden and extended by `generation_kwargs`."""
+    """Return a dict of top_k, top_p and min_p, updated with all of `generation_kwargs`."""
     sampling: dict[str, Any] = {"top_k": v.top_k, "top_p": v.top_p, "min_p": v.min_p}
     return sampling | (v.generation_kwargs or {})
 
 
 def needs_kept(v: Values) -> bool:
-    """Return whether the run needs the tokens that the sampler's truncation kept."""
+    """Return whether the run needs to know which tokens the sampler's truncation kept."""
     older_policy = any(v[key] != off for key, off in KEPT_TOKENS_NEEDED.items())
     return older_policy and truncates(v)
 
 
 def truncates(v: Values) -> bool:
-    """Return whether top_k, top_p or min_p may remove tokens."""
+    """Return whether top_k, top_p or min_p may exclude tokens from sampling."""
     sampling = sampling_of(v)
     limits_number = sampling["top_k"] not in (None, 0, -1)
     return bool(limits_number or sampling["top_p"] not in (None, 1) or sampling["min_p"])
 
 
 def has_top_k(v: Values) -> bool:
-    """Return whether `top_k` limits the tokens; False if it is not an integer."""
+    """Return whether `top_k` is a positive integer, and so limits the number of kept tokens."""
     top_k = sampling_of(v)["top_k"]
     return isinstance(top_k, int) and top_k > 0
 
@@ -154,20 +154,25 @@ def has_top_k(v: Values) -> bool:
 def vllm_may_return_kept(v: Values) -> bool:
     """Return whether vLLM can return the tokens that truncation kept, if its version supports it.
 
-    It needs top_k, which bounds their number, and a GPU. A server is assumed to have a GPU until
-    the trainer has connected to it.
+    vLLM can do so only on a GPU, and only with top_k, which bounds their number. A vLLM server is
+    assumed to run on a GPU, because this is not known before the trainer has connected to it.
     """
     on_cpu = v.use_cpu and v.vllm_mode == "colocate"
     return bool(v.use_vllm and has_top_k(v) and not on_cpu)
 
 
 def vllm_hides_kept(v: Values) -> bool:
-    """Return whether vLLM samples with truncation, and cannot return the tokens that it kept."""
+    """Return whether vLLM samples with truncation but cannot return the tokens that it kept."""
     return bool(v.use_vllm and truncates(v) and not vllm_may_return_kept(v))
 
 
 def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Problem]:
-    """`overlap` and `behaviour_policy: sampler` need a separate sampler and suitable settings."""
+    """Yield problems if `overlap` or `behaviour_policy: sampler` lacks what it requires.
+
+    Both require a separate sampler, which must be able to return the kept tokens if it samples with
+    truncation, and neither supports environments. With `overlap`, each generation must also end
+    with an optimizer step.
+    """
     hides_kept = vllm_hides_kept(v)
     for key, off in KEPT_TOKENS_NEEDED.items():
         if v[key] == off:
@@ -194,7 +199,7 @@ def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Probl
         elif hides_kept:
             yield Problem(
                 f"`{key}: {v[key]}` needs the tokens that top_p and min_p keep, which vLLM returns "
-                "only together with top_k. Write top_k as well, or remove top_p and min_p, also "
+                "only together with top_k. Set top_k as well, or remove top_p and min_p, also "
                 "from generation_kwargs.",
                 key,
             )
@@ -214,20 +219,24 @@ def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Probl
 
 
 def rounds_that_do_not_fit(v: Values, num_processes: int) -> Iterator[Problem]:
-    """`partial_rollouts` must divide the length, and needs whole groups and no stop options."""
+    """Yield problems if `partial_rollouts` does not fit the length, the groups or the options.
+
+    `partial_rollouts` must divide `max_completion_length`, each process must have whole groups, and
+    `generation_kwargs` must have no option in `NOT_IN_ROUNDS`.
+    """
     if not v.partial_rollouts:
         return
     if not v.max_completion_length:
         yield Problem(
-            "partial_rollouts must divide max_completion_length, which is null. Write a multiple "
-            f"of {v.partial_rollouts} as max_completion_length.",
+            "partial_rollouts must divide max_completion_length, which is null. Set "
+            f"max_completion_length to a multiple of {v.partial_rollouts}.",
             "partial_rollouts",
         )
     elif v.max_completion_length % v.partial_rollouts:
         fitting = -(-v.max_completion_length // v.partial_rollouts) * v.partial_rollouts
         yield Problem(
             f"partial_rollouts must divide max_completion_length; {v.partial_rollouts} does not "
-            f"divide {v.max_completion_length}. Write, for example, "
+            f"divide {v.max_completion_length}. Set, for example, "
             f"`max_completion_length: {fitting}`.",
             "partial_rollouts",
         )
@@ -236,8 +245,8 @@ def rounds_that_do_not_fit(v: Values, num_processes: int) -> Iterator[Problem]:
         yield Problem(
             f"partial_rollouts needs whole groups in each process, but {batch.completions} "
             f"completions per generation are not a multiple of {num_processes} processes x "
-            f"num_generations ({v.num_generations}). Write a multiple of num_generations as "
-            "per_device_train_batch_size.",
+            f"num_generations ({v.num_generations}). Set per_device_train_batch_size to a multiple "
+            "of num_generations.",
             "partial_rollouts",
         )
     if conflicts := ", ".join(sorted(NOT_IN_ROUNDS & (v.generation_kwargs or {}).keys())):

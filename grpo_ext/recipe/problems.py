@@ -1,4 +1,4 @@
-"""Records of a recipe's faults, so that all of them are reported at once."""
+"""Problems and notes about a recipe, collected so that all of them are reported at once."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -7,16 +7,19 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class Problem:
-    """One fault of a recipe, or a note on it."""
+    """A problem found in a recipe, or a note about it."""
 
-    message: str  # what is wrong and what to write instead
+    message: str  # what is wrong and how to fix it
     key: str | None = None  # the recipe key at fault, if there is one
     place: str | None = (
         None  # where that key was set, such as `recipes/countdown/tiny.yaml:12` or `command line`
     )
 
     def placed(self, places: Mapping[str, str | None]) -> Self:
-        """Return the same problem with the place where its key was set."""
+        """Return a copy whose `place` is looked up in `places` by the problem's key.
+
+        The place is `None` if the problem has no key, or `places` does not contain it.
+        """
         return replace(self, place=places.get(self.key) if self.key else None)
 
     def __str__(self) -> str:
@@ -24,10 +27,10 @@ class Problem:
 
 
 class RecipeError(ValueError):
-    """Raised for a recipe that cannot be run, with all its `problems`.
+    """Raised if a recipe cannot be run; `problems` lists everything that is wrong with it.
 
-    When a recipe is loaded, `recipe` is set if each value is valid and only combinations of values
-    are at fault; otherwise it is `None`.
+    If the error was raised while loading a recipe in which each value is valid by itself and only
+    combinations of values are at fault, `recipe` is that recipe; otherwise it is `None`.
     """
 
     def __init__(self, problems: Iterable[Problem], recipe: Any = None):
@@ -38,11 +41,11 @@ class RecipeError(ValueError):
 
 @dataclass
 class Findings:
-    """The results of all checks of one recipe."""
+    """Collects the problems, notes and figures from all checks of a recipe."""
 
-    # faults that would break the run or spoil its signal
+    # what would break the run or make its signal useless
     problems: list[Problem] = field(default_factory=list)
-    # hints, and checks that this machine cannot do
+    # hints, and checks that could not be done on this machine
     notes: list[Problem] = field(default_factory=list)
     # results by part ("batch", "prompts", "disk")
     figures: dict[str, Any] = field(default_factory=dict)
@@ -62,15 +65,15 @@ class Findings:
         return any(problem.key == key for problem in (*self.problems, *self.notes))
 
     def problem(self, message: object, key: str | None = None) -> None:
-        """Add a problem about `key`."""
+        """Add a problem about `key`, with the place where `key` was set."""
         self.problems.append(Problem(str(message), key).placed(self.places))
 
     def note(self, message: object, key: str | None = None) -> None:
-        """Add a note about `key`."""
+        """Add a note about `key`, with the place where `key` was set."""
         self.notes.append(Problem(str(message), key).placed(self.places))
 
     def absent(self, message: object, key: str | None = None) -> None:
-        """Report what this machine lacks: a problem, or a note if the run will be elsewhere."""
+        """Report that this machine lacks something: as a note if `elsewhere`, else as a problem."""
         (self.note if self.elsewhere else self.problem)(message, key)
 
     def refuse(self) -> None:
@@ -79,10 +82,10 @@ class Findings:
             raise RecipeError(self.problems)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON.
+        """Return the findings as data that can be written as JSON.
 
-        It has the form `{"sound": true, "problems": [{"message", "key", "place"}], "notes": [...],
-        ...}`, where the remaining keys come from `figures`.
+        The result has the form `{"sound": true, "problems": [{"message", "key", "place"}], "notes":
+        [...], ...}`, where the remaining keys are those of `figures`.
         """
         return {
             "sound": self.sound,

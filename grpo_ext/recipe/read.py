@@ -1,6 +1,6 @@
-"""Read flat YAML recipes and `--key value` words, with the place where each key was set.
+"""Read settings from YAML recipes and the command line, with the place where each was set.
 
-This module imports nothing heavy, so the launcher can read a recipe immediately.
+This module imports neither torch nor TRL, so the launcher can read a recipe immediately.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from grpo_ext.recipe.folder import recipe_path
 from grpo_ext.recipe.problems import Problem, RecipeError
 
 Settings = dict[str, tuple[Any, str | None]]  # key -> (value, place)
-Overrides = dict[str, Any] | list[str] | None  # values by key, or words such as `--key value`
+Overrides = dict[str, Any] | list[str] | None  # by key, or as command-line arguments
 COMMAND_LINE = "command line"
 MOST_BYTES = 2**20  # size limit of a recipe
 MAPPING_TAG = "tag:yaml.org,2002:map"
@@ -24,12 +24,20 @@ NULL_TAG = "tag:yaml.org,2002:null"
 
 
 def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
-    """Return the settings of the file, with the overrides taking precedence.
+    """Return the settings of a recipe, in which `overrides` replace the values of the file.
+
+    Args:
+        path: the file or the name of a recipe; `None` if there are only overrides.
+        overrides: a dict of values by key, or command-line arguments such as `["--beta", "0.1"]`.
+
+    Returns:
+        For each key, its value and the place where it was set.
 
     Raises:
         FileNotFoundError: if there is no such file or recipe, or it is a folder.
         OSError: if the file cannot be opened.
-        RecipeError: if the file is not flat YAML or sets a key twice, or a word belongs to no key.
+        RecipeError: if the file is not a recipe (see `read_yaml`), or one of the command-line
+            arguments belongs to no key.
     """
     settings: Settings = {}
     if path is not None:
@@ -51,13 +59,14 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
 
     Args:
         path: the file or the name of a recipe.
-        within: the folder that the file must be in, as for `open_plain`; `None`: any folder.
+        within: the folder that must contain the file after all links are resolved; `None` allows
+            any folder.
 
     Raises:
-        FileNotFoundError: if there is no such recipe, or it is a folder.
+        FileNotFoundError: if there is no such file or recipe, or it is a folder.
         OSError: if the file cannot be opened.
-        RecipeError: if it is not flat YAML, sets a key twice, is too large, is not a regular file,
-            or is outside `within`.
+        RecipeError: if the file is not a YAML mapping, uses `<<`, sets a key twice, is too large,
+            cannot be read, is not a regular file, or is outside `within`.
     """
     path = recipe_path(path)
     try:
@@ -65,7 +74,7 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
     except (ForeignFile, PermissionError) as error:
         if path.is_dir():
             raise FileNotFoundError(
-                f"{path} is a folder. Write the path of a recipe file in it."
+                f"{path} is a folder. Pass the path of a recipe file in it."
             ) from None
         message = f"cannot be read as a recipe: {error.strerror}."
         raise RecipeError([Problem(message, place=str(path))]) from None
@@ -75,7 +84,9 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
     if root is None or root.tag == NULL_TAG:  # an empty file, or only comments
         return {}
     if root.tag != MAPPING_TAG or not isinstance(root, yaml.MappingNode):
-        raise RecipeError([Problem("not a recipe: write lines of `key: value`.", place=str(path))])
+        raise RecipeError(
+            [Problem("not a recipe: expected lines of `key: value`.", place=str(path))]
+        )
     settings: Settings = {}
     problems = [
         Problem(
@@ -91,8 +102,8 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
         if key == "<<":
             problems.append(
                 Problem(
-                    "`<<` merges keys, which a recipe does not support. Write each key on its own "
-                    "line instead.",
+                    "`<<` merges keys, which a recipe does not support. Set each key on a line of "
+                    "its own.",
                     place=place,
                 )
             )
@@ -100,8 +111,8 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
         if not isinstance(key, str):
             problems.append(
                 Problem(
-                    "a key of a recipe must be a plain word, not a list or a mapping. Write lines "
-                    "of `key: value`.",
+                    "a key of a recipe must be a plain word, not a list or a mapping. Use lines of "
+                    "`key: value`.",
                     place=place,
                 )
             )
@@ -133,16 +144,17 @@ def _repeated_keys(node: yaml.Node) -> Iterator[tuple[yaml.Node, yaml.Node]]:
 
 
 class Word(str):
-    """A value from the command line; the type of its field decides if it is a string or YAML."""
+    """A value from the command line; its field's type decides whether it is parsed as YAML."""
 
 
 def parse_words(words: list[str]) -> dict[str, Word]:
-    """Parse words into settings: `--key value`, `--key=value` or a bare `--flag` (true).
+    """Parse command-line arguments into values by key.
 
-    Hyphens in a key become underscores.
+    The forms are `--key value`, `--key=value` and a bare `--key`, which sets `"true"`. Hyphens in a
+    key become underscores. If a key occurs more than once, its last value is returned.
 
     Raises:
-        RecipeError: if a word belongs to no key.
+        RecipeError: if an argument is neither a key nor the value of one.
     """
     settings: dict[str, Word] = {}
     left = words[::-1]
@@ -160,7 +172,14 @@ def parse_words(words: list[str]) -> dict[str, Word]:
 
 
 def _stray(word: str, left: list[str], key: str | None, settings: dict[str, Word]) -> str:
-    """Return the message for a stray word after `key`; `left` contains the next words, reversed."""
+    """Return the error message for a command-line argument that belongs to no key.
+
+    Args:
+        word: the argument.
+        left: the arguments after it, in reverse order.
+        key: the last key before it; `None` if there is none.
+        settings: the values parsed so far.
+    """
     message = f"expected `--key value`, got {word!r}."
     if key is None:
         return message
@@ -169,14 +188,16 @@ def _stray(word: str, left: list[str], key: str | None, settings: dict[str, Word
         if following.startswith("--"):
             break
         entries.append(following)
-    return f"{message} If {key} is a list, write it as one word: --{key} '[{', '.join(entries)}]'."
+    return f"{message} To set {key} to a list, use one argument: --{key} '[{', '.join(entries)}]'."
 
 
 def split_config(words: list[str]) -> tuple[str | None, list[str]]:
-    """Return the recipe that `--config` names (`None` if it is missing), and all other words.
+    """Split command-line arguments into the value of `--config` and all other arguments.
+
+    The value is `None` if `--config` is not given.
 
     Raises:
-        SystemExit: if `--config` has no value.
+        SystemExit: if `--config` is given without a value.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config")

@@ -16,20 +16,21 @@ class RewardOptions:
     """Recipe keys for calling rewards; a base of `GRPOExtConfig`.
 
     Args:
-        reward_max_failure_rate (`float`, defaults to 0.5): stop the run, with the last error, if a
-            reward fails on more than this share of the last 256 rows that it did not decline (by
-            returning `None`), once there are 64 such rows. A reward fails if it raises an error,
-            exceeds its time limit, or returns the wrong number of values, a value that is not a
-            number, or one that is not finite or beyond ±1e12; those rows are then not scored, and
-            `rewards/NAME/failed` counts them. 0: stop at the first failure.
+        reward_max_failure_rate (`float`, defaults to 0.5): the share of rows above which failures
+            of a reward stop the run. The share is that of the last 256 rows that the reward did not
+            decline (by returning `None`), once there are 64 such rows; the error shows the last
+            failure. A reward fails if it raises an error, exceeds its time limit, or returns the
+            wrong number of values, a value that is not a number, or one that is not finite or
+            beyond ±1e12; the rows concerned are then not scored, and `rewards/NAME/failed` counts
+            them. If 0, the first failure stops the run.
         reward_workers (`int`, defaults to 1): the number of worker processes per rank for rewards
-            that need much CPU time; `accuracy` starts them at the first formula. 0: the training
-            process computes everything, and nothing limits memory.
-        reward_timeout (`float`, defaults to 5.0): the time limit in seconds per row. The limit of a
-            call with a batch is this value times the number of rows. If it takes longer, the rows
-            are scored one at a time, each under this limit, and a row that exceeds it is not
-            scored. An async reward is not tried again: none of its batch is scored. In the training
-            process only Python code can be interrupted.
+            that need much CPU time; for `accuracy`, they are started at the first formula. If 0,
+            the training process computes everything, without a memory limit.
+        reward_timeout (`float`, defaults to 5.0): the time limit of a reward in seconds per row.
+            The limit for a batch is this value times the number of rows. If a call exceeds it, the
+            rows are scored one at a time, each under the limit per row, and a row that exceeds that
+            is not scored. An async reward is not called again, and none of the rows is scored. In
+            the training process, only Python code can be interrupted.
     """
 
     reward_max_failure_rate: Share = 0.5

@@ -1,4 +1,4 @@
-"""The keys that select training rows and evaluation rows."""
+"""The keys that select training rows and evaluation rows, and their rules."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,29 +17,31 @@ OpenShare = Annotated[float, Field(gt=0, lt=1)]
 
 @dataclass
 class RowOptions:
-    """Keys that select the rows of a task: for the only task, or in each entry of `tasks`.
+    """Recipe keys that select the rows of a task.
 
-    They apply in this order: the task's own filter, `held_out_share`, `max_prompt_tokens` and
-    `max_answer_tokens`, and finally `max_train_samples` or `max_eval_samples`.
+    In a recipe with one task, they are top-level keys; with `tasks`, each entry has its own. Rows
+    are filtered in this order: by the task itself, by `held_out_share`, by `max_prompt_tokens` and
+    `max_answer_tokens`, and finally by `max_train_samples` or `max_eval_samples`.
 
     Args:
-        eval_dataset_name (`str`, *optional*): held-out rows, as a file or hub id. `None`: the rows
-            of `held_out_share`, else `dataset_test_split` of `dataset_name`, or the held-out rows
-            of the task.
+        eval_dataset_name (`str`, *optional*): the dataset to evaluate on, as a file or hub id. If
+            `None`, evaluation uses the rows held out by `held_out_share` if it is set, otherwise
+            the `dataset_test_split` of `dataset_name`, or, for a task that generates its rows, the
+            held-out rows that it generates.
         held_out_share (`float`, *optional*): the share of the rows in `dataset_train_split` that is
-            held out for evaluation and never trained on. A hash of the row's question decides, so
-            the same rows are held out in every run, even after rows are added or reordered. `None`:
-            none.
+            held out for evaluation and never trained on. A hash of the row's question selects the
+            rows, so the same rows are held out in every run, even after rows are added or
+            reordered. If `None`, no training rows are held out.
         max_prompt_tokens (`int`, *optional*): use only rows whose prompt has at most this many
-            tokens, for training and for evaluation. Tokens are counted as the model reads them,
-            including the chat template. `None`: all rows.
+            tokens, in training and in evaluation. The tokens of the chat template count. If `None`,
+            prompts of any length are used.
         max_answer_tokens (`int`, *optional*): use only rows whose reference answer, such as the
-            worked solution in GSM8K, has at most this many tokens. Tasks without a reference answer
-            refuse this key. `None`: all rows.
+            worked solution in GSM8K, has at most this many tokens. This key cannot be set for tasks
+            without a reference answer. If `None`, answers of any length are used.
         max_train_samples, max_eval_samples (`int`, *optional*): use at most this many of the
-            remaining rows, from the beginning. `None`: all rows.
-        random_train_samples (`bool`, defaults to `False`): choose the `max_train_samples` rows at
-            random, by `seed`.
+            remaining rows, from the first row on. If `None`, all of them are used.
+        random_train_samples (`bool`, defaults to `False`): whether to draw the `max_train_samples`
+            rows at random, using `seed`, instead of taking the first ones.
     """
 
     eval_dataset_name: str | None = None
@@ -52,9 +54,9 @@ class RowOptions:
 
 
 def options_by_task(v: Values) -> dict[str, Mapping[str, Any]]:
-    """Return the row options of each task, by the name of its entry in `tasks`.
+    """Return the options of each task, by the name of its entry in `tasks`.
 
-    In a recipe without `tasks`, return its own values under the name "".
+    For a recipe without `tasks`, the result is `{"": v}`.
     """
     if v.tasks is None:
         return {"": v}
@@ -62,7 +64,7 @@ def options_by_task(v: Values) -> dict[str, Mapping[str, Any]]:
 
 
 def row_options_that_conflict(v: Values, _: int) -> Iterator[Problem]:
-    """Row options must not contradict each other, and must suit streaming if it is on."""
+    """Yield problems for row options that conflict with each other, streaming or environments."""
     of_tasks = environments_of_tasks(v.tasks)
     for name, options in options_by_task(v).items():
         completed = name in of_tasks or (not of_tasks and bool(environments_of(v)))
@@ -76,9 +78,10 @@ def row_options_that_conflict(v: Values, _: int) -> Iterator[Problem]:
 
 
 def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[Problem]:
-    """Yield a problem if entries of `tasks` hold out different rows of one split of a dataset.
+    """Yield a problem if two entries of `tasks` hold out different rows of the same data.
 
-    `entries` maps the name of each entry to its options.
+    This is so if their dataset and split are the same, but `held_out_share` is not. `entries` maps
+    the name of each entry to its options, or to `None` if it has none.
     """
     first: dict[tuple[Any, ...], tuple[str, float | None]] = {}
     for name, entry in entries.items():
@@ -101,14 +104,14 @@ def option_problems(options: Mapping[str, Any], v: Values, completed: bool) -> I
     """Yield the problems of one task's row options.
 
     Args:
-        options: the options of the task.
+        options: the options of the task, in a recipe without `tasks` those of the recipe.
         v: the values of the recipe.
-        completed: whether an environment may complete the prompts of the task.
+        completed: whether the task has an environment, which may extend its prompts.
     """
     if options.get("max_prompt_tokens") and completed:
         yield Problem(
-            "max_prompt_tokens cannot be combined with environments, which complete the prompts "
-            "only when an episode begins. Remove max_prompt_tokens.",
+            "max_prompt_tokens cannot be combined with environments: `reset` may extend the "
+            "prompt, so its length is unknown before an episode begins. Remove max_prompt_tokens.",
             "max_prompt_tokens",
         )
     if options.get("held_out_share"):
@@ -116,15 +119,15 @@ def option_problems(options: Mapping[str, Any], v: Values, completed: bool) -> I
         brings_rows = options.get("task") == "environment"
         if not options.get("dataset_name") and not brings_rows:
             yield Problem(
-                "held_out_share needs dataset_name. Write dataset_name, or remove held_out_share: "
-                "a task that makes its own rows also makes held-out rows.",
+                "held_out_share needs dataset_name. Set dataset_name, or remove held_out_share: a "
+                "task that generates its rows also generates held-out rows.",
                 "held_out_share",
             )
         for key in ("eval_dataset_name", "dataset_test_split"):
             if options.get(key):
                 yield Problem(
                     f"held_out_share and {key} both say which rows are held out. Remove one of "
-                    "them.",
+                    "the two keys.",
                     "held_out_share",
                 )
         if v.dataset_streaming and v.eval_strategy != "no" and not options.get("max_eval_samples"):
@@ -142,7 +145,7 @@ def option_problems(options: Mapping[str, Any], v: Values, completed: bool) -> I
         if v.dataset_streaming:
             yield Problem(
                 "random_train_samples draws from all rows, but dataset_streaming reads them one "
-                "after another. Remove one of them.",
+                "after another. Remove one of the two keys.",
                 "random_train_samples",
             )
 

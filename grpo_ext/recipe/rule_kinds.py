@@ -1,7 +1,8 @@
-"""The kinds of rules for the problems of a recipe, and for the notes on it.
+"""Kinds of rules, which find problems in a recipe or yield notes about it.
 
-A rule reads the `Values` of a recipe and yields its problems. Any function with that signature is a
-rule; the classes here are for rules that need only a predicate or a table.
+A rule is called with the `Values` of a recipe and the number of processes, and yields problems or
+notes. Any function with that signature is a rule; the classes here are for rules that need only a
+predicate or a table.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,16 +16,16 @@ import yaml
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.typed_values import Values
 
-#: A rule takes the values and the number of processes, and yields the problems of the recipe.
+#: A rule takes the values and the number of processes, and yields problems or notes.
 Rule = Callable[[Values, int], Iterator[Problem]]
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A rule with a single predicate: if it holds, the recipe has a problem."""
+    """A rule that yields one problem if a predicate of the recipe's values is true."""
 
     key: str  #: the key at fault
-    message: str  #: what is wrong and what to write; fields in braces stand for their values
+    message: str  #: what is wrong and how to fix it; `{key}` stands for the value of `key`
     holds: Callable[[Values], object]
 
     def __call__(self, v: Values, num_processes: int) -> Iterator[Problem]:
@@ -33,21 +34,21 @@ class Refusal:
 
 
 def refuses(key: str, message: str) -> Callable[[Callable[[Values], object]], Refusal]:
-    """Return a decorator that turns a predicate into a `Refusal` with this key and message."""
+    """Decorator that turns a predicate of `Values` into a `Refusal` with this key and message."""
     return partial(Refusal, key, message)
 
 
-#: What most options of this package need: the loss of this package instead of TRL's.
+#: The requirement of most options of this package: its own loss instead of TRL's.
 STEP_NORMALIZATION = {"loss_normalization": ("step",)}
 
 
 @dataclass(frozen=True)
 class Dependency:
-    """A rule: an option needs certain values of other options, unless its value is in `free`."""
+    """A rule that certain values of `key` require certain values of other options."""
 
     key: str
-    free: tuple[Any, ...]  #: values that need nothing
-    #: for each other option, the values that fit
+    free: tuple[Any, ...]  #: the values of `key` that require nothing
+    #: for each other option, its allowed values; a problem proposes all of them
     needed: Mapping[str, tuple[Any, ...]]
 
     def __call__(self, v: Values, num_processes: int) -> Iterator[Problem]:
@@ -60,20 +61,21 @@ class Dependency:
 
 
 def in_yaml(value: object) -> str:
-    """Return a plain value as a recipe writes it, such as `null` or `'off'`."""
+    """Return the YAML text of a scalar, such as `null` or `'off'`."""
     return yaml.safe_dump(value).partition("\n")[0]
 
 
 @dataclass(frozen=True)
 class Idle:
-    """A rule that notes options that are set, but have no effect without another option.
+    """A rule that yields a note for each option that is set but has no effect.
 
-    Options that are off (`false`, 0, empty) are not noted.
+    `remedy` names the option that is missing. Options with a false value (`false`, 0, `null` or
+    empty) get no note.
     """
 
-    patterns: tuple[str, ...]  #: the options; `*` stands for any characters
+    patterns: tuple[str, ...]  #: the options; `*` matches any characters
     works: Callable[[Values], object]  #: whether the options have an effect
-    remedy: str  #: what enables them
+    remedy: str  #: the setting that gives the options an effect
     always: tuple[str, ...] = ()  #: options that match a pattern but always have an effect
 
     def __call__(self, v: Values, num_processes: int) -> Iterator[Problem]:
@@ -84,6 +86,6 @@ class Idle:
                 yield Problem(f"{key} does nothing without {self.remedy}.", key)
 
     def covers(self, key: str) -> bool:
-        """Return whether the note is about `key`."""
+        """Return whether `key` matches one of `patterns` and is not in `always`."""
         matches = any(fnmatchcase(key, pattern) for pattern in self.patterns)
         return matches and key not in self.always

@@ -1,7 +1,7 @@
-"""Check the values of a recipe against rules that relate them to each other.
+"""Check the values of a recipe for combinations that do not work.
 
-A rule is a short function of the values and the number of processes that yields problems. Rules
-need neither a GPU nor the data.
+A rule is a short function that is given the values and the number of processes, and yields
+problems. Rules run without a GPU and without loading data.
 """
 
 import dataclasses
@@ -42,17 +42,17 @@ def check_values(
     places: dict[str, str | None],
     num_processes: int | None = None,
 ) -> list[Problem]:
-    """Return all problems that `rules` find.
+    """Apply rules to the values of a recipe, and return all problems that they find.
 
-    A rule ends as soon as it reads a refused or unknown value; the problems that it has already
-    found are returned. If the number of processes depends on such a value, no rule is applied.
+    A rule ends as soon as it reads a value that was rejected or is unknown; the problems that it
+    has already found are returned. If the number of processes depends on such a value, no rule is
+    applied.
 
     Args:
         values: the values of the recipe.
         rules: the rules to apply.
-        places: where each key was set.
-        num_processes: the number of training processes. `None`: the number that `processes`
-            returns.
+        places: the place where each key was set, which is added to the problems.
+        num_processes: the number of training processes; if `None`, `processes(values)`.
     """
     problems: list[Problem] = []
     with suppress(Unsound):
@@ -68,7 +68,11 @@ def flat_values(
 ) -> Values:
     """Merge the values of all parts of a recipe into one mapping with the defaults of all fields.
 
-    `unsound` are the keys whose values were refused or are unknown; reading one raises `Unsound`.
+    Args:
+        values: the values that are set, by part and key.
+        schema: the dataclass of each part; if several have the same field, the default of the first
+            one counts.
+        unsound: keys whose values were rejected or are unknown; reading one raises `Unsound`.
     """
     defaults: dict[str, Any] = {}
     for cls in schema.values():
@@ -83,13 +87,13 @@ def flat_values(
 def processes(v: Values) -> int:
     """Return the number of training processes.
 
-    It is the number that the launcher started (`WORLD_SIZE`), else the number in the recipe's
-    accelerate config, else 1.
+    It is `WORLD_SIZE`, which the launcher sets, or else `num_processes` in the recipe's accelerate
+    config, or else 1.
     """
     return int(os.environ.get("WORLD_SIZE", 0)) or settings_of(v).get("num_processes") or 1
 
 
-# the plugins of `reward_options` may register what the rules after them look up
+# the plugins that `reward_options` loads may register names that the rules after it look up
 GRPO_RULES: tuple[Rule, ...] = (
     *run_rules.RULES,
     *batch.RULES,

@@ -1,6 +1,6 @@
 """Plan a run before it starts: prompts, completions, steps, checkpoints and evaluations.
 
-The arithmetic follows TRL's `RepeatSampler`, transformers' loop
+The arithmetic follows TRL's `RepeatSampler`, transformers' training loop
 (`Trainer.set_initial_training_values`, `DefaultFlowCallback`) and accelerate's data loader; a test
 compares it with training runs.
 """
@@ -15,7 +15,7 @@ from grpo_ext.recipe.typed_values import Values
 
 @dataclass(frozen=True)
 class Plan:
-    """The numbers of a run; the numbers that concern epochs are `None` for a stream."""
+    """The planned numbers of a run; those that depend on `rows` are `None` for a stream."""
 
     batch: Batch  # sizes of a generation and of an optimizer step
     rows: int | None  # training rows
@@ -28,14 +28,14 @@ class Plan:
     steps: int  # optimizer steps
     generations: int
     warmup_steps: int  # steps during which the learning rate rises
-    # the steps after which a checkpoint is saved; `None`: after the best evaluations
+    # the steps after which a checkpoint is saved; `None` if only the best evaluations save one
     checkpoints: tuple[int, ...] | None
-    checkpoints_kept: int | None  # how many stay on disk (`save_total_limit`); `None`: all
-    evaluated: tuple[int, ...]  # the steps after which the run evaluates; 0: before the first
-    eval_completions: int | None  # per evaluation; `None` if unknown
-    max_completion_length: int | None  # tokens of the longest completion; `None`: unbounded
+    checkpoints_kept: int | None  # how many stay on disk (`save_total_limit`); `None` for all
+    evaluated: tuple[int, ...]  # the steps after which the run evaluates; 0 is before the first
+    eval_completions: int | None  # completions per evaluation; `None` if unknown
+    max_completion_length: int | None  # maximum tokens of a completion; `None` if unlimited
     most_slots: int = (
-        1  # slots per generation that a prompt may take, each of `num_generations` completions
+        1  # maximum slots of a prompt in a generation, each of `num_generations` completions
     )
 
     @property
@@ -59,9 +59,9 @@ class Plan:
 
     @property
     def eval_remark(self) -> str | None:
-        """A remark if the evaluations together generate more completions than training.
+        """A remark that the evaluations together generate more completions than training.
 
-        It is `None` if they do not, or if their number of completions is unknown.
+        It is `None` if they do not, or if the number of their completions is unknown.
         """
         if self.eval_completions is None:
             return None
@@ -69,9 +69,9 @@ class Plan:
         if completions <= self.completions:
             return None
         return (
-            f"the evaluations of the run ({self.evaluations:,}) generate {completions:,} in total, "
-            f"more completions than its training ({self.completions:,}). For fewer, write a lower "
-            "max_eval_samples, or a higher eval_steps with `eval_strategy: steps`."
+            f"the evaluations of the run ({self.evaluations:,}) generate {completions:,} "
+            f"completions in total, more than its training ({self.completions:,}). For fewer, "
+            "lower max_eval_samples, or raise eval_steps with `eval_strategy: steps`."
         )
 
     @property
@@ -86,7 +86,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Epoch:
-    """The sizes of one pass over the training rows."""
+    """The generations, micro-batches and optimizer steps in one pass over the training rows."""
 
     generations: int
     micro_batches: int
@@ -94,7 +94,11 @@ class Epoch:
 
 
 def epoch_of(rows: int, batch: Batch) -> Epoch:
-    """Return the sizes of an epoch; raise `ValueError` if the rows do not fill a generation."""
+    """Return the sizes of an epoch over `rows` training rows.
+
+    Raises:
+        ValueError: if the rows do not fill a generation.
+    """
     generations = rows // batch.prompts
     if generations == 0:
         raise ValueError(too_few_rows(rows, batch))
@@ -163,12 +167,15 @@ def make_plan(
 
 
 def too_few_rows(rows: int, batch: Batch) -> str:
-    """Return the message for rows that do not fill a generation; TRL would train no step."""
+    """Return the error message for training rows that do not fill a generation.
+
+    TRL would train no step with them.
+    """
     return (
         f"{counted(rows, 'training row')} cannot fill a generation of {batch.prompts} prompts "
         f"({batch.completions} completions, {batch.num_generations} per prompt). Use at least "
         f"{batch.prompts} rows, or a smaller generation: lower generation_batch_size if it is set, "
-        "else per_device_train_batch_size or steps_per_generation (by default "
+        "otherwise per_device_train_batch_size or steps_per_generation (by default "
         "gradient_accumulation_steps)."
     )
 
@@ -180,18 +187,22 @@ def _samples_per_eval_row(v: Values) -> int:
 
 
 def _in_steps(interval: float, steps: int) -> int:
-    """Convert an interval to steps; an interval below 1 is a share of all steps.
+    """Convert an interval to a number of steps; an interval below 1 is a share of all steps.
 
-    This is how `TrainerState.compute_steps` and `get_warmup_steps` read it.
+    transformers does the same in `TrainerState.compute_steps` and `get_warmup_steps`.
     """
     return math.ceil(steps * interval) if interval < 1 else int(interval)
 
 
 def _moments(strategy: str, interval: float, steps: int, epoch: Epoch | None) -> list[int]:
-    """Return the steps after which a run saves or evaluates; always the last, none for `no`.
+    """Return the steps after which a run saves or evaluates, always including the last one.
 
-    `strategy` and `interval` are those of `save_strategy` or `eval_strategy`. For a streamed
-    dataset (`epoch` is `None`), the whole run is one epoch.
+    Args:
+        strategy: `save_strategy` or `eval_strategy`; the list is empty unless it is `steps` or
+            `epoch`.
+        interval: the interval between these steps for `steps`; a share of all steps if below 1.
+        steps: the number of steps in the run.
+        epoch: the sizes of an epoch; `None` for a stream, in which the whole run is one epoch.
     """
     if strategy == "steps":
         every = _in_steps(interval, steps)

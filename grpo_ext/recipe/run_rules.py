@@ -14,14 +14,16 @@ from grpo_ext.recipe.rule_kinds import Idle, Refusal, Rule, refuses
 from grpo_ext.recipe.typed_values import Values
 
 
-@refuses("model_name_or_path", "model_name_or_path is missing. Write a model folder or a hub id.")
+@refuses(
+    "model_name_or_path", "model_name_or_path is missing. Set it to a model folder or a hub id."
+)
 def no_model(v: Values) -> bool:
     return not v.model_name_or_path
 
 
 @refuses(
     "dataset_name",
-    "dataset_name is missing. Write a jsonl, json, csv or parquet file, or a hub id.",
+    "dataset_name is missing. Set it to a jsonl, json, csv or parquet file, or to a hub id.",
 )
 def supervised_without_rows(v: Values) -> bool:
     return not v.dataset_name
@@ -39,10 +41,13 @@ def supervised_with_evaluation(v: Values) -> bool:
 @refuses(
     "lora_target_modules",
     "lora_target_modules: peft matches a single entry against the full names of layers, not their "
-    "endings. Write '.*{lora_target_modules[0]}', or all-linear for all linear layers.",
+    "endings. Set it to '.*{lora_target_modules[0]}', or to all-linear for all linear layers.",
 )
 def one_plain_name_of_a_layer(v: Values) -> bool:
-    """peft reads a single entry as a regular expression that must match the whole layer name."""
+    """Return whether a LoRA recipe has a plain name as the only entry of `lora_target_modules`.
+
+    peft treats a single entry as a regular expression that must match the whole layer name.
+    """
     modules = v.lora_target_modules
     return v.use_peft and modules is not None and len(modules) == 1 and modules[0].isidentifier()
 
@@ -69,11 +74,14 @@ def batch_size_that_shrinks(v: Values) -> bool:
 
 @refuses(
     "optim_args",
-    "optim_args: {optim_args!r} is not a list of names with values. Write it as in "
+    "optim_args: {optim_args!r} is not a list of names with values. Use the form "
     "`optim_args: eps=1e-6, momentum=0.9`.",
 )
 def optimizer_arguments_without_values(v: Values) -> bool:
-    """transformers splits the string at commas, and each part at its only equals sign."""
+    """Return whether a part of `optim_args` does not have the form `name=value`.
+
+    transformers splits the string at commas, and each part at its only equals sign.
+    """
     parts = v.optim_args.split(",") if v.optim_args else []
     return any(part.count("=") != 1 for part in parts)
 
@@ -90,7 +98,7 @@ def muon_with_an_adapter(v: Values) -> object:
 @refuses(
     "muon",
     "`muon: true` needs whole weight matrices, but with {accelerate_config} (ZeRO or FSDP) the "
-    "optimizer gets only parts of them. Remove muon, or write an accelerate_config without "
+    "optimizer gets only parts of them. Remove muon, or set accelerate_config to one without "
     "sharding.",
 )
 def muon_with_sharding(v: Values) -> object:
@@ -99,7 +107,7 @@ def muon_with_sharding(v: Values) -> object:
 
 @refuses(
     "max_steps",
-    "`max_steps: 0` trains nothing. Write a number above 0, or -1 to use num_train_epochs.",
+    "`max_steps: 0` trains nothing. Set a number above 0, or -1 to use num_train_epochs.",
 )
 def no_steps(v: Values) -> bool:
     return v.max_steps == 0
@@ -159,8 +167,8 @@ def weights_rounded_to_float16(v: Values) -> bool:
 
 @refuses(
     "max_completion_length",
-    "`max_completion_length: null` makes transformers end completions after 20 tokens. Write a "
-    "number.",
+    "`max_completion_length: null` makes transformers end completions after 20 tokens. Set "
+    "max_completion_length to a number.",
 )
 def transformers_without_a_length(v: Values) -> bool:
     return v.max_completion_length is None and not v.use_vllm
@@ -169,7 +177,8 @@ def transformers_without_a_length(v: Values) -> bool:
 @refuses(
     "max_completion_length",
     "`max_completion_length: null` ends completions in evaluations after 20 tokens, because "
-    "evaluations with eval_temperature use transformers, not vLLM. Write a number.",
+    "evaluations with eval_temperature use transformers, not vLLM. Set max_completion_length to a "
+    "number.",
 )
 def evaluation_without_a_length(v: Values) -> bool:
     evaluates = v.eval_temperature is not None and str(v.eval_strategy) != "no"
@@ -177,10 +186,11 @@ def evaluation_without_a_length(v: Values) -> bool:
 
 
 def options_that_trl_loses(v: Values, _: int) -> Iterator[Problem]:
-    """TRL turns checkpointing off for each generation, and on again for all layers alike.
+    """Yield a problem for each gradient checkpointing option that does not work with TRL.
 
-    It then passes `every_n_layers` and `offload` to torch, which refuses them, or with
-    `use_reentrant: false` to the layers, which ignore them.
+    TRL turns checkpointing off for each generation, and then on again for all layers alike. It
+    passes the options `every_n_layers` and `offload` to torch, which rejects them, or, with
+    `use_reentrant: false`, to the layers, which ignore them.
     """
     for key in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):
         options = v[key] if v.has(key) else None

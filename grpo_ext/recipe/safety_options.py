@@ -1,4 +1,4 @@
-"""Options for non-finite gradients and for the alarms of the health monitor."""
+"""Options for non-finite gradients and for the health monitor's alarms, and their rules."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,13 +19,14 @@ class SafetyOptions:
         max_skipped_steps (`int`, defaults to 5): the maximum number of consecutive optimizer steps
             that are skipped because their gradient is not finite; one more ends the run with a
             checkpoint. A skipped step changes neither the weights nor the optimizer's state.
-            `skipped_steps` counts them.
+            The metric `skipped_steps` counts them.
         health_action (`str`, defaults to `"warn"`): what happens when the health monitor raises an
             alarm. `"warn"`: a warning is logged. `"checkpoint"`: a checkpoint is saved as well.
             `"stop"`: the run ends with a checkpoint. `"none"`: the monitor is off.
-        health_rules (`dict`, *optional*): settings of individual rules of the monitor: `false`, a
-            threshold, or `{threshold: ..., action: ...}`. `docs/report.md` lists the rules with
-            their thresholds.
+        health_rules (`dict`, *optional*): settings for rules of the health monitor, by name:
+            `false` turns a rule off, a number is its threshold, and `{threshold: ..., action: ...}`
+            sets its threshold, its action or both. `docs/report.md` lists the rules with their
+            thresholds.
     """
 
     max_skipped_steps: CountOrZero = 5
@@ -34,7 +35,7 @@ class SafetyOptions:
 
 
 def unknown_health_rule(v: Values, _: int) -> Iterator[Problem]:
-    """`health_rules` must name known rules and give them valid settings."""
+    """Yield a problem if `health_rules` names an unknown rule or has an invalid setting."""
     try:
         chosen_rules(v.health_rules, v.health_action)
     except ValueError as error:

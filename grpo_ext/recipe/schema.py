@@ -1,9 +1,9 @@
 """The dataclasses whose fields are recipe keys.
 
-Options of TRL have the same name and meaning as in TRL. `GRPOExtConfig` contains the trainer's
-arguments: TRL's `GRPOConfig` with additional fields, which `preset: trl` switches off. `RunConfig`
-contains the other keys of the command. The fields of the task (see `grpo_ext.tasks`) and of TRL's
-`ModelConfig` are also recipe keys.
+TRL's options keep their names and meanings. `GRPOExtConfig` contains the trainer's arguments: TRL's
+`GRPOConfig` with additional fields, which `preset: trl` switches off. `RunConfig` contains the keys
+of `grpo-ext train` that do not belong to the trainer. The fields of the task (see `grpo_ext.tasks`)
+and of TRL's `ModelConfig` are also recipe keys.
 """
 
 from dataclasses import dataclass, fields
@@ -28,17 +28,17 @@ CHECKPOINTING_KEYS = tuple(
 
 @dataclass
 class GRPOExtConfig(TrainerOptions, GRPOConfig):
-    """TRL's `GRPOConfig` with the options of this package.
+    """TRL's `GRPOConfig` with the additional options of this package.
 
-    Every argument of `GRPOConfig` has its usual meaning. A run of `GRPOExtTrainer` is bitwise equal
-    to a run of `GRPOTrainer` with `loss_normalization="micro_batch"`, `logprob_policy="trl"`,
-    `fast_generate=False`, `disable_dropout=False`, and the other added options at their defaults.
-    A run with evaluations also needs `per_device_eval_batch_size=8`, and a run with vLLM needs
+    Every argument of `GRPOConfig` keeps its meaning. With `loss_normalization="micro_batch"`,
+    `logprob_policy="trl"`, `fast_generate=False`, `disable_dropout=False`, and the other added
+    options at their defaults, a run of `GRPOExtTrainer` is bitwise equal to one of `GRPOTrainer`.
+    With evaluations, this also requires `per_device_eval_batch_size=8`, and with vLLM,
     `vllm_importance_sampling_mode="sequence_mask"`.
 
     Raises:
-        ValueError: if any argument has a wrong type, choice or range; the message names all of
-            them.
+        ValueError: if any argument has the wrong type or a value that is not allowed; the message
+            lists all such arguments.
     """
 
     def __post_init__(self) -> None:
@@ -62,9 +62,9 @@ class GRPOExtConfig(TrainerOptions, GRPOConfig):
 
 @dataclass
 class LaunchConfig(LaunchOptions, ScriptArguments):
-    """Keys of every training command, except the arguments of its trainer and `ModelConfig`.
+    """Keys of every training command, except those of its trainer and of `ModelConfig`.
 
-    `dataset_*` come from TRL's `ScriptArguments`.
+    The `dataset_*` keys are inherited from TRL's `ScriptArguments`.
     """
 
 

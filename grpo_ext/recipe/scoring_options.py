@@ -1,4 +1,4 @@
-"""Options for scoring completions: the policy that their log-probs belong to."""
+"""Options for scoring completions, that is, for computing their log-probs in the trainer."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,24 +20,26 @@ from grpo_ext.recipe.typed_values import Values
 
 @dataclass
 class ScoringOptions:
-    """The recipe keys for scoring; a base of `GRPOExtConfig`.
+    """Recipe keys for scoring; a base of `GRPOExtConfig`.
 
     Args:
-        logprob_policy (`str`, defaults to `"sampling"`): the policy under which completions are
-            scored. `"sampling"`: with the temperature, top_k, top_p and min_p that they were
-            sampled with; settings that cannot be scored exactly are refused. `"model"`: without any
-            of them, as in the papers' formulas; the run warns once, and logs the difference from
-            the sampling policy as `sampling/logp_difference` and `sampling/ratio`. `"trl"`: with
-            the temperature only.
-        residual_in_fp32 (`bool`, *optional*): whether a model with weights in a half type sums the
-            results of its layers in float32, both when transformers samples and in scoring. This
-            halves the difference between the log-probs of sampler and trainer. Products remain in
-            the half type. `None`: on a CPU, if the model supports it. Megatron-LM calls it
-            `fp32_residual_connection`.
-        attention_in_fp32 (`bool`, *optional*): whether a model that multiplies in a half type
-            computes its attention in float32, both when transformers samples and in scoring; on a
-            CPU in float64, so that the order of its sums does not change the results. It needs
-            `attn_implementation: sdpa`. `None`: on a CPU, if the model supports it.
+        logprob_policy (`str`, defaults to `"sampling"`): the distribution under which log-probs are
+            computed. `"sampling"`: with the temperature, top_k, top_p and min_p that completions
+            were sampled with; settings for which this cannot be done exactly raise an error.
+            `"model"`: without any of them, as in the formula of the GRPO paper; the run warns once,
+            and logs the difference from the sampling policy as `sampling/logp_difference` and
+            `sampling/ratio`. `"trl"`: with the temperature only.
+        residual_in_fp32 (`bool`, *optional*): whether a model with weights in half precision
+            (bfloat16 or float16) keeps its residual stream in float32, both when transformers
+            samples and in scoring. Matrix multiplications stay in half precision. In our
+            measurements, this about halves the difference between the log-probs of the sampler and
+            the trainer. If `None`, this is done on a CPU if the model supports it. Megatron-LM
+            calls this option `fp32_residual_connection`.
+        attention_in_fp32 (`bool`, *optional*): whether a model that computes in half precision
+            computes its attention in float32, both when transformers samples and in scoring. On a
+            CPU, attention is computed in float64, so that the order of summation does not change
+            the results. This option requires `attn_implementation: sdpa`. If `None`, this is done
+            on a CPU if the model supports it.
     """
 
     logprob_policy: Literal["sampling", "model", "trl"] = "sampling"
@@ -46,9 +48,10 @@ class ScoringOptions:
 
 
 def corrected(v: Values) -> bool:
-    """Return whether the gradient is corrected by the log-probs of a separate sampler.
+    """Return whether the gradient is corrected with the log-probs of a separate sampler.
 
-    It is not corrected with `behaviour_policy: sampler`, whose ratios need no correction.
+    This is never so with `behaviour_policy: sampler`, because the ratios then already compare with
+    the sampler.
     """
     return (
         separate(v) and v.vllm_importance_sampling_correction and v.behaviour_policy == "decoupled"
@@ -67,7 +70,7 @@ def noise_on_scored_embeddings(v: Values) -> object:
 @refuses(
     "loss_normalization",
     "`loss_normalization: micro_batch` scores completions without the top_k, top_p and min_p that "
-    "they were sampled with. Remove these keys, or accept this with `logprob_policy: trl`.",
+    "they were sampled with. Remove these keys, or set `logprob_policy: trl` to accept this.",
 )
 def truncation_that_trl_does_not_score(v: Values) -> object:
     truncated = v.top_k or v.top_p < 1 or v.min_p
@@ -93,7 +96,7 @@ def paged_attention_in_float32(v: Values) -> object:
 
 
 def sampling_that_cannot_be_scored(v: Values, num_processes: int) -> Iterator[Problem]:
-    """With `logprob_policy: sampling`, it must be possible to score completions exactly."""
+    """Yield a problem if `logprob_policy: sampling` cannot score completions exactly."""
     if v.logprob_policy != "sampling":
         return
     watched = not (v.use_vllm or v.use_transformers_continuous_batching)

@@ -35,22 +35,24 @@ OF_EACH_TASK = (
 
 @dataclass
 class TaskOptions(RowOptions):
-    """Keys of an entry of `tasks`, except those of `RowOptions` and the fields of its task.
+    """Keys of an entry of `tasks` that are not fields of its task.
 
-    All but `share` mean the same as in a recipe with one task.
+    All except `share` mean the same as in a recipe with one task. The keys that select rows are
+    described in `RowOptions`.
 
     Args:
-        task (`str`, *optional*): the name of the task; see `grpo_ext.tasks`. `None`: the name of
-            the entry.
+        task (`str`, *optional*): the name of the task; see `grpo_ext.tasks`. If `None`, it is the
+            name of the entry.
         share (`float`, *optional*): the task's share of the training prompts, relative to the
-            shares of the other tasks. If a task has too few rows, they are repeated. `None` for
-            every task: each row is used once per epoch, and streams get equal shares.
-        reward_funcs (`list`, *optional*): the rewards of this task, with their weights. `None`: the
-            default rewards of the task.
+            shares of the other tasks. If a task has too few rows, they are repeated. It must be set
+            for all tasks or for none; if it is `None`, each row is used once per epoch, and streams
+            get equal shares.
+        reward_funcs (`list`, *optional*): the rewards of this task, with their weights. If `None`,
+            they are the default rewards of the task.
         environment (`dict` or `str`, *optional*): the environment that replies to the model in rows
-            of this task. `None`: a completion is a single turn.
+            of this task. If `None`, a completion is a single turn.
         dataset_name, dataset_config, dataset_train_split, dataset_test_split (`str`, *optional*):
-            where the rows come from.
+            the dataset of the task, its configuration, and its splits for training and evaluation.
     """
 
     task: str | None = None
@@ -72,7 +74,7 @@ class TaskOfSeveral:
 
     @property
     def reward_specs(self) -> list[Spec]:
-        """The rewards of the task as mappings with `name` and, if it is given, `weight`."""
+        """The rewards of the task as mappings with `name` and, if given, `weight` and options."""
         if self.options.reward_funcs is None:
             weights = self.task.default_rewards.items()
             return [{"name": name, "weight": weight} for name, weight in weights]
@@ -83,8 +85,13 @@ class TaskOfSeveral:
 def read_tasks(entries: object) -> tuple[dict[str, TaskOfSeveral], list[Problem]]:
     """Build the entries of the key `tasks`.
 
-    Return the entries by name, and the problems: entries that could not be built, and a `share`
-    that only some entries have. Both are empty if `entries` is not a mapping.
+    Args:
+        entries: the value of the key.
+
+    Returns:
+        The entries by name, and the problems: one for each fault of an entry that could not be
+        built, and one if only some entries have a `share`. Both are empty if `entries` is not a
+        mapping.
     """
     tasks: dict[str, TaskOfSeveral] = {}
     problems: list[Problem] = []
@@ -107,7 +114,11 @@ def read_tasks(entries: object) -> tuple[dict[str, TaskOfSeveral], list[Problem]
 
 
 def _built(name: str, values: Mapping[str, Any]) -> TaskOfSeveral:
-    """Build the entry `name`; raise `ValueError` with one argument for each fault."""
+    """Build the entry `name` from its values.
+
+    Raises:
+        ValueError: if the task is unknown or a value is invalid; `args` has one message per fault.
+    """
     task_class: type = get_task_class(values.get("task") or name)
     hints = {**hints_of(task_class), **hints_of(TaskOptions)}
     converted: dict[str, Any] = {}
@@ -127,11 +138,12 @@ def _built(name: str, values: Mapping[str, Any]) -> TaskOfSeveral:
 
 
 def reward_specs(tasks: Mapping[str, TaskOfSeveral]) -> list[Spec]:
-    """Return the rewards of all tasks as specs with the key `tasks`, in order of appearance.
+    """Return the rewards of all tasks as entries of `reward_funcs`, in order of appearance.
 
-    A reward that several tasks list with the same weight and options becomes one spec for these
-    tasks. If specs have the same metric but differ in anything else, each spec without a label gets
-    the label `TASK_METRIC`, made of its first task and the metric.
+    Each has a key `tasks`, a list of the tasks that it scores. A reward that several tasks list
+    with the same weight and options is returned once. If rewards that differ would have the same
+    metric, each of them without a label gets the label `TASK_METRIC`, in which TASK is its first
+    task.
     """
     specs: list[Spec] = []
     for name, entry in tasks.items():
@@ -159,7 +171,10 @@ def first_equal(spec: Spec, specs: list[Spec]) -> Spec | None:
 
 
 def metric_of(spec: str | Spec) -> str:
-    """Return the name of a reward's metric, like `rewards.reward_specs.metric_name`."""
+    """Return the name of a reward's metric: its label, or else the last part of its name.
+
+    The parts of a name are separated by `/` or `:`; in `my_rewards.py:short`, the last is `short`.
+    """
     if not isinstance(spec, str):
         return spec.get("label") or metric_of(str(spec.get("name")))
     path = spec.rstrip("/").replace(":", "/")
@@ -167,18 +182,18 @@ def metric_of(spec: str | Spec) -> str:
 
 
 def keys_of_a_single_task(v: Values, _: int) -> Iterator[Problem]:
-    """A recipe with `tasks` must have at least one task, and no keys of a single task."""
+    """Yield problems if `tasks` is empty, or if keys for a single task are set together with it."""
     if v.tasks is None:
         return
     if not v.tasks:
-        yield Problem("tasks is empty. Write at least one task, or remove the key.", "tasks")
+        yield Problem("tasks is empty. Add at least one task, or remove the key.", "tasks")
     for key in OF_EACH_TASK:
         if key in v and v[key] is not None:
             where = key
             if key == "reward_weights":
                 where = "a `weight` for each reward"
             yield Problem(
-                f"{key} cannot be set together with tasks. Write {where} in the entries of `tasks` "
+                f"{key} cannot be set together with tasks. Set {where} in the entries of `tasks` "
                 "instead.",
                 key,
             )

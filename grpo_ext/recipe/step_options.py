@@ -1,4 +1,4 @@
-"""Options for sampling and for speed."""
+"""Options for sampling, evaluation and speed, and their rules."""
 
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -10,35 +10,39 @@ from grpo_ext.recipe.values import Count, CountOrZero, PositiveOrZero, PositiveS
 
 @dataclass
 class SamplingOptions:
-    """Recipe keys for sampling; a base of `GRPOExtConfig`.
+    """Recipe keys for sampling in training and evaluation; a base of `GRPOExtConfig`.
 
     Args:
         sampler_check_share (`float`, defaults to 0.125): the share of completions for which
-            `generate` records the log-probs of the sampled tokens, for `sampling/logp_difference`
-            and the importance ratios. Separate samplers return all of them.
+            `generate` records the log-probs of the sampled tokens, from which the metrics
+            `sampling/logp_difference` and `sampling/ratio` are computed. Separate samplers return
+            the log-probs of all completions.
         vllm_importance_sampling_mode (`str`, defaults to `"token_truncate"`): how the log-probs of
-            a separate sampler correct the gradient. `"token_truncate"` caps each token's own ratio
-            and keeps every token; it ignores the ratios of earlier tokens, which is a small bias.
-            TRL's default, `"sequence_mask"`, weights a completion by the product of its tokens'
-            ratios, which rounding errors make vanish or explode as completions grow.
+            a separate sampler correct the gradient. `"token_truncate"` weights each token by its
+            own ratio, up to a cap, and keeps every token; ignoring the ratios of earlier tokens
+            causes a small bias. TRL's default, `"sequence_mask"`, weights a completion by the
+            product of its tokens' ratios, which vanishes or explodes in long completions because of
+            rounding errors.
         disable_dropout (`bool`, defaults to `True`): whether the model's dropout modules, including
             `lora_dropout`, are switched off; TRL's default is `False`. With dropout, the ratios of
             an unchanged policy, and the KL, are off by a few hundredths.
-        eval_temperature (`float`, *optional*): how `evaluate()` samples. 0 decodes greedily, and a
-            number above 0 samples at that temperature; both leave the random state unchanged and
-            log mean scores under the dataset's name. `None`: TRL's evaluation, which samples as
-            training does, draws from training's random state and reports a meaningless loss.
-        eval_top_p, eval_top_k, eval_min_p (`float`, `int`, `float`, *optional*): truncation at an
-            `eval_temperature` above 0; there is none by default, whatever training uses.
-        eval_num_samples (`int`, defaults to 1): completions per held-out prompt. With k above 1,
-            which needs an `eval_temperature` above 0, `mean@k`, `pass@k` and `mixed@k` are logged
-            in addition to `pass@1`, with standard errors.
+        eval_temperature (`float`, *optional*): the temperature at which `evaluate()` samples; 0
+            means greedy decoding. Such evaluations leave the RNG state of training unchanged and
+            log mean scores under the dataset's name. If `None`, TRL evaluates: it samples as in
+            training, changes the RNG state and reports a meaningless loss.
+        eval_top_p, eval_top_k, eval_min_p (`float`, `int`, `float`, *optional*): the truncation of
+            evaluations with an `eval_temperature` above 0. By default there is none, even if
+            training samples with truncation.
+        eval_num_samples (`int`, defaults to 1): the number of completions per held-out prompt. A
+            number k above 1 requires an `eval_temperature` above 0; `mean@k`, `pass@k` and
+            `mixed@k` are then logged in addition to `pass@1`, with standard errors.
         eval_constant (`bool`, defaults to `True`): whether an evaluation also logs the score of the
-            best constant answer: up to 8 of the completions are each tried as the answer to up to
-            32 prompts, and the best of them is scored as the answer to every prompt. This costs
-            about one additional call of the rewards per held-out row. There is no such score with
-            environments, tools or a `rollout_func`, nor for reward models, async rewards and
-            rewards such as `judge`, which load a model or query a server.
+            best constant answer, one text given to every prompt. To find it, up to 8 of the
+            completions are each tried as the answer to up to 32 prompts, and the best of them is
+            scored as the answer to every prompt. This costs about one additional call of the
+            rewards per held-out row. There is no such score with environments, tools or a
+            `rollout_func`, or for rewards that are async, load a model or query a server, such as
+            reward models and `judge`.
     """
 
     sampler_check_share: PositiveShare = 0.125
@@ -54,35 +58,36 @@ class SamplingOptions:
 
 @dataclass
 class SpeedOptions:
-    """Recipe keys for speed; for the same completions, the gradient differs only by rounding.
+    """Recipe keys for speed; a base of `GRPOExtConfig`.
 
-    A base of `GRPOExtConfig`.
+    For the same completions, these keys change the gradient only by rounding errors.
 
     Args:
-        fast_generate (`bool`, defaults to `True`): where transformers' `generate` samples, in
-            training and evaluation: run each distinct prompt once, and remove finished completions
-            from the batch. The distribution is the same, but the random draws differ. `False`: as
-            in TRL.
+        fast_generate (`bool`, defaults to `True`): whether transformers' `generate`, in training
+            and evaluation, runs each distinct prompt only once and removes finished completions
+            from the batch. Completions then have the same distribution, but the random draws
+            differ. `False` generates as TRL does.
         layout (`str`, defaults to `"auto"`): how completions are arranged for the model in
-            training. `"chunks"`: completions of similar length together, each distinct prompt once.
-            `"packed"`: one after another in a row without padding; refused if the model would mix
-            them. `"padded"`: one rectangle per micro-batch, as in TRL. `"auto"`: chosen by the
-            model, its attention, the ranks and the lengths; the first lines of a run report the
-            choice. All but `"padded"` also balance the completions of a step over its micro-batches
-            and all ranks by tokens.
-        max_tokens_per_micro_batch (`int`, *optional*): split micro-batches with more tokens
-            (prompts and completions, without padding) into pieces that run forward and backward one
-            after another, the same number on all ranks. A single longer completion stays whole.
-            `None`: limited only by `per_device_train_batch_size`.
-        skip_dead_rows (`bool`, defaults to `True`): skip completions whose advantage is 0 if
-            nothing else (KL, entropy bonus, `positive_nll_coef`) can give them a gradient. Metrics
-            such as `entropy` are then means over the other completions.
-        per_device_eval_batch_size (`int`, *optional*): completions that a process generates or
-            scores at once in evaluations. `None`: chosen when the run starts, at least 8 and
-            `per_device_train_batch_size`, and up to 64 if evaluation then needs no more memory than
-            training, by the estimate in `grpo_ext.recipe.memory`. Greedy completions do not depend
-            on it, except for rounding errors; sampled ones are different draws from the same
-            distribution. TRL's default is 8.
+            training. `"chunks"`: completions of similar length are batched together, and each
+            distinct prompt is run once. `"packed"`: completions follow each other in one row
+            without padding, which is an error if the model would mix them. `"padded"`: each
+            micro-batch is padded to one rectangle, as in TRL. `"auto"`: the choice depends on the
+            model, its attention, the number of ranks and the lengths; the first lines of a run
+            report it. All layouts except `"padded"` also balance the tokens of a step over its
+            micro-batches and all ranks.
+        max_tokens_per_micro_batch (`int`, *optional*): the maximum number of tokens (prompts and
+            completions, without padding) in a forward and backward pass. Larger micro-batches are
+            split into pieces that run one after another, the same number on all ranks; a single
+            completion is never split. If `None`, only `per_device_train_batch_size` is a limit.
+        skip_dead_rows (`bool`, defaults to `True`): whether to skip completions whose advantage is
+            0 if nothing else (KL, entropy bonus, `positive_nll_coef`) can give them a gradient.
+            Metrics such as `entropy` are then means over the other completions.
+        per_device_eval_batch_size (`int`, *optional*): the number of completions that a process
+            generates or scores at once in evaluations. If `None`, it is chosen when the run starts:
+            at least 8 and at least `per_device_train_batch_size`, and up to 64 if an evaluation
+            then needs no more memory than training (estimated by `grpo_ext.recipe.memory`). Greedy
+            completions do not depend on it, except for rounding errors; sampled ones are different
+            draws from the same distribution. TRL's default is 8.
     """
 
     fast_generate: bool = True

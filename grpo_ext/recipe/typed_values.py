@@ -1,4 +1,4 @@
-"""The values of a recipe as its rules read them: `v.beta` has the type of the field `beta`."""
+"""Typed access to the values of a recipe: `v.beta` has the type of the field `beta`."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
 
     class Fields(GRPOExtConfig, RunConfig, ModelConfig):
-        """The fields of a recipe; some have different types from TRL's (see `fields.TYPES`)."""
+        """The fields of a recipe; two have other types than in TRL (see `fields.TYPES`)."""
 
         num_generations: int
         generation_kwargs: dict[str, Any] | None
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 else:
 
     class Fields:
-        """The fields are declared for mypy only; at run time `Values` looks them up."""
+        """Empty at run time: the fields are declared only for mypy, and `Values` looks them up."""
 
 
 class Unsound(Exception):
-    """Raised when a rule reads a value that is unknown, or that was already reported as wrong."""
+    """Raised when a rule reads a key whose value is unknown or was already reported as wrong."""
 
 
 class Values(dict[str, Any], Fields):
     """The values that a recipe sets, with the `defaults` of its fields for all other keys.
 
-    Iteration, `in` and `get` see only the keys that are set. Reading a key in `unsound`, whose
-    value was refused or is unknown, raises `Unsound`, which ends the rule. Reading a key that is
-    not a field raises `KeyError`, so that a rule with a misspelled key fails instead of never
-    firing.
+    Values are read by key or as attributes. Iteration, `in` and `get` see only the keys that are
+    set. Reading any other key returns its default, except in two cases: a key in `unsound`, whose
+    value was rejected or is unknown, raises `Unsound`, which ends the rule; and a key that is not a
+    field raises `KeyError`, so that a rule with a misspelled key fails instead of never firing.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ TYPE_WORDS: dict[object, str] = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
-    str: "text",
+    str: "a string",
     dict: "a mapping",
 }
 BOUND_ERRORS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
@@ -44,8 +44,10 @@ def _adapter(hint: Any) -> TypeAdapter:
 def convert(key: str, value: Any, hint: object) -> Any:
     """Return `value` converted to the type `hint` of the field `key`.
 
-    For example, `5e-7`, which YAML reads as a string, becomes a number. A single value is accepted
-    in place of a list of one value. False becomes `no` or `off` if that is one of the choices.
+    For example, `5e-7`, which YAML parses as a string, becomes a number. If the field accepts
+    mappings, a string that begins with `{` is parsed as JSON. A single value is accepted in place
+    of a list of one value. `False` becomes `"no"` or `"off"` if that is one of the choices, because
+    YAML parses the bare words as false.
 
     Raises:
         ValueError: if the value does not fit the type, its choices or its bounds, or is not finite.
@@ -91,7 +93,7 @@ def choices(hint: object) -> list[Any]:
 
 
 def in_words(hint: object) -> str:
-    """Describe a type hint in words: `float | None` is "a number or null"."""
+    """Describe a type hint in words, such as "a number or null" for `float | None`."""
     if hint is type(None):
         return "null"
     if hint in TYPE_WORDS:
@@ -110,7 +112,7 @@ def in_words(hint: object) -> str:
 
 
 def _numbers(value: object) -> Iterable[float]:
-    """Yield the floating-point numbers in a value, including its nested lists and mappings."""
+    """Yield the floats in a value, including those in lists and in values of mappings."""
     if isinstance(value, float):
         yield value
     elif isinstance(value, list | dict):
@@ -125,18 +127,20 @@ def _takes_mapping(hint: object) -> bool:
 
 
 def _from_word(word: Word, hint: object) -> Any:
-    """Parse a word from the command line as a value of type `hint`.
+    """Convert a command-line value to the type `hint` of its field.
 
-    For a field that takes a mapping, a word that begins with `{` is parsed as JSON, or as YAML if
-    that fails. Any other word for a string field, or one of the field's choices, remains a string,
-    except `null` and `None` if the field is optional. All other words are parsed as YAML, and
-    `None` as null. A word that is not valid YAML remains a string.
+    - If the field accepts mappings, a value that begins with `{` is parsed as JSON, or as YAML if
+      it is not valid JSON.
+    - If the field accepts strings, or the value is one of its choices, the value remains a string;
+      but `null` and `None` become `None` if the field is optional.
+    - Otherwise, the word `None` becomes `None`, and any other value is parsed as YAML, or remains a
+      string if it is not valid YAML.
     """
     kinds = typing.get_args(hint) or (hint,)
     mapping = word.startswith("{") and _takes_mapping(hint)
     if mapping:
         with suppress(ValueError, RecursionError):
-            return json.loads(word)  # YAML would read its 1e-7 as text
+            return json.loads(word)  # YAML would parse its 1e-7 as a string
     text = str in kinds and not mapping
     if (text or word in choices(hint)) and not (type(None) in kinds and word in ("null", "None")):
         return str(word)

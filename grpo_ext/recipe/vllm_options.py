@@ -1,4 +1,4 @@
-"""Options for vLLM beyond those that TRL has, and the rules for all vLLM options."""
+"""Options for vLLM in addition to TRL's, and the rules for all vLLM options."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ NOT_WITH_ADAPTER = {
         "lora_modules_to_save, or set `vllm_sync_adapter: merged`."
     ),
     "lora_target_parameters": (
-        "lora_target_parameters: vLLM accepts adapters of layers, not of parameters. Write "
+        "lora_target_parameters: vLLM accepts adapters for layers, not for parameters. Set "
         "lora_target_modules instead, or `vllm_sync_adapter: merged`."
     ),
     "load_in_4bit": (
@@ -48,24 +48,24 @@ class EngineOptions:
     Args:
         vllm_sync_adapter (`str`, defaults to `"merged"`): what the trainer sends to vLLM when it
             trains a LoRA adapter. `"merged"`: all weights, with the adapter merged into them, as in
-            TRL. `"adapter"`: only the adapter, megabytes instead of gigabytes; the engine applies
-            it to the base model that it was started with. A server must share the file system,
-            because it reads the adapter in `output_dir`.
+            TRL. `"adapter"`: only the adapter, which is megabytes instead of gigabytes; the engine
+            applies it to the base model that the engine was started with. A server then needs
+            access to `output_dir`, from which it loads the adapter.
         vllm_sync_check_steps (`int`, defaults to 1): after the first weight sync and then every N
-            syncs, compare the engine's log-probs of a few completions with the trainer's, which
-            costs a forward pass over them; 0 disables the check.
-        vllm_sync_check_limit (`float`, *optional*): the mean absolute difference above which the
-            run ends with a checkpoint. `None`: 0.001 if the engine and the trainer both compute in
-            float32, else 0.2.
+            syncs, compare the engine's log-probs with the trainer's on a few completions, which
+            costs a forward pass over these completions; 0 disables the check.
+        vllm_sync_check_limit (`float`, *optional*): the mean absolute difference of log-probs above
+            which this check saves a checkpoint and ends the run. If `None`, it is 0.001 if the
+            engine and the trainer both compute in float32, otherwise 0.2.
         vllm_server_retries (`int`, defaults to 3): how often a generation or sync is retried if the
-            server died, hung or was restarted. Each time, the trainer waits up to
+            server died, hung or was restarted. Before each retry, the trainer waits up to
             `vllm_server_timeout` seconds for the server, and sends it the current weights.
-        vllm_server_request_timeout (`float`, defaults to 1800): the seconds after which a request
-            counts as hung, including requests to a sampler process. A request is a generation, turn
-            or round.
-        vllm_server_host (`str`, defaults to `"127.0.0.1"`): the address at which the server listens
-            and trainers reach it. Any other address needs a key, in the environment variable
-            `VLLM_API_KEY` of both.
+        vllm_server_request_timeout (`float`, defaults to 1800): the number of seconds after which a
+            request to the server, or to a sampler process, counts as hung. A request is for one
+            generation, turn or round.
+        vllm_server_host (`str`, defaults to `"127.0.0.1"`): the address on which the server listens
+            and to which trainers connect. Any other address requires an API key, in the environment
+            variable `VLLM_API_KEY` of both the server and the trainers.
         vllm_server_devices (`str`, *optional*): the GPUs of a server started by `grpo-ext serve` or
             `train --serve`, such as `"2,3"`; `train --serve` trains on the other GPUs.
     """
@@ -80,15 +80,18 @@ class EngineOptions:
 
 
 def vllm_rank(r: int) -> int | None:
-    """Return the smallest rank that vLLM can allocate for adapters of rank `r`.
+    """Return the smallest rank in `LORA_RANKS`, which vLLM supports, that is at least `r`.
 
-    Return `None` if `r` is larger than vLLM allows.
+    Return `None` if `r` is larger than all of them.
     """
     return next((rank for rank in LORA_RANKS if rank >= r), None)
 
 
 def counts_that_the_trainer_sets(v: Values, _: int) -> Iterator[Problem]:
-    """Refuse `n` and `logprobs` in `generation_kwargs` with vLLM, because the trainer sets them."""
+    """Yield a problem for `n` and `logprobs` in `generation_kwargs`, which the trainer sets.
+
+    The rule applies to vLLM only.
+    """
     if not v.use_vllm:
         return
     for key in sorted({"n", "logprobs"} & set(v.generation_kwargs or ())):
@@ -111,7 +114,7 @@ def context_without_a_prompt(v: Values) -> object:
 
 
 def server_address_with_a_password(v: Values, _: int) -> Iterator[Problem]:
-    """Refuse an invalid server URL, and credentials in the URL or the host."""
+    """Yield a problem if the server URL is invalid, or the URL or the host contains credentials."""
     if v.vllm_server_base_url:
         try:
             check_server_url(v.vllm_server_base_url, path="")
@@ -119,14 +122,14 @@ def server_address_with_a_password(v: Values, _: int) -> Iterator[Problem]:
             yield Problem(f"vllm_server_base_url: {error}.", "vllm_server_base_url")
     if "@" in v.vllm_server_host:
         yield Problem(
-            "vllm_server_host: remove the user name and password, because recipes, logs and "
-            "reports show this key.",
+            "vllm_server_host must not contain a user name or password, because recipes, logs and "
+            "reports show it. Remove them.",
             "vllm_server_host",
         )
 
 
 def adapter_that_vllm_cannot_take(v: Values, _: int) -> Iterator[Problem]:
-    """vLLM must be able to use the adapter that `vllm_sync_adapter: adapter` sends."""
+    """Yield a problem if vLLM cannot use the adapter that `vllm_sync_adapter: adapter` sends."""
     if v.vllm_sync_adapter != "adapter" or not v.use_vllm:
         return
     for key, message in NOT_WITH_ADAPTER.items():
@@ -155,7 +158,7 @@ def adapter_that_vllm_cannot_take(v: Values, _: int) -> Iterator[Problem]:
             )
     if sharding(v) >= 3:
         yield Problem(
-            "`vllm_sync_adapter: adapter` does not support ZeRO-3 and FSDP, which shard the "
+            "`vllm_sync_adapter: adapter` does not support ZeRO-3 or FSDP, because they shard the "
             "adapter. Set `accelerate_config: ddp` or `accelerate_config: zero2`, or "
             "`vllm_sync_adapter: merged`.",
             "accelerate_config",

@@ -15,13 +15,13 @@ Verdict = Literal["agrees", "does not", "cannot be seen"]
 
 
 class Section(BaseModel):
-    """A part of a file of claims; unknown keys are errors."""
+    """Base class for the parts of a claims file; rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Range(Section):
-    """The range of values that agree with a claim; one bound may be missing."""
+    """The range of values that agree with a claim, bounded on at least one side."""
 
     at_least: float | None = None
     at_most: float | None = None
@@ -29,7 +29,7 @@ class Range(Section):
     @model_validator(mode="after")
     def _has_a_bound(self) -> "Range":
         if self.at_least is None and self.at_most is None:
-            raise ValueError("expected: write at_least, at_most, or both.")
+            raise ValueError("expected: set at_least, at_most, or both.")
         return self
 
     def verdict(self, estimate: Estimate) -> Verdict:
@@ -66,7 +66,10 @@ class Needs(Section):
 
 
 class Map(Section):
-    """A heat map of a claim's runs: the final value of `metric` over two recipe keys."""
+    """A heat map of the final values of `metric` in a claim's runs.
+
+    `rows` and `columns` are the recipe keys whose values determine the cell of a run.
+    """
 
     rows: str
     columns: str
@@ -82,11 +85,12 @@ class Claim(Section):
     published: str  # the published number, or "no figure"
     measure: str  # a name in `grpo_ext.reproduce.measures.MEASURES`
     runs: tuple[str, ...] = ()  # in the order that the measure expects
-    arguments: dict[str, Any] = {}  # additional arguments of the measure
+    arguments: dict[str, Any] = {}  # additional arguments for the measure
     figure: str  # a description of the measured number
     expected: Range
     scale: Scale = "tiny"  # the smallest scale at which `expected` applies
-    why: str = ""  # why it does not apply at a smaller scale, or without what the claim needs
+    # why `expected` does not apply at a smaller scale, or without what the claim needs
+    why: str = ""
     needs: Needs = Needs()
     curves: tuple[str, ...] = ()  # metrics to draw
     map: Map | None = None
@@ -100,14 +104,14 @@ class Claim(Section):
 
 
 class Start(Section):
-    """The model that tiny runs start from: a demo's model with other supervised training."""
+    """A model that tiny runs start from: a demo's model after the supervised training below."""
 
     demo: str  # a name in `grpo_ext.demo.demos.DEMOS`
     demonstrations: Literal["demo", "untidy_tags", "line_only"] = "demo"
     count: int  # the number of demonstrations
-    task: dict[str, Any] = {}  # recipe keys of the task that differ
-    max_steps: int  # steps of supervised training; 0: none
-    seconds: float  # on one idle core
+    task: dict[str, Any] = {}  # recipe keys of the task that differ from the recipe
+    max_steps: int  # steps of supervised training; 0 skips the training
+    seconds: float  # duration on one idle core
 
 
 class Run(Section):
@@ -116,15 +120,15 @@ class Run(Section):
     start: str  # the name of the model that a tiny run starts from
     changes: dict[str, Any] = {}  # recipe keys; {times: F} multiplies the recipe's value
     tiny: dict[str, Any] = {}  # additional recipe keys, for tiny runs only
-    seconds: float  # of the tiny run, on one idle core
+    seconds: float  # duration of the tiny run on one idle core
 
 
 class Experiment(Section):
-    """The contents of `data/NAME.yaml`."""
+    """The claims of an experiment and the runs that test them: the contents of `data/NAME.yaml`."""
 
     recipe: str  # the recipe of the tiny runs
-    usual_start: str  # the start that stands for the model of another recipe (`config`)
-    tiny: dict[str, Any] = {}  # recipe keys of all tiny runs
+    usual_start: str  # the start that is replaced by the model of another recipe (`--config`)
+    tiny: dict[str, Any] = {}  # recipe keys for all tiny runs
     starts: dict[str, Start]
     runs: dict[str, Run]
     claims: list[Claim]
@@ -145,7 +149,7 @@ class Experiment(Section):
         for claim in self.claims:
             for run_name in claim.runs:
                 if run_name not in self.runs:
-                    raise ValueError(f"claim {claim.name}: `runs` has no {run_name!r}.")
+                    raise ValueError(f"claim {claim.name}: there is no run {run_name!r} in `runs`.")
         names = [claim.name for claim in self.claims]
         for name in names:
             if names.count(name) > 1:

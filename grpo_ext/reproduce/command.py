@@ -15,13 +15,12 @@ from grpo_ext.run.output_dir import hold
 
 
 def selected(names: list[str], claims: list[str]) -> dict[str, Experiment]:
-    """Return the named experiments, with only the selected claims.
-
-    Experiments without a selected claim are left out.
+    """Load the named experiments, with only the selected claims.
 
     Args:
         names: the names of the experiments.
-        claims: the names of the claims; if empty, all claims.
+        claims: the names of the claims to keep; experiments without one of them are left out. An
+            empty list keeps everything.
 
     Raises:
         ValueError: if a name in `claims` is not a claim of any of the experiments.
@@ -73,16 +72,18 @@ def reproduce(
         seeds: the number of seeds with which each run is repeated.
         scale: the scale of the models; claims that need a larger one get no verdict.
         processes: the number of tiny runs to execute in parallel.
-        config: a recipe for another model, from which all runs start; `None`: tiny models.
-        overrides: command-line arguments that override values of `config`.
-        max_steps: the number of steps after which every run ends; `None`: as defined by the run.
+        config: a recipe with another model, from which all runs start; if `None`, they start from
+            tiny models.
+        overrides: command-line arguments that override keys of `config`.
+        max_steps: the number of steps after which every run ends; if `None`, each run's own number
+            applies.
         only_plan: whether to only print what would run, and return an empty list.
 
     Raises:
         ValueError: if `config` is not a valid recipe (`RecipeError`), another process uses
             `folder`, or the folder of a run has unrelated files.
         OSError: if `config` cannot be read, or `folder` cannot be created, locked or written.
-        SystemExit: if a signal stopped this process or a run; see `execute`.
+        SystemExit: if SIGTERM stopped this process or, with `config`, a signal stopped a run.
     """
     matrices = []
     jobs: list[Job] = []
@@ -108,7 +109,7 @@ def reproduce(
     lock = hold(folder)
     if lock is None:
         raise ValueError(
-            f"--folder: another process is using {folder}. Wait until that process ends, or write "
+            f"--folder: another process is using {folder}. Wait until that process ends, or pass "
             "another folder."
         )
     with lock:
@@ -126,7 +127,7 @@ def reproduce(
 
 
 def print_plan(jobs: list[Job], processes: int) -> None:
-    """Print how many jobs will run and, if it is known, how long they take.
+    """Print how many jobs will run and, if known, how long they will take.
 
     Args:
         jobs: all jobs, including those that are done.

@@ -24,7 +24,7 @@ LOG = "log.txt"  # the output of a job, in its folder
 
 
 def predicted_minutes(jobs: list[Job], processes: int) -> float | None:
-    """Return how many minutes all unfinished jobs take, with one idle core per process.
+    """Predict how many minutes the unfinished jobs will take, with one idle core per process.
 
     Returns `None` if the time of an unfinished job is unknown.
     """
@@ -44,7 +44,7 @@ def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[
     A job that was killed continues from its checkpoint.
 
     Args:
-        jobs: the jobs; a job that needs another comes after it.
+        jobs: the jobs; each comes after the job that it needs.
         processes: the number of jobs to run in parallel; ignored with `by_launcher`.
         by_launcher: whether to run jobs one after another, each with `accelerate launch` and the
             recipe's number of processes.
@@ -90,7 +90,12 @@ def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[
 def launch_in_turn(jobs: list[Job], progress: "Progress") -> list[Job]:
     """Run jobs with `accelerate launch`, one after another, and return those that failed.
 
-    Raises `SystemExit` if a signal stopped a job.
+    `progress` prints a line after each job.
+
+    Raises:
+        ValueError: if a job's folder has files that this command did not write, or if a recipe or
+            its accelerate config is invalid.
+        SystemExit: if a signal stopped a job.
     """
     from grpo_ext.recipe.load import load_recipe
     from grpo_ext.run.launch import launch
@@ -119,7 +124,7 @@ def finish(
     """Record a job that has ended; a run that learned nothing also counts as done.
 
     Args:
-        job: the job.
+        job: the job that has ended.
         code: the exit code of the job.
         seconds: the seconds since the job began or was continued.
         failed: the list to which the job is added if it failed.
@@ -135,10 +140,12 @@ def finish(
 
 @contextmanager
 def running() -> Iterator[dict[Job, tuple[ForkServerProcess, float]]]:
-    """Yield a dictionary to which the caller adds running processes with their start times.
+    """Context manager that stops the running jobs if its block ends early.
 
-    If the block ends early, for example by SIGTERM, the processes that still run finish their
-    current step, write a checkpoint and exit.
+    Yields a dict to which the caller adds each running job, with its process and start time. If the
+    block ends early, for example because SIGTERM raised `SystemExit` in it, the processes that
+    still run are asked to finish their current step, write a checkpoint and exit. The context
+    manager waits until they have exited.
     """
     started: dict[Job, tuple[ForkServerProcess, float]] = {}
     previous_handler = signal.signal(signal.SIGTERM, stop)
@@ -158,7 +165,10 @@ def stop(number: int, frame: FrameType | None) -> None:
 
 
 def begin_process(job: Job) -> ForkServerProcess:
-    """Start a job in a new process, forked from a process that has already loaded torch and TRL."""
+    """Start a job in a new process, forked from a process that has already imported torch and TRL.
+
+    The output of the job is appended to `LOG` in its folder.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["grpo_ext.reproduce.preloaded"])
     log = job.folder / LOG
@@ -176,11 +186,11 @@ def work(
     log: str,
     launcher: int,
 ) -> None:
-    """Run a job in this process, and exit with its exit code.
+    """Run a job in this process, on one thread, and exit with the job's exit code.
 
     Args:
-        module: the module of the job.
-        arguments: the arguments of the job.
+        module: the module of the job, `Job.module`.
+        arguments: the arguments of the job, `Job.arguments`.
         log: the file to which the output of the process is appended.
         launcher: the id of the launching process; this process ends when that one does.
     """
@@ -208,13 +218,13 @@ def work(
 
 
 def place_of_message(job: Job) -> str:
-    """Return where to find the error message of a job that failed."""
+    """Return a phrase that says where to find the error message of a job that failed."""
     log = job.folder / LOG
     return f"see {log}" if log.exists() else "its message is above"
 
 
 class Progress:
-    """Prints a line for each job that ends, and how long the others will take.
+    """Prints a line for each job that ends, with the time that the remaining jobs will take.
 
     Args:
         jobs: all jobs.
@@ -236,7 +246,10 @@ class Progress:
         self.predicted = 0.0  # seconds that were predicted for the finished jobs
 
     def print_end(self, job: Job, failed: bool) -> None:
-        """Count a finished job, and print the time left or, if it failed, where its error is."""
+        """Count a job that has ended, and print its seconds and the time left for the others.
+
+        If the job failed, print where to find its error message instead.
+        """
         self.unfinished.remove(job)
         seconds = float(job.state.get("seconds") or 0.0)
         self.finished += 1
@@ -250,7 +263,7 @@ class Progress:
         print(f"{number}/{self.total} {job.name}: {seconds:.0f} s{self.remaining_time()}")
 
     def remaining_time(self) -> str:
-        """Return how long the unfinished jobs will take, as in `; about 3 minutes left`.
+        """Return how long the unfinished jobs will take, such as `; about 3 minutes left`.
 
         The estimate is based on the jobs that have ended. Returns `""` if no job is left.
         """

@@ -15,7 +15,7 @@ from grpo_ext.reproduce.runs import Job, Matrix
 
 @dataclass
 class Outcome:
-    """A claim with its measured figure and its verdict."""
+    """A claim with its measured figure, if there is one, and its verdict."""
 
     experiment: str
     claim: Claim
@@ -28,7 +28,7 @@ class Outcome:
 
     @property
     def details(self) -> str:
-        """The details that the measure reports for each seed."""
+        """The details that the measure reported, with the seed before each if there are several."""
         if len(self.by_seed) == 1:
             [figure] = self.by_seed.values()
             return figure.details
@@ -40,7 +40,7 @@ class Outcome:
 
 
 class Logs:
-    """A cache of the logs of runs, by folder."""
+    """Reads the logs of runs, each only once."""
 
     def __init__(self) -> None:
         self._by_folder: dict[Path, RunData] = {}
@@ -52,10 +52,13 @@ class Logs:
 
 
 def obstacle(matrix: Matrix, claim: Claim) -> str:
-    """Return why a claim cannot be measured at all; an empty string if it can.
+    """Return why a claim cannot be measured at all; `""` if it can.
 
-    The claim's runs need not exist yet. Raises `RecipeError` or `OSError` if `matrix.config` itself
-    cannot be loaded.
+    The claim's runs need not exist yet.
+
+    Raises:
+        RecipeError: if `matrix.config` is not a valid recipe.
+        OSError: if `matrix.config` cannot be read.
     """
     if not is_met(matrix, claim.needs):
         return claim.why
@@ -93,14 +96,14 @@ def outcome_of(
     failed: list[Job],
     logs: Logs,
 ) -> Outcome:
-    """Measure a claim and return its outcome.
+    """Measure a claim on its finished runs and return the outcome.
 
     Args:
         matrix: the jobs of the claim's experiment.
-        claim: the claim.
-        scale: the scale of the models.
+        claim: the claim to measure.
+        scale: the scale of the models; a claim that needs a larger one gets no verdict.
         failed: the jobs that failed; other unfinished jobs count as missing.
-        logs: the logs of all runs.
+        logs: reads the logs of the runs.
     """
     outcome = Outcome(matrix.name, claim, "cannot be seen")
     outcome.why = obstacle(matrix, claim)
@@ -141,7 +144,10 @@ def outcome_of(
 
 
 def undecided(expected: Range, estimate: Estimate) -> str:
-    """Return why an estimate has no verdict: no interval, or an interval partly in the range."""
+    """Return why an estimate has no verdict: its interval is missing, or only partly in `expected`.
+
+    The sentence names the option to change.
+    """
     if estimate.low is None:
         return (
             "the figure of one seed has no interval to compare with the expected range, "

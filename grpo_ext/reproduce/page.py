@@ -77,7 +77,7 @@ def by_experiment(outcomes: list[Outcome]) -> dict[str, list[Outcome]]:
 
 
 def write_page(outcomes: list[Outcome], folder: Path, about: str) -> Path:
-    """Write the page, and the figures as JSON; return the page's path.
+    """Write the page `claims.html` and the figures in `claims.json`; return the page's path.
 
     Args:
         outcomes: the outcomes of all claims.
@@ -106,7 +106,7 @@ def write_page(outcomes: list[Outcome], folder: Path, about: str) -> Path:
 
 
 def section(outcome: Outcome) -> str:
-    """Return the HTML of one claim."""
+    """Return the HTML section about the claim of an outcome."""
     claim = outcome.claim
     measured = as_figure(outcome.estimate)
     if outcome.estimate is not None and outcome.estimate.low is not None:
@@ -135,7 +135,7 @@ def section(outcome: Outcome) -> str:
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    """Return an outcome as JSON values."""
+    """Return an outcome as a mapping of JSON values, with the mean of each seed in `by_seed`."""
     estimate = outcome.estimate
     return {
         "experiment": outcome.experiment,
@@ -155,7 +155,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def picture_of(outcome: Outcome) -> str:
-    """Return the plot of a claim as a PNG in base64; an empty string if nothing is to be drawn."""
+    """Return a claim's plot as a base64-encoded PNG; `""` if it has no runs or defines no plot."""
     claim = outcome.claim
     if not outcome.runs or not (claim.curves or claim.map):
         return ""
@@ -183,14 +183,14 @@ def picture_of(outcome: Outcome) -> str:
 
 
 def draw_curves(axis: Axes, outcome: Outcome, metric: str) -> None:
-    """Plot a metric over the steps.
+    """Plot a metric over the steps, for all runs of an outcome.
 
-    For each run, plot the smoothed mean over seeds on top of the curve of each seed, up to the end
-    of the shortest curve. A run with a seed that logged no value is left out.
+    For each run, draw the curve of each seed and, on top, the smoothed mean over seeds, up to the
+    end of the shortest curve. If one of the seeds logged no value, the run is left out.
 
     Args:
         axis: the axes to draw on.
-        outcome: the outcome with the runs.
+        outcome: the outcome whose runs are drawn.
         metric: the name of the metric.
     """
     for number, (name, runs) in enumerate(outcome.runs.items()):
@@ -239,10 +239,10 @@ def draw_map(axis: Axes, outcome: Outcome) -> None:
 
 
 def table_of_map(outcome: Outcome) -> tuple[Array, list[float], list[float]]:
-    """Return the cells (rows, columns) of a claim's map, and the values of its two keys.
+    """Return the cells (rows, columns) of a claim's map, and the values of its two recipe keys.
 
-    Each cell is a mean over seeds; cells without a run are NaN. A key that a run's recipe lacks
-    counts as 0.
+    Each cell is a mean over seeds; cells without a run are NaN. A key that is missing from a run's
+    recipe counts as 0.
     """
     keys = outcome.claim.map
     assert keys is not None

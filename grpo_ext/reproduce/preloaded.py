@@ -1,4 +1,4 @@
-"""Modules that the processes of `execute` have already imported when they start."""
+"""Import the modules that runs need, before `execute` forks a process for each run."""
 
 # ruff: noqa: F401
 import gc

@@ -1,4 +1,4 @@
-"""Published values of three experiments, and how the recipes of the package differ from them.
+"""Published settings of three experiments, and how the recipes of the package differ from them.
 
 After a change to `data/published.yaml`, run `python -m grpo_ext.reproduce.published` to update the
 tables in docs/experiments.md.
@@ -32,10 +32,10 @@ class PublishedValue:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A published experiment with its recipe."""
+    """A published experiment, and how the package's recipe for it differs."""
 
     name: str
-    recipe: str  # as `grpo-ext train --config` takes it
+    recipe: str  # the value for `grpo-ext train --config`
     publication: str
     values: dict[str, PublishedValue]
     # differences that do not belong to a key: `what`, `published`, `ours`, `reason`
@@ -43,7 +43,7 @@ class Experiment:
 
 
 def experiments() -> dict[str, Experiment]:
-    """Return the experiments of `data/published.yaml`, by name."""
+    """Load the experiments in `data/published.yaml`, and return them by name."""
     contents = data_yaml("grpo_ext.reproduce", "published.yaml")
     experiments = {}
     for name, content in contents.items():
@@ -87,7 +87,7 @@ def differences_table(experiment: Experiment) -> str:
 
 
 def unpublished_table(experiment: Experiment) -> str:
-    """Return a Markdown table of the recipe's values that were never published."""
+    """Return a Markdown table of the recipe keys whose values were not published, with reasons."""
     lines = ["| | here | why |", "|---|---|---|"]
     for value in experiment.values.values():
         if value.status == "not_published":
@@ -96,7 +96,7 @@ def unpublished_table(experiment: Experiment) -> str:
 
 
 def defaults_sentence(experiment: Experiment) -> str:
-    """Return a sentence on the values of the recipe that are defaults of the original tools."""
+    """Return a sentence that lists the recipe's values that are defaults of the original tools."""
     by_tool: dict[str, list[str]] = {}
     for value in experiment.values.values():
         if value.tool and not value.differs:
@@ -113,9 +113,10 @@ def _cell(value: object) -> str:
 
 
 def with_tables(page: str) -> str:
-    """Return the text of docs/experiments.md with its tables regenerated.
+    """Return `page`, the text of docs/experiments.md, with its tables regenerated.
 
-    A table is between `<!-- NAME: KIND -->` and `<!-- end -->`.
+    Each table is delimited by `<!-- NAME: KIND -->` and `<!-- end -->`, where NAME is an experiment
+    and KIND is "differences", "defaults" (a sentence) or "unpublished".
     """
     writers = {
         "differences": differences_table,

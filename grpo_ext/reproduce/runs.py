@@ -34,11 +34,11 @@ class Job:
 
     name: str
     folder: Path
-    inputs: Any  # JSON values; a finished job counts as done only if they are the same
+    inputs: Any  # JSON values; a finished job counts as done only if they have not changed
     module: str  # `start` or `grpo_ext.train`
-    arguments: tuple[Any, ...]  # of `make_start`, or the recipe's path and its overrides
+    arguments: tuple[Any, ...]  # for `make_start`, or the recipe's path and its overrides
     needs: "Job | None" = None  # the job that must be done first
-    seconds: float | None = None  # predicted, on one idle core; `None`: unknown
+    seconds: float | None = None  # predicted time on one idle core; `None` if unknown
 
     @cached_property
     def fingerprint(self) -> str:
@@ -49,7 +49,7 @@ class Job:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state recorded in the job's folder; empty if there is none or it is unreadable."""
+        """The state recorded in the job's folder; `{}` if there is none or it cannot be read."""
         try:
             text = read_text(self.folder / STATE, within=self.folder)
             state = json.loads(text)
@@ -65,7 +65,7 @@ class Job:
         return bool(state.get("done"))
 
     def begin(self) -> None:
-        """Record that the job has begun, and clear its folder if another job was begun there.
+        """Record that the job has begun; first delete its folder if a different job used it.
 
         Raises:
             ValueError: if the folder has files that this command did not write.
@@ -74,14 +74,14 @@ class Job:
             if not self.state:
                 raise ValueError(
                     f"{self.folder} has files that this command did not write. Remove them, or "
-                    "write another --folder."
+                    "pass another --folder."
                 )
             if self.state.get("fingerprint") != self.fingerprint:
                 shutil.rmtree(self.folder)
         self.record(done=False)
 
     def record(self, done: bool, seconds: float | None = None) -> None:
-        """Write the state of the job to its folder; `seconds=None` keeps the recorded seconds."""
+        """Write the job's state to its folder; if `seconds` is `None`, the recorded time stays."""
         if seconds is None:
             seconds = self.state.get("seconds", 0.0)
         state = {"fingerprint": self.fingerprint, "seconds": seconds, "done": done}
@@ -90,20 +90,21 @@ class Job:
 
 @dataclass
 class Matrix:
-    """The jobs of an experiment."""
+    """Builds the jobs of an experiment, one for each run and seed, and the jobs they start from."""
 
     name: str
     experiment: Experiment
     folder: Path
     seeds: int
-    config: str | None = None  # a recipe for another model, from which all runs start
-    overrides: list[str] = field(default_factory=list)  # arguments that override `config`
+    config: str | None = None  # a recipe with another model, from which all runs start
+    # command-line arguments that override keys of `config`
+    overrides: list[str] = field(default_factory=list)
     max_steps: int | None = None  # ends every run after this many steps
     starts: dict[tuple[str, int], Job] = field(default_factory=dict)  # by name and seed
 
     @cached_property
     def base(self) -> Recipe:
-        """The recipe that the runs change."""
+        """The recipe that the runs are variations of: `config`, or the experiment's own."""
         if self.config is not None:
             return load_recipe(self.recipe_file, self.overrides)
         return load_recipe(self.recipe_file, as_words({"model_name_or_path": "model"}))
@@ -115,7 +116,7 @@ class Matrix:
         return recipe_folder() / self.experiment.recipe
 
     def jobs(self, claims: list[Claim]) -> list[Job]:
-        """Return the jobs that claims need, without duplicates; a start job precedes its runs."""
+        """Return the jobs that `claims` need, without duplicates; start jobs precede their runs."""
         names: dict[str, None] = {}  # an ordered set
         for claim in claims:
             names |= dict.fromkeys(claim.runs)
@@ -129,7 +130,7 @@ class Matrix:
         return list(jobs.values())
 
     def run(self, name: str, seed: int) -> Job:
-        """Return the job of run `name` with a seed; it needs a start job unless `config` is set."""
+        """Return the job for run `name` and `seed`; it needs a start job unless `config` is set."""
         settings = self.settings(name, seed)
         folder = self.folder / self.name / f"{name}-seed{seed}"
         arguments = {**settings, "output_dir": folder}
@@ -152,7 +153,7 @@ class Matrix:
         )
 
     def start(self, name: str, seed: int) -> Job:
-        """Return the job that makes a tiny model; all runs that start from the model share it."""
+        """Return the job that creates a tiny model; all runs that start from the model share it."""
         if (name, seed) in self.starts:
             return self.starts[name, seed]
         start = self.experiment.starts[name]
@@ -169,7 +170,7 @@ class Matrix:
         return job
 
     def settings(self, name: str, seed: int) -> dict[str, Any]:
-        """Return the settings of a run; `{times: F}` becomes F times the value in the recipe."""
+        """Return the recipe keys that a run sets; `{times: F}` becomes F times the usual value."""
         run = self.experiment.runs[name]
         settings: dict[str, Any] = {}
         if self.config is None:
@@ -190,7 +191,7 @@ class Matrix:
         return settings
 
     def predicted(self, name: str) -> float | None:
-        """Return the predicted seconds of a tiny run on an idle core; `None` if `config` is set."""
+        """Predict the seconds that a tiny run takes on an idle core; `None` if `config` is set."""
         if self.config is not None:
             return None
         run = self.experiment.runs[name]

@@ -1,4 +1,4 @@
-"""Make the tiny models that runs start from: a demo's model, warmed up for an experiment."""
+"""Create the tiny models that runs start from, and warm them up on a demo's demonstrations."""
 
 import json
 import random
@@ -22,9 +22,10 @@ UNTIDY = 0.5  # share of the demonstrations with a tag omitted, doubled or mispl
 
 
 def untidy_tags(demonstrations: Demonstrations) -> Demonstrations:
-    """Wrap a function so that a share `UNTIDY` of its demonstrations has a faulty tag.
+    """Wrap a function that yields demonstrations, so that a share `UNTIDY` of them has a tag fault.
 
-    A demonstration that lacks one of the tags is left unchanged. GRPO must then teach the format.
+    GRPO must then teach the format. A demonstration that does not have every tag on a line of its
+    own is left unchanged.
     """
 
     def with_faults(task: Task, count: int, *, seed: int = 0) -> Iterator[Demonstration]:
@@ -39,7 +40,7 @@ def untidy_tags(demonstrations: Demonstrations) -> Demonstrations:
 
 
 def line_only(demonstrations: Demonstrations) -> Demonstrations:
-    """Wrap a function so that each completion contains only the text of its answer, without tags.
+    """Wrap a function that yields demonstrations, so that each completion is only its answer text.
 
     A completion without an answer is left unchanged.
     """
@@ -67,7 +68,7 @@ STYLES: dict[str, Callable[[Demonstrations], Demonstrations]] = {
 
 
 def model_of(start: Start, folder: Path) -> Path:
-    """Return where `make_start` saves the model."""
+    """Return the path at which `make_start` saves the model, given the folder of the job."""
     return folder / ("warm_start" if start.max_steps else "model")
 
 
@@ -77,13 +78,13 @@ def make_start(
     folder: Path,
     seed: int,
 ) -> int:
-    """Make a tiny model and, unless `start.max_steps` is 0, train it on demonstrations.
+    """Create a tiny model and, unless `start.max_steps` is 0, train it on demonstrations.
 
     Args:
         start: the description of the model.
-        recipe: the experiment's recipe, with the task of the demonstrations.
+        recipe: the experiment's recipe, whose task provides the problems to demonstrate.
         folder: the folder of the job; the model is saved at `model_of(start, folder)`.
-        seed: the seed of the weights, the demonstrations and the training.
+        seed: the seed for the weights, the demonstrations and the training.
 
     Returns:
         The exit code of the training, or 0 if the model is not trained.
@@ -114,7 +115,10 @@ def make_start(
 
 
 def as_words(settings: dict[str, Any]) -> list[str]:
-    """Return settings as command-line arguments: strings and paths as is, other values as JSON."""
+    """Return settings as command-line arguments `--key value`.
+
+    Strings and paths are passed as they are, other values as JSON.
+    """
     arguments = []
     for key, value in settings.items():
         is_text = isinstance(value, str | Path)

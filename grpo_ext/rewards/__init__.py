@@ -1,11 +1,11 @@
-"""Rewards: functions of completions and dataset columns that need no trainer.
+"""Reward functions, which score completions using dataset columns and need no trainer.
 
-Importing this package does not import torch; only rewards that load a model or call TRL do so,
+Importing this package does not import torch. The rewards that load a model or call TRL import it
 when they are called.
 
-`@register("name")` registers a reward, `build("name", **options)` returns it as a callable, and
-`list_rewards()` returns a `RewardInfo` for each
-registered reward.
+`@register("name")` registers a function as a reward, `build("name", **options)` returns a
+registered reward as a callable, and `list_rewards()` returns a `RewardInfo` for each registered
+reward.
 """
 
 # ruff: noqa: F401 - importing these modules registers their rewards

@@ -1,7 +1,7 @@
-r"""The reward `accuracy`: does the answer equal the gold answer, as a careful person would judge?
+"""The `accuracy` reward: compares an answer with the gold answer as a careful person would.
 
 `extraction` finds the answer in a completion, `notation` removes formatting, and `equality`
-compares the answers. docs/rewards.md has the rules.
+compares the answers. docs/rewards.md lists the rules.
 """
 
 import re
@@ -54,7 +54,10 @@ _ALPHANUMERIC = re.compile(r"[0-9A-Za-z]")
 
 
 def explain_accuracy(completion: str, *, solution: str) -> Explanation:
-    """Show the gold answer, and mark the last `<answer>` block if there is one."""
+    """Return an explanation that states the gold answer, with a mark on the last `<answer>` block.
+
+    Without a closed block outside the thoughts, nothing is marked.
+    """
     return Explanation(
         f"The solution was: {solution}",
         answer_marks(completion, last_span(without_thoughts(completion))),
@@ -65,18 +68,21 @@ def explain_accuracy(completion: str, *, solution: str) -> Explanation:
 def accuracy(
     completions: list[str], solution: list[str], prompts: list[Any] | None = None
 ) -> list[float | None]:
-    """1 if the answer equals the gold answer mathematically, else 0.
+    r"""1 if the answer equals the gold answer mathematically, else 0.
 
-    None if the gold answer cannot be read.
+    `None` if the gold answer is missing or cannot be parsed.
 
-    The answer is read after the thoughts: from the last `<answer>` block, else from the last
-    `\\boxed{}`, else from the text after `####` or "answer is"; otherwise it is the last formula,
-    number, choice or answer in words. docs/rewards.md says which answers are equal. The choices and
-    the unit that a question asks for are read from the prompt, and an answer that only restates the
-    question's formula earns 0.
+    The answer is searched for outside the `<think>` blocks. It is taken from the last `<answer>`
+    block, or else from the last `\boxed{}`, or else from the end of the text, where it may follow
+    `####` or "answer is", or be the last formula, number, choice or words. docs/rewards.md lists
+    which answers count as equal. If the prompts are given, the choices and the unit in the question
+    are taken into account, and an answer that only repeats a formula of the question scores 0,
+    unless the gold answer does so too.
 
     Args:
-        solution: the gold answer: after `####`, in `\\boxed{}`, or on its own.
+        solution: the gold answer for each row, or a worked solution that marks it with `####`,
+            `\boxed{}` or `<answer>`.
+        prompts: the prompts, from which the questions are parsed; `None` if they are unknown.
     """
     if prompts is None:
         prompts = [None] * len(completions)
@@ -87,12 +93,14 @@ def accuracy(
 
 
 def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
-    """Return the score of one completion, or `None` if the gold answer cannot be read.
+    """Score one completion: 1 if its answer is right, else 0.
+
+    Return `None` if the gold answer is missing or cannot be parsed.
 
     Args:
         completion: the text of the completion.
-        solution: the gold answer, or a text that contains it; `None` cannot be read.
-        prompt: a string or a list of messages; `None` if the question is unknown.
+        solution: the gold answer, or text that contains it; `None` if it is missing.
+        prompt: the prompt as a string or a list of messages; `None` if it is unknown.
     """
     gold = None if solution is None else gold_answer(str(solution))
     if gold is None:
@@ -118,16 +126,18 @@ def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
 
 
 def is_right(question: Question, solution: str, gold: str, answer: str, marked: bool) -> bool:
-    """Return whether an answer equals the gold answer and answers the question as asked.
-
-    Raises the same exceptions as `equal`.
+    r"""Return whether an answer equals the gold answer and answers the question as asked.
 
     Args:
         question: the parsed question.
         solution: the whole solution that contains the gold answer.
-        gold: the gold answer in plain notation.
-        answer: the answer in plain notation.
-        marked: whether the completion marks its answer, for example with a box.
+        gold: the gold answer, as returned by `notation.plain`.
+        answer: the answer, as returned by `notation.plain`.
+        marked: whether the completion marks its answer, for example with `\boxed{}`.
+
+    Raises:
+        Unreadable: if the gold answer cannot be compared as a number, words or a formula.
+        NeedsEngine: if the comparison needs the formula engine, inside `engine.without_engine`.
     """
     if typography(gold) == typography(answer):
         return True
@@ -150,17 +160,20 @@ def is_right(question: Question, solution: str, gold: str, answer: str, marked: 
 
 
 def is_comparable(gold: str) -> bool:
-    """Return whether the gold answer is a number, a date, a text, or a formula within limits."""
+    """Return whether a gold answer can be compared with other answers.
+
+    It must be a number, a date, words, or a formula that passes `is_within_limits`.
+    """
     is_read = number(gold) is not None or date_of(gold) is not None
     return is_read or is_text(gold) or is_within_limits(gold)
 
 
 @lru_cache(maxsize=4096)
 def gold_answer(solution: str) -> str | None:
-    """Return the gold answer in plain notation.
+    """Return the gold answer in a solution, normalized by `notation.plain`.
 
-    Return `None` if the solution clearly has none: if the text found is too long, contains no
-    letter or digit, or is prose.
+    Return `None` if the solution has no clear answer, that is, if the text found is longer than
+    `MAX_ANSWER`, contains no letter or digit, or is prose.
     """
     _, sign, behind = solution.rpartition("####")
     marked = last_answer(solution) or boxed(solution)

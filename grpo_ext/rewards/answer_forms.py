@@ -1,4 +1,4 @@
-"""Check the form of an answer that a question asks for, such as reduced, expanded or decimal."""
+"""Check whether an answer has the form that a question asks for, such as reduced or expanded."""
 
 import math
 import re
@@ -6,7 +6,7 @@ import re
 from grpo_ext.rewards.structure import split
 
 _PLUS = re.compile(r"[-+]")
-# The factors behind a coefficient: `x^2`, `\pi`, `\sqrt{2}`
+# The factors after a coefficient: `x^2`, `\pi`, `\sqrt{2}`
 _FACTORS = r"(?: ?(?:[A-Za-z]|\\pi)(?:\^ ?(?:[0-9]|\{ ?[0-9]+ ?\}))?| ?\\sqrt ?\{[0-9]+\})*"
 # `15/40`, `4x^2/6` and `\frac{4\sqrt{2}}{6}`, but not the exponent in `x^2/6`
 _FRACTION = re.compile(
@@ -25,7 +25,7 @@ _I = r"(?<![A-Za-z\\])i(?![A-Za-z])"
 _SUM_WITH_I = rf"\([^()]*{_I}[^()]*\)"
 _GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
 _SIGN_OF_PRODUCT = r" ?(?:\\cdot|\\times|\*)? ?"
-# A power or a product that is still to be computed, also `2(\cos 60^\circ + i \sin 60^\circ)`
+# A power or a product that must still be computed, or `2(\cos 60^\circ + i \sin 60^\circ)`
 _UNFINISHED_WITH_I = re.compile(
     rf"(?:{_I}|{_SUM_WITH_I}) ?\^|\^ ?(?:i|\{{[^{{}}]*{_I})"
     rf"|[)i]{_SIGN_OF_PRODUCT}{_SUM_WITH_I}|{_SUM_WITH_I}{_SIGN_OF_PRODUCT}(?:\(|{_I})"
@@ -46,11 +46,11 @@ def is_sum(side: str) -> bool:
 
 
 def is_reduced(formula: str) -> bool:
-    """Return True if a formula contains no reducible fraction or square root.
+    """Return whether a formula contains no reducible fraction or square root.
 
-    15/40, 4x/6, the root of 18 and the root of a product such as 2 * 3 are reducible. So is a
-    formula with the same root twice, or with the same letter in the numerator and denominator of a
-    fraction.
+    Fractions such as 15/40 and 4x/6, the root of 18, and the root of a product such as 2 * 3 are
+    reducible. A formula that contains the same root twice is not reduced either, nor is a fraction
+    with a letter that divides both its numerator and its denominator.
     """
     formula = _SHORT_ROOT.sub(r"\\sqrt{\1}", formula)
     fractions = [[int(digits) for digits in pair if digits] for pair in _FRACTION.findall(formula)]
@@ -65,26 +65,27 @@ def is_reduced(formula: str) -> bool:
 
 
 def is_expanded(formula: str) -> bool:
-    """Return True if no brackets in a formula enclose a sum."""
+    """Return whether a formula contains no sum in parentheses."""
     return _SUM_IN_BRACKETS.search(formula) is None
 
 
 def is_factored(formula: str) -> bool:
-    """Return whether a formula is not a sum, and has a factor that is a sum, as in `2(x + 3)`.
+    """Return whether a formula is not itself a sum but has a sum as a factor, as in `2(x + 3)`.
 
-    No number or letter may divide all terms of such a factor: `(2x + 6)` is not factored.
+    Return `False` if a number above 1 or a letter divides all terms of such a factor: `(2x + 6)` is
+    not factored.
     """
     sums = [terms for terms, _ in _SUM_IN_BRACKETS.findall(formula)]
     return bool(sums) and not is_sum(formula) and not any(map(has_common_divisor, sums))
 
 
 def factor_count(formula: str) -> int:
-    """Return how many factors of a formula are sums: 3 in `2(x + 3)(x - 1)^2`."""
+    """Return how many factors of a formula are sums, counting powers: 3 in `2(x + 3)(x - 1)^2`."""
     return sum(int(power or 1) for _, power in _SUM_IN_BRACKETS.findall(formula))
 
 
 def has_common_divisor(formula: str) -> bool:
-    """Return whether one integer above 1, or one letter, divides all terms of a sum."""
+    """Return whether an integer above 1 or a letter divides all terms of a sum."""
     terms = split(formula.lstrip("-+ "), _PLUS)
     leading = [_COEFFICIENT.match(term) for term in terms]
     coefficients = [1 if digits is None else int(digits[0]) for digits in leading]
@@ -97,7 +98,7 @@ def is_scientific(formula: str) -> bool:
 
 
 def is_product_of_primes(formula: str) -> bool:
-    """Return whether a formula is a product of at least two primes: `2^3 \\cdot 5`, not `8 * 5`."""
+    r"""Return whether a formula is a product of at least two primes, such as `2^3 \cdot 5`."""
     without_exponents, powers = _EXPONENT.subn("", formula)
     factors = [factor for factor in _TIMES.split(without_exponents) if factor]
     return len(factors) + powers > 1 and all(map(is_prime, factors))
@@ -111,9 +112,10 @@ def is_prime(text: str) -> bool:
 
 
 def is_cartesian(formula: str) -> bool:
-    """Return whether a formula is one complex number of the form `a + bi`, with an i.
+    """Return whether a formula is a single complex number of the form `a + bi` with an `i`.
 
-    It has at most two terms, no sine or cosine, and no i in a denominator, power or product.
+    Such a formula has at most two terms, contains no sine or cosine, and has no `i` in a
+    denominator, in a power or in a product such as `(1 + i)(2 - i)`.
     """
     if _IMAGINARY.search(formula) is None or _SEVERAL.search(formula):
         return False
@@ -140,5 +142,5 @@ FORMS = {
     re.compile(
         r"\b(?i:prime (?:factori|decomposition)|product of (?:[a-z]+ ){0,3}primes?\b)"
     ): is_product_of_primes,
-    re.compile(r"\S"): is_cartesian,  # any question: the gold answer alone asks for this form
+    re.compile(r"\S"): is_cartesian,  # for any question: only the gold answer decides
 }

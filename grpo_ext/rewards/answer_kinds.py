@@ -1,8 +1,8 @@
-"""Rewards for answers of one kind: a text, a choice, a number, a pattern, JSON.
+"""Rewards for answers of one kind: exact text, a choice, a number, a regex match, JSON.
 
-Except for `regex`, the answer is the last `<answer>` block, or, if it is missing or empty, the
-whole completion without its thoughts; it is cut to 100,000 characters. Choices and numbers are read
-from its last 5,000 characters. For mathematics, use `accuracy`.
+All rewards but `regex` judge the last `<answer>` block. If there is none or it is empty, they judge
+the whole completion without its thoughts (`<think>` blocks). Answers are cut to 100,000 characters;
+choices and numbers are searched for in the last 5,000 of them. For mathematics, use `accuracy`.
 """
 
 import json
@@ -19,10 +19,10 @@ from grpo_ext.rewards.answers import last_answer, last_boxed, without_thoughts
 from grpo_ext.rewards.quantity import number as read_number
 from grpo_ext.rewards.registry import register
 
-MAX_TEXT = 100_000  # characters of an answer that are read
+MAX_TEXT = 100_000  # maximum number of characters of an answer
 MAX_TAIL = 5_000  # characters at its end that are searched for a choice or number
-MAX_NUMBER = 100  # characters of an answer that may be a fraction or mixed number
-PATIENCE = 0.5  # seconds that a pattern may take for one completion
+MAX_NUMBER = 100  # maximum length of a fraction or mixed number
+PATIENCE = 0.5  # time limit of a search, in seconds
 _NUMERAL = re.compile(r"-?[0-9]{1,30}(?:,[0-9]{3})*(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,2})?")
 _ASKED = r"(?i:\banswer\b|\boption\b|\bchoice\b)[\s:*(]*(?:is[\s:*(]*)?"
 _CHOSEN = re.compile(rf"{_ASKED}([A-Z])\b|\(([A-Z])\)|\b([A-Z])\b(?=[).:]|\s*$)")
@@ -30,9 +30,10 @@ _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
 
 def answer_of(completion: str) -> str:
-    """Return the answer in a completion, stripped of whitespace and cut to `MAX_TEXT`.
+    """Return the answer in a completion, stripped of whitespace and cut to `MAX_TEXT` characters.
 
-    If there is no `<answer>` block or it is empty, everything but the thoughts is the answer.
+    The answer is the content of the last closed `<answer>` block. If there is none or it is empty,
+    the answer is all text outside the thoughts.
     """
     text = without_thoughts(completion)
     return (last_answer(text) or text).strip()[:MAX_TEXT]
@@ -40,11 +41,11 @@ def answer_of(completion: str) -> str:
 
 @register("exact")
 def exact(completions: list[str], solution: list[Any], *, ignore_case: bool = False) -> list[float]:
-    """1 if the answer is the solution, ignoring differences in whitespace; else 0.
+    """1 if the answer equals the solution, ignoring differences in whitespace, else 0.
 
     Args:
-        solution: the correct text, or a list of correct texts.
-        ignore_case: whether "paris" equals "Paris".
+        solution: the correct answer for each row, or a list of accepted answers.
+        ignore_case: whether to ignore case, so that "paris" equals "Paris".
     """
 
     def plain(text: Any) -> str:
@@ -66,17 +67,20 @@ def exact(completions: list[str], solution: list[Any], *, ignore_case: bool = Fa
 def choice(
     completions: list[str], solution: list[Any], *, first_index: Literal[0, 1] | None = None
 ) -> list[float | None]:
-    """1 if the answer chooses the letter of the solution, else 0.
+    r"""1 if the answer chooses the solution's option, else 0.
 
-    None if the solution is neither a letter nor, with `first_index`, the number of an option.
+    `None` if the solution is neither a letter nor, with `first_index`, the number of an option.
 
-    If the last box in the answer, or the answer if it has no box, contains only a letter, that is
-    the choice; it may be lower-case. Otherwise it is the last single capital letter that follows
-    "answer", "option" or "choice", is in parentheses or before `)`, `.` or `:`, or ends the answer.
+    If the last `\boxed{}` in the answer, or the whole answer if it has no box, is a single letter,
+    that letter is the choice, whether upper- or lower-case. Otherwise, the choice is the last
+    single capital letter that follows "answer", "option" or "choice", is in parentheses, precedes
+    `)`, `.` or `:`, or ends the answer.
 
     Args:
-        solution: a letter: `B`, `(B)` or `B.`
-        first_index: for solutions that number the options instead: the number of option A.
+        solution: the letter of the correct option for each row: `B`, `(B)` or `B.`; with
+            `first_index`, it may also be the option's number.
+        first_index: the number of option A, for solutions that are option numbers. If `None`,
+            solutions must be letters.
     """
     scores: list[float | None] = []
     for completion, gold in zip(completions, solution, strict=True):
@@ -86,9 +90,9 @@ def choice(
 
 
 def letter_of_gold(gold: object, first_index: int | None) -> str | None:
-    """Return the letter of an option, given as a letter or as a number; `None` for anything else.
+    """Return the letter of an option given as a letter or a number, or `None` for anything else.
 
-    `first_index` is the number of option A; `None`: options have no numbers.
+    `first_index` is the number of option A. If it is `None`, only letters are accepted.
     """
     text = str(gold).strip(" ().").upper()
     if re.fullmatch("[A-Z]", text):
@@ -118,12 +122,12 @@ def number(
 ) -> list[float | None]:
     """1 if the answer's last number is close to the solution's, else 0.
 
-    None if the solution contains no number.
+    `None` if the solution contains no number.
 
     Args:
-        solution: a number, or a text with one, such as `1,200` or `$3.50`.
-        tolerance: the accepted difference, as a fraction of the larger of the two numbers: 0.01
-            accepts about one percent more or less. If the solution is 0, it is absolute.
+        solution: a number for each row, or a string that contains one, such as `1,200` or `$3.50`.
+        tolerance: the accepted difference relative to the larger of the two numbers: 0.01 accepts a
+            difference of about one percent. If the solution is 0, the difference is absolute.
     """
     golds = [value_of(str(gold)) for gold in solution]
     return [
@@ -133,10 +137,11 @@ def number(
 
 
 def value_of(text: str) -> float | None:
-    """Parse a text as one number, or else return the last decimal number in it.
+    """Parse a string as a single number, or else return the last decimal number in it.
 
-    A fraction or mixed number is read only if it is the whole text and has at most `MAX_NUMBER`
-    characters. Return `None` if the last `MAX_TAIL` characters contain no number.
+    Fractions and mixed numbers are recognized only if they are the whole string, which must then
+    have at most `MAX_NUMBER` characters. Only the last `MAX_TAIL` characters are searched. Return
+    `None` if they contain no number.
     """
     if len(text) <= MAX_NUMBER and (whole := read_number(text)):
         with suppress(OverflowError):
@@ -160,9 +165,10 @@ def close(value: float | None, gold: float | None, tolerance: float) -> float | 
 
 @register("regex")
 def regex_(completions: list[str], *, pattern: str, whole: bool = False) -> list[float | None]:
-    """1 if the completion contains a match of the pattern, else 0; None if the search is too slow.
+    """1 if the completion contains a match for the pattern, else 0; `None` if the search times out.
 
-    The completion is searched with its thoughts, but only its first 100,000 characters.
+    The first 100,000 characters of the completion are searched, including thoughts. The time limit
+    is 0.5 s per completion.
 
     Args:
         pattern: a pattern in the syntax of the package `regex`, which extends Python's `re`; `.`
@@ -186,14 +192,14 @@ def matches(pattern: Any, text: str, whole: bool) -> float | None:
 
 @register("json_schema", needs_cpu=True)
 def json_schema(completions: list[str], json_schema: list[Any]) -> list[float]:
-    """1 if the answer is JSON that matches its row's schema, 0.2 if it is other JSON, else 0.
+    """1 if the answer is JSON that matches the row's schema, 0.2 if it is any other JSON, else 0.
 
-    The JSON is the answer's last code block, or else the whole answer. The reward needs the
-    package jsonschema.
+    The JSON is the last code block in the answer, or the whole answer if it has no code block. The
+    package jsonschema must be installed.
 
     Args:
-        json_schema: a schema, as a mapping or JSON text; it must have no `$ref` to other documents,
-            which are never loaded.
+        json_schema: the JSON Schema for each row, as a mapping or a JSON string. It must not
+            contain a `$ref` to another document, because other documents are never loaded.
     """
     scores = []
     for text, schema in zip(completions, json_schema, strict=True):

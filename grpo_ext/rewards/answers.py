@@ -1,4 +1,4 @@
-"""Find thoughts, answer blocks and boxes in a completion by string search, in linear time."""
+r"""Find `<think>` blocks, `<answer>` blocks and `\boxed{}` by string search, in linear time."""
 
 import re
 
@@ -12,15 +12,15 @@ _BETWEEN_BOXES = re.compile(
     r"[\s$.]{0,4}(?:\\[)\]])?(?:,|;|\s(?:and|or)\s|,\s?(?:and|or)\s)[\s$]{0,4}(?:\\[(\[])?"
     r"\s?(?:[A-Za-z]\s?=\s?)?"
 )
-MAX_BOXES = 10  # boxes that may form one answer
+MAX_BOXES = 10  # maximum number of boxes in one answer
 _THOUGHT = re.compile(rf"{THINK}.*?(?:{THINK_END}|\Z)", re.DOTALL)
 
 
 def without_thoughts(text: str) -> str:
-    """Replace the thoughts with spaces, so that positions do not change.
+    """Replace the thoughts in `text` with spaces, which preserves character offsets.
 
-    A thought is a `<think>` block, closed or cut off, or all text before a `</think>` that no
-    `<think>` opens.
+    The thoughts are all `<think>` blocks, including an unclosed last one, and any text before a
+    `</think>` without an opening tag.
     """
     text = without_blocks(text)
     end = lone_end(text)
@@ -28,14 +28,14 @@ def without_thoughts(text: str) -> str:
 
 
 def without_blocks(text: str) -> str:
-    """Replace each `<think>` block, closed or cut off, with spaces."""
+    """Replace each `<think>` block, including an unclosed last one, with spaces."""
     return _THOUGHT.sub(lambda block: " " * len(block.group()), text)
 
 
 def lone_end(text: str) -> int:
-    """Return the position after the last `</think>`; 0 if there is none.
+    """Return the offset after the last `</think>`, or 0 if there is none.
 
-    `text` must contain no `<think>` blocks.
+    All `<think>` blocks must have been removed from `text` (see `without_blocks`).
     """
     start = text.rfind(THINK_END)
     if start < 0:
@@ -44,12 +44,12 @@ def lone_end(text: str) -> int:
 
 
 def only_thoughts(text: str) -> str:
-    """Return the thoughts: the text that `without_thoughts` removes.
+    """Keep only the thoughts, which are the text that `without_thoughts` replaces.
 
-    All other text is replaced with spaces, and the tags with line breaks, so that positions do not
-    change.
+    All other text is replaced with spaces, and the think tags with line breaks, so that character
+    offsets are preserved. Without think tags, the result is blank.
     """
-    end = lone_end(without_blocks(text))  # of the thoughts so far
+    end = lone_end(without_blocks(text))  # the end of the thoughts so far
     segments = [text[:end]]
     for block in _THOUGHT.finditer(text):
         if block.start() >= end:
@@ -64,9 +64,9 @@ def only_thoughts(text: str) -> str:
 
 
 def first_span(text: str) -> tuple[int, int] | None:
-    """Return (start, end) of the content of the first `<answer>` block.
+    """Return the offsets (start, end) of the content of the first `<answer>` block.
 
-    Return `None` if there is no such block, or it is not closed.
+    Return `None` if there is no `<answer>` tag, or if the first one is not closed.
     """
     start = text.find(ANSWER)
     if start < 0:
@@ -78,9 +78,9 @@ def first_span(text: str) -> tuple[int, int] | None:
 
 
 def last_span(text: str) -> tuple[int, int] | None:
-    """Return (start, end) of the content of the last closed `<answer>` block.
+    """Return the offsets (start, end) of the content of the last closed `<answer>` block.
 
-    Return `None` if there is none.
+    Return `None` if there is no closed block.
     """
     end = text.rfind(ANSWER_END)
     if end < 0:
@@ -102,7 +102,7 @@ def last_answer(text: str) -> str | None:
 
 
 def text_at(text: str, span: tuple[int, int] | None) -> str | None:
-    """Return the text at `span`, or `None` if `span` is `None`."""
+    """Return the part of `text` at the offsets `span`, or `None` if `span` is `None`."""
     if span is None:
         return None
     return text[slice(*span)]
@@ -111,16 +111,17 @@ def text_at(text: str, span: tuple[int, int] | None) -> str | None:
 def last_boxed(text: str, limit: int = 10_000) -> str | None:
     r"""Return the content of the last `\boxed{...}`.
 
-    Return `None` if there is no box, or the last one does not close within `limit` characters.
+    Return `None` if there is no box, or if the last one is not closed within `limit` characters.
     """
     return text_at(text, boxed_span(text, len(text), limit))
 
 
 def last_boxes(text: str) -> str | None:
-    r"""Return the content of the last `\boxed{...}`, with the boxes before it in the same list.
+    r"""Return the content of the last `\boxed{...}`, or of all boxes in the list that ends with it.
 
-    For example, return `1, 2` for `x = \boxed{1} and x = \boxed{2}`. At most `MAX_BOXES` boxes are
-    read. Return `None` if there is no box, or the last one does not close within 10,000 characters.
+    The boxes of a list are separated by a comma, a semicolon, "and" or "or": for
+    `x = \boxed{1} and x = \boxed{2}`, return `1, 2`. At most `MAX_BOXES` boxes form a list. Return
+    `None` if there is no box, or if the last one is not closed within 10,000 characters.
     """
     span = boxed_span(text, len(text))
     if span is None:
@@ -140,13 +141,13 @@ def last_boxes(text: str) -> str | None:
 
 
 def boxed_span(text: str, end: int, limit: int = 10_000) -> tuple[int, int] | None:
-    r"""Return (start, end) of the content of the last `\boxed{` before a position.
+    r"""Return the offsets (start, end) of the content of the last `\boxed{...}` before `end`.
 
-    Return `None` if there is none, or if it is not closed within the limit.
+    Return `None` if there is no such box, or if it is not closed within `limit` characters.
 
     Args:
-        text: the whole text.
-        end: the position before which the box must begin.
+        text: the text to search.
+        end: the offset before which `\boxed{` must end.
         limit: the number of characters after `\boxed{` that are searched for the closing brace.
     """
     start = text.rfind(_BOX, 0, end)

@@ -1,4 +1,4 @@
-"""Find an answer in words in the last sentence: words in bold, yes or no, a name."""
+"""Find an answer in words, such as a name or "yes", in the last sentence of a completion."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -47,7 +47,7 @@ _DATE_BEHIND = re.compile(r",? (?:in|on) (?:[A-Z][a-z]+ )?(?:[0-9]{1,2}, )?[0-9]
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+[A-Za-z]")
 _BOLD_IN_LATEX = re.compile(r"(?<!\$)\\textbf\{([A-Za-z][A-Za-z' -]*)\}")
 _REMARK_AT_END = re.compile(r"\s\((?:from|since|because|which|short for)\b([^()]{1,200})\)[.\s]*\Z")
-MOST_REMARKS = 2  # sentences after the answer that may only add something
+MOST_REMARKS = 2  # sentences that may follow the answer if they only add a remark
 _PRONOUN = re.compile(r"(?:It|This|That|These|They|He|She|Its|His|Her|Their)\b")
 _TAKEN_BACK = re.compile(
     r"\b(?:but|however|actually|wait|no|not|wrong|incorrect|instead|rather|maybe|perhaps|possibly"
@@ -58,11 +58,11 @@ _LONE_WORD = re.compile(r"[\s*().]*([A-Za-z]{1,30})[\s*().]*")
 
 
 def with_plain_bold(text: str) -> str:
-    """Write LaTeX's bold words as `**words**`, and remove an explanation in brackets from the end.
+    r"""Convert words in `\textbf{}` to `**words**`, and remove an explanation from the end.
 
-    For example, return `So it is **Na**.` for `So it is \\textbf{Na} (from the Latin natrium).` An
-    explanation begins with a word such as `from` or `because`. It is not removed if it contains a
-    word of denial, doubt or comparison.
+    For example, convert `So it is \textbf{Na} (from the Latin natrium).` to `So it is **Na**.` The
+    explanation must be in parentheses, begin with a word such as "from" or "because", and contain
+    no word of denial, doubt or comparison.
     """
     text = _BOLD_IN_LATEX.sub(r"**\1**", text)
     remark = _REMARK_AT_END.search(text)
@@ -72,13 +72,13 @@ def with_plain_bold(text: str) -> str:
 
 
 def words_at_end(text: str, request: Request, choices: Sequence[str]) -> str | None:
-    """Return the words in the last sentence that answer the question; `None` if there are none.
+    """Return the words in the last sentence that answer the question, or `None` if there are none.
 
-    Up to `MOST_REMARKS` sentences at the end that only add something are skipped (`is_remark`). For
-    a question that expects yes or no, the whole last line is searched as well.
+    Up to `MOST_REMARKS` sentences that only add a remark (see `is_remark`) may follow that
+    sentence. If the question expects yes or no, the whole last line is searched as well.
 
     Args:
-        text: the text of the completion.
+        text: the completion, without its thoughts.
         request: the parsed request of the question.
         choices: the contents of the question's choices.
     """
@@ -95,7 +95,13 @@ def words_at_end(text: str, request: Request, choices: Sequence[str]) -> str | N
 
 
 def words_in(sentence: str, request: Request, choices: Sequence[str]) -> str | None:
-    """Return the words in a sentence that answer the question; `None` if there are none."""
+    """Return the words in a sentence that answer the question, or `None` if there are none.
+
+    Args:
+        sentence: the sentence to search.
+        request: the parsed request of the question.
+        choices: the contents of the question's choices.
+    """
     question_words = words_of(request.text)
     words = bold_words(sentence, question_words)
     claim = main_claim(sentence.replace("**", ""))
@@ -110,10 +116,10 @@ def words_in(sentence: str, request: Request, choices: Sequence[str]) -> str | N
 
 
 def is_remark(sentence: str, request: Request) -> bool:
-    """Return whether a sentence only adds something to the answer before it.
+    """Return whether a sentence only adds a remark, as in `It is a gas giant, larger than Saturn.`
 
-    It begins with a pronoun, or shares no word with the question, and it takes nothing back: `It is
-    a gas giant, larger than Saturn.`
+    A remark begins with a pronoun or shares no word with the question, and contains no word such as
+    "but", "not" or "may", which might withdraw the answer.
     """
     if _TAKEN_BACK.search(sentence):
         return False
@@ -122,7 +128,7 @@ def is_remark(sentence: str, request: Request) -> bool:
 
 
 def main_claim(sentence: str) -> str:
-    """Return a sentence without a concession before its claim, and a contrast or date after it.
+    """Remove a concession before the main claim of a sentence, and a contrast or a date after it.
 
     For example, return `the capital is Bern` for `Many think it is Zurich, but the capital is Bern`
     and for `Although Zurich is larger, the capital is Bern, not Zurich`.
@@ -132,15 +138,16 @@ def main_claim(sentence: str) -> str:
 
 
 def bold_words(sentence: str, question_words: frozenset[str]) -> str | None:
-    """Return the only bold words of a sentence.
+    """Return the bold words of a sentence, or `None` if they do not answer the question.
 
-    They must begin or end the sentence, or a reason or a last word from the question must follow,
-    as in `It is **green**, since two of five sections are` and `It is a **right** triangle`. Return
-    `None` otherwise, or if the sentence contains a word of denial, doubt or comparison.
+    The sentence must contain exactly one bold phrase and no word of denial, doubt or comparison.
+    The phrase must begin or end the sentence, precede a reason, as in
+    `It is **green**, since two of five sections are`, or precede a last word that is also in the
+    question, as in `It is a **right** triangle`.
 
     Args:
         sentence: the last sentence of the completion.
-        question_words: the stems of the words of the question.
+        question_words: the word stems of the question.
     """
     bold = _BOLD_WORDS.findall(sentence)
     if len(bold) != 1 or sentence.count("**") != 2 or _UNCERTAIN.search(sentence):
@@ -153,22 +160,25 @@ def bold_words(sentence: str, question_words: frozenset[str]) -> str | None:
 
 
 def may_answer(sentence: str, words: frozenset[str]) -> bool:
-    """Return whether a sentence shares a stem with `words`, without denial, doubt or comparison."""
+    """Return whether a sentence may answer the question.
+
+    It must contain a word stem in `words` and no word of denial, doubt or comparison.
+    """
     return _UNCERTAIN.search(sentence) is None and not words.isdisjoint(words_of(sentence))
 
 
 def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str | None:
     """Return the name that answers the question: Chloe in `Therefore, Chloe is the shortest`.
 
-    The name is the subject of the sentence or ends it, as in `The capital of Australia is
-    Canberra.` Return `None` if there is no such name, if the sentence shares no word with the
-    question, if it contains a word of denial, doubt or comparison, or if the name is one of several
-    names of the question in the sentence.
+    The name is the subject of the sentence or ends it, as in
+    `The capital of Australia is Canberra`. Return `None` if there is no such name, if the sentence
+    shares no word with the question, if it contains a word of denial, doubt or comparison, or if
+    the name is one of several names from the question in the sentence.
 
     Args:
         sentence: the last sentence of the completion.
-        names: the capitalized words of the question.
-        words: the stems of the words of the question's request.
+        names: the capitalized words in the question.
+        words: the word stems of the question's request.
     """
     if not may_answer(sentence, words):
         return None
@@ -183,7 +193,7 @@ def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str |
 
 
 def named_choice(sentence: str, choices: Sequence[str], words: frozenset[str]) -> str | None:
-    """Return the only choice that a sentence names: `The capital of Canada is Ottawa.`
+    """Return the only choice that a sentence names, as in `The capital of Canada is Ottawa`.
 
     Return `None` if the sentence names no choice or several, if it neither begins nor ends with the
     choice, if it shares no word with the question, or if it contains a word of denial, doubt or
@@ -193,7 +203,7 @@ def named_choice(sentence: str, choices: Sequence[str], words: frozenset[str]) -
         sentence: the last sentence of the completion.
         choices: the contents of the question's choices; choices other than words and names are
             ignored.
-        words: the stems of the words of the question's request.
+        words: the word stems of the question's request.
     """
     if not may_answer(sentence, words):
         return None
@@ -213,10 +223,11 @@ def named_choice(sentence: str, choices: Sequence[str], words: frozenset[str]) -
 
 
 def term(sentence: str, words: frozenset[str]) -> str | None:
-    """Return the term that ends a sentence: evaporation in `This process is called evaporation`.
+    """Return the term at the end of a sentence, as in `This process is called evaporation`.
 
-    Return `None` if there is none, if the sentence shares no word with `words`, the stems of the
-    words of the question's request, or if it contains a word of denial, doubt or comparison.
+    A term follows a phrase such as "is called" or "is known as". Return `None` if there is none, if
+    the sentence contains none of `words`, the word stems of the question's request, or if it
+    contains a word of denial, doubt or comparison.
     """
     match = _TERM.search(sentence)
     if match is None or not may_answer(sentence, words):
@@ -225,10 +236,10 @@ def term(sentence: str, words: frozenset[str]) -> str | None:
 
 
 def ordered(sentence: str, question_words: frozenset[str]) -> str | None:
-    """Return the number of a thing that ends a sentence: `second quadrant` or `Quadrant II`.
+    """Return the numbered thing at the end of a sentence: `second quadrant` or `Quadrant II`.
 
-    Return `None` if there is none, if the question, given by the stems of its words, does not name
-    the thing, or if the sentence contains a word of denial, doubt or comparison.
+    Return `None` if there is none, if the thing is not among `question_words`, the word stems of
+    the question, or if the sentence contains a word of denial, doubt or comparison.
     """
     match = _ORDERED.search(sentence)
     if match is None or not may_answer(sentence, question_words):
@@ -238,9 +249,9 @@ def ordered(sentence: str, question_words: frozenset[str]) -> str | None:
 
 
 def verdict(passage: str) -> str | None:
-    """Return the yes, no, true or false of a passage: `Yes, it is.`, `The statement is true`.
+    """Return the "yes", "no", "true" or "false" that a passage states, as in `Yes, it is.`
 
-    Return `None` if there is none, or if the rest of the passage contradicts it.
+    Return `None` if there is none, or if the rest of the passage might contradict it.
     """
     match = _VERDICT_FIRST.search(passage)
     if match is None or _RESERVATION.search(passage, match.end()):

@@ -1,9 +1,10 @@
 """Find arithmetic steps such as `3 + 4 = 7` or `(3 + 4) × 2 = 7 × 2 = 14`, and check them.
 
 One pass over the text divides it into sides: expressions that end at a word, punctuation, a line
-break, an equals sign or an arrow. A step is two sides joined by an equals sign or an arrow. At
-least one side must have an operator. Text that the scanner cannot read with certainty (powers,
-percentages, unknowns, an operator after a word) is not a step: it is neither right nor wrong.
+break, an equals sign or an arrow. A step is two sides joined by an equals sign or an arrow, at
+least one of which must contain an operator. Text that cannot be parsed with certainty (powers,
+percentages, unknowns, an operator after a word) is not a step, so it counts as neither right nor
+wrong.
 """
 
 import re
@@ -16,7 +17,7 @@ from grpo_ext.rewards.expression import MAX_LENGTH, ExpressionError, evaluate
 MAX_TEXT = 100_000  # characters of a text that are searched
 
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
-# Each character is replaced by one character, so that positions in the text do not change.
+# Each character is replaced by a single character, so that offsets are preserved.
 _SIGNS = _FULL_WIDTH | str.maketrans("×✕·⋅∗÷∕⁄−–‐‑⟶⇒", "*****///----→→")
 _TOKEN = re.compile(
     r"""
@@ -44,7 +45,7 @@ _OPERATORS = {r"\times": "*", r"\cdot": "*", r"\div": "/", "x": "*", "X": "*"}
 class Side:
     """An expression on one side of an equals sign or arrow."""
 
-    begin: int = 0  # position of its first character
+    begin: int = 0  # the offset of its first character
     end: int = 0
     # for `evaluate`; a negative number is one token, `(0-3)`
     tokens: list[str] = field(default_factory=list)
@@ -54,10 +55,16 @@ class Side:
     opened: list[tuple[int, int, int]] = field(default_factory=list)
     length: int = 0  # characters of the tokens
     complete: bool = False  # whether the last token ends an operand
-    readable: bool = True
+    readable: bool = True  # whether it can be parsed with certainty
 
     def add(self, token: str, begin: int, end: int) -> None:
-        """Append a token; mark the side unreadable if it becomes too long to be evaluated."""
+        """Append a token; mark the side unreadable if it becomes too long to be evaluated.
+
+        Args:
+            token: a number, an operator or a parenthesis, as `evaluate` accepts it.
+            begin: the offset of the token; stored as the side's `begin` if the token is its first.
+            end: the new end of the side.
+        """
         if not self.length:
             self.begin = begin
         self.end = end
@@ -68,7 +75,10 @@ class Side:
             self.tokens.append(token)
 
     def cut(self) -> None:
-        """Remove everything up to the last open parenthesis: `2 * (3 + 4` becomes `3 + 4`."""
+        """Remove everything up to the last unclosed parenthesis: `2 * (3 + 4` becomes `3 + 4`.
+
+        The side must contain an unclosed parenthesis.
+        """
         tokens, operands, operators = self.opened[-1]
         del self.tokens[:tokens]
         del self.operands[:operands]
@@ -82,9 +92,9 @@ class Side:
             self.operators.pop()
 
     def evaluated(self) -> tuple[bool, Fraction | None]:
-        """Return whether the side is an expression, and its exact value.
+        """Return whether the side is a valid expression, and its exact value.
 
-        The value is `None` if it is not an expression, or divides by zero.
+        The value is `None` if the side is not a valid expression, or if it divides by zero.
         """
         if not self.readable or not self.tokens:
             return False, None
@@ -97,8 +107,8 @@ class Side:
 class Step(NamedTuple):
     """One step of arithmetic in a text: an expression and the result that the text states."""
 
-    begin: int  # position of its first character in the text
-    end: int
+    begin: int  # the offset of its first character in the text
+    end: int  # the offset after its last character
     operands: tuple[Fraction, ...]  # the numbers of the expression, sorted
     operators: tuple[str, ...]  # sorted
     value: Fraction | None  # the exact value of the expression; None if it divides by zero
@@ -106,22 +116,24 @@ class Step(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        """True if both sides have the same value; `False` if one of them divides by zero."""
+        """Whether both sides have the same value; `False` if either of them divides by zero."""
         return self.value is not None and self.value == self.written
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """A key that repeated steps share: `2+1=3` repeats `1+2=3`."""
+        """A key that is the same for repetitions of a step, such as `1+2=3` and `2+1=3`."""
         return self[2:]
 
 
 def steps_in(text: str) -> list[Step]:
-    """Return the arithmetic steps in a text's first `MAX_TEXT` characters, in order, with repeats.
+    """Return the arithmetic steps in `text`, in order and with repeats.
 
-    A step does not span lines. Each equals sign of a chain makes a step: `(1 + 2) * 3 = 3 * 3 = 9`
-    has two, and the first one of `48 / 2 = 24 + 48 = 72` is wrong. After an arrow, the first number
-    is the result, and the next expression begins with it: `5 + 3 → 8 - 1 → 7` has two correct
-    steps. Sides that only repeat each other (`3 + 4 = 4 + 3`) do not make a step.
+    Only the first `MAX_TEXT` characters are searched.
+
+    A step does not span lines. Each equals sign in a chain is a step: `(1 + 2) * 3 = 3 * 3 = 9` has
+    two, and the first one of `48 / 2 = 24 + 48 = 72` is wrong. The first number after an arrow is
+    the result of one step and begins the next one: `5 + 3 → 8 - 1 → 7` has two correct steps. Two
+    sides with the same numbers and operators, as in `3 + 4 = 4 + 3`, are not a step.
     """
     scanner = Scanner(text[:MAX_TEXT].translate(_SIGNS))
     scanner.scan()
@@ -129,7 +141,7 @@ def steps_in(text: str) -> list[Step]:
 
 
 class Scanner:
-    """Reads a text token by token and collects its steps in `steps`."""
+    """Scans `text` token by token; `scan` appends the arithmetic steps that it finds to `steps`."""
 
     def __init__(self, text: str):
         self.text = text
@@ -151,7 +163,10 @@ class Scanner:
         self.end_side()
 
     def end_side(self, link: str = "") -> None:
-        """Finish the current side and start a new one; without a `link`, they are unrelated."""
+        """Finish the current side, append the step that it completes, if any, and start a new side.
+
+        `link` is what joins the two sides: "equals", "arrow", or "" if they are unrelated.
+        """
         if self.left is not None:
             step = step_between(self.left, self.side, self.link)
             if step is not None:
@@ -216,9 +231,9 @@ class Scanner:
             self.side.readable = False
 
     def may_have_sign(self) -> bool:
-        """Return whether a minus sign here can be the sign of a number, as in `3 * -2`.
+        """Return whether a minus sign at the current token can be the sign of a number.
 
-        In `x -2`, it cannot.
+        It can in `3 * -2`, but not in `x -2`.
         """
         if self.side.tokens:
             return self.side.tokens[-1] != "negative"
@@ -256,7 +271,11 @@ class Scanner:
         self.end_side()
 
     def check_begin(self, match: re.Match[str]) -> None:
-        """Mark the side unreadable if the text before its first number changes it: `2^3`, `x3`."""
+        """Mark the side unreadable if its first token depends on the text before it.
+
+        For example, the 3 in `2^3` or `x3` is not a number by itself. `match` is the current token.
+        If the side already has tokens, nothing is changed.
+        """
         before = self.text[max(0, match.start() - 2) : match.start()]
         last = before[-1:]
         if self.side.tokens or not last:
@@ -269,17 +288,18 @@ class Scanner:
 
 
 def is_small_numeral(character: str) -> bool:
-    """Return whether a character is a numeral such as ² or ½, not a digit or Chinese numeral."""
+    """Return whether a character is a numeral such as ² or ½, but no digit or Chinese numeral."""
     return character.isnumeric() and not character.isdecimal() and not character.isalpha()
 
 
 def step_between(left: Side, right: Side, link: str) -> Step | None:
-    """Return the step that two sides make; `None` if there is none.
+    """Return the step that two sides form, or `None` if they do not form one.
 
-    Both sides must be expressions, at least one must contain an operator, and they must differ. The
-    side before an arrow must contain an operator, and the side after it must begin with a number.
-    Text that does not belong to the step, such as trailing operators, is first removed from the
-    sides.
+    At least one side must contain an operator, and the two must differ in their numbers or
+    operators. With an equals sign, both sides must be valid expressions. With an arrow, the left
+    side must be an expression with an operator, and the right side must begin with a number, which
+    is the result. Text that does not belong to the step, such as trailing operators, is first
+    removed from both sides, in place.
 
     Args:
         left: the side before the link.
@@ -312,5 +332,5 @@ def step_between(left: Side, right: Side, link: str) -> Step | None:
 
 
 def contents_of(side: Side) -> tuple[tuple[Fraction, ...], tuple[str, ...]]:
-    """Return (operands, operators) of a side, each sorted."""
+    """Return the sorted operands and the sorted operators of a side."""
     return tuple(sorted(side.operands)), tuple(sorted(side.operators))

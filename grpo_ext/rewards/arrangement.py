@@ -1,6 +1,7 @@
-r"""Recognize the arrangement of answers that a question requires, and convert answers to it.
+"""Recognize which arrangement of answers a question asks for, and convert answers to it.
 
-An arrangement is an interval or a tuple, an order, or subscripts.
+The arrangement is whether `(1, 2)` is an interval or a tuple, whether the order of values matters,
+and whether subscripts matter.
 """
 
 import re
@@ -57,7 +58,10 @@ _CLOSED = re.compile(r"\[|\]|\\infty")
 
 
 def arrangement_of(text: str) -> str | None:
-    """Return "interval" or "tuple" if a question says what `(1, 2)` means, else `None`."""
+    """Return "interval" or "tuple" if a question says what `(1, 2)` means, else `None`.
+
+    A question with words for both, such as "points" and "domain", counts as "tuple".
+    """
     if _TUPLE.search(text):
         return "tuple"
     if _INTERVAL.search(text):
@@ -76,13 +80,17 @@ def indexed_symbols(text: str) -> frozenset[str]:
 
 
 def is_list_for_interval(arrangement: str | None, gold: str, answer: str) -> bool:
-    """Return whether one answer is an interval and the other a list, such as its two ends.
+    r"""Return whether one answer is an interval and the other a list, such as its two ends.
 
-    `arrangement` is the result of `arrangement_of` for the question. The values are not compared.
+    Only the forms of the answers are compared, not their values. `[0, 2]`, `[0, 2)` and
+    `(0, \infty)` are intervals unless the question asks for a tuple. `(0, 2)` is a point unless the
+    question asks for an interval. If the list assigns all of its values to one unknown, as in
+    `x = 0, x = 2`, the other answer is always an interval.
 
-    `[0, 2]`, `[0, 2)` and `(0, \\infty)` are intervals unless the question asks for a tuple. `(0,
-    2)` is a point unless the question asks for an interval. Either form is an interval if the list
-    assigns two values to one unknown: `x = 0, x = 2`.
+    Args:
+        arrangement: the result of `arrangement_of` for the question.
+        gold: the gold answer.
+        answer: the answer to compare with it.
     """
     pairs = []
     lists = []
@@ -110,9 +118,10 @@ def has_one_unknown(values: Collection) -> bool:
 
 
 def in_order(gold: str, answer: str) -> tuple[str, str]:
-    """Write two lists as tuples, so that `2 < 3 < 5`, `2, 3, 5` and `\\{2, 3, 5\\}` are equal.
+    r"""Return (gold, answer) as tuples, so that the order of their values matters.
 
-    If either answer has fewer than two values, both are returned unchanged.
+    The results for `2 < 3 < 5`, `2, 3, 5` and `\{2, 3, 5\}` are equal. If either answer has fewer
+    than two values, both are returned unchanged.
     """
     tuples = []
     for text in (gold, answer):
@@ -131,12 +140,17 @@ def without_brackets(text: str) -> str:
 
 
 def without_own_indices(indexed: frozenset[str], gold: str, answer: str) -> str:
-    r"""Remove names with subscripts that the answer made up, so that their order does not count.
+    r"""Remove subscripted names that only the answer uses, so that their order is ignored.
 
-    For example, return `3, 1` for `\lambda_1 = 3, \lambda_2 = 1`. The answer is returned unchanged
-    if its names are not one symbol with several numbers, if the question uses that symbol with
-    subscripts (`indexed` contains it), or if the gold answer is ordered or has any name but that
-    symbol without a subscript.
+    For example, return `3, 1` for `\lambda_1 = 3, \lambda_2 = 1`. The names must be a single symbol
+    with several numbers. The answer is returned unchanged if the question uses that symbol with
+    subscripts, or if the gold answer is ordered or has any name other than that symbol without a
+    subscript.
+
+    Args:
+        indexed: the symbols with subscripts in the question (see `indexed_symbols`).
+        gold: the gold answer.
+        answer: the answer to compare with it.
     """
     actual = collection(answer)
     symbols = set()

@@ -1,6 +1,6 @@
-"""Remove words after a value that do not change the answer: remarks, reasons, comparisons.
+"""Remove asides: words after a value that do not change the answer, such as remarks and reasons.
 
-In `She has 6 bones left, 2 fewer than Rex (see above)`, the words after `left` are such asides.
+In `She has 6 bones left, 2 fewer than Rex (see above)`, the words after `left` are asides.
 """
 
 import re
@@ -9,7 +9,7 @@ from fractions import Fraction
 from grpo_ext.rewards.quantity import CURRENCY_SIGNS, number
 from grpo_ext.rewards.request import AMOUNT, Request
 
-MAX_DIGITS = 40  # most characters of a number that is compared with the question's numbers
+MAX_DIGITS = 40  # maximum length of a number that is compared with the question's numbers
 MAX_BREAKDOWN = 300  # characters of a sentence that is searched for a total and its parts
 MAX_PHRASE = 80  # characters before a number that are searched for a preposition
 
@@ -129,15 +129,18 @@ def without_remarks(text: str) -> str:
 
 
 def without_check(text: str) -> str:
-    """Remove sentences at the end of a text that only check the answer before them."""
+    """Remove sentences at the end of `text` that only check the answer, as in `Check: 4(8) = 32`.
+
+    They are kept if no value precedes them.
+    """
     return without_aside(text, _CHECK)
 
 
 def without_notes(text: str) -> str:
-    """Remove notes such as `Note: ...` and `I hope this helps!` from the end of a text.
+    """Remove notes such as `Note: ...` and `I hope this helps!` from the end of `text`.
 
-    A note is not removed if it may correct the answer, or if it contains a value and the text
-    before it contains none. At most `MAX_NOTES` notes are removed.
+    A note is kept if it might correct the answer, if no text precedes it, or if it contains a value
+    and the text before it does not. At most `MAX_NOTES` notes are removed.
     """
     for _ in range(MAX_NOTES):
         text = text.rstrip()
@@ -152,23 +155,31 @@ def without_notes(text: str) -> str:
 
 
 def without_hypothesis(text: str, request: Request) -> str:
-    """Remove a hypothetical last sentence, unless the question is hypothetical or unknown."""
+    """Remove a hypothetical last sentence, such as `She could buy one more book for $12.`
+
+    Return `text` unchanged if the question is unknown or contains a word such as "could" or
+    "would".
+    """
     if not request.text or not _MODALS.isdisjoint(request.text.split()):
         return text
     return without_aside(text, _HYPOTHESIS)
 
 
 def without_rate(text: str, request: Request) -> str:
-    """Remove a last sentence that restates a total as a rate, unless the question asks for one."""
+    """Remove a last sentence that restates a total as a rate, such as `That is $5 per person.`
+
+    Return `text` unchanged if the question asks for a rate.
+    """
     if request.is_rate:
         return text
     return without_aside(text, _RATE_REMARK)
 
 
 def without_other_unit(sentence: str, request: Request) -> str:
-    """Remove the conversion of a value to a unit that is not in the question.
+    """Remove the conversion of a value to a unit that the question does not contain.
 
-    It is removed only if the question contains the unit before the conversion.
+    The question must contain the unit that is converted, such as Celsius in `100 degrees Celsius,
+    which is equal to 212 degrees Fahrenheit`; otherwise, the conversion is kept.
     """
     match = _OTHER_UNIT.search(sentence)
     if match is None or not request.states(match[1]) or request.states(match[3]):
@@ -194,9 +205,9 @@ def without_point(text: str, request: Request) -> str:
 def without_asides(sentence: str, request: Request) -> str:
     """Remove asides such as approximations, reasons and comparisons from the end of a sentence.
 
-    A condition such as `when x = 3` is kept if the question asks for x, a rate if it asks for a
-    rate, and a comparison if it asks for a difference. A statement about the future (`and he will
-    be 30 in 6 years`) is removed only if the question contains "now".
+    A condition such as `when x = 3` is kept if the question asks for x, a rate if the question asks
+    for a rate, and a comparison if the question asks for a difference. A statement about the future
+    (`and he will be 30 in 6 years`) is removed only if the question contains "now".
     """
     if "now" in request.words:
         sentence = without_aside(sentence, _LATER)
@@ -219,7 +230,10 @@ def without_asides(sentence: str, request: Request) -> str:
 
 
 def without_aside(text: str, aside: re.Pattern[str]) -> str:
-    """Cut a text where `aside` first matches, if a value comes before; else leave it unchanged."""
+    """Cut `text` at the first match of `aside`, if a value precedes the match.
+
+    Otherwise, return `text` unchanged.
+    """
     match = aside.search(text)
     if match is None:
         return text
@@ -230,9 +244,10 @@ def without_aside(text: str, aside: re.Pattern[str]) -> str:
 
 
 def without_breakdown(sentence: str) -> str:
-    """Remove the parts of a total that follow it, as in `20 streets: 9 by Ann and 11 by Bob`.
+    """Remove the breakdown of a total, as in `20 streets: 9 by Ann and 11 by Bob`.
 
-    A sentence of more than `MAX_BREAKDOWN` characters is returned unchanged.
+    The parts must add up to the total. A sentence of more than `MAX_BREAKDOWN` characters is
+    returned unchanged.
     """
     if len(sentence) > MAX_BREAKDOWN:
         return sentence
@@ -256,9 +271,9 @@ def is_sum_of(total: str, parts: list[str]) -> bool:
 
 
 def without_rounded(match: re.Match[str]) -> str:
-    """Return `25/3` for a match such as `25/3, or about 8.33`.
+    """Return the exact number in a match of `_OR_ABOUT`: `25/3` for `25/3, or about 8.33`.
 
-    If the second number is not a rounding of the first, return the whole match.
+    If the second number is not the first one rounded, return the whole match.
     """
     exact, rounded, percent_sign = match.groups()
     factor = 100 if percent_sign else 1
@@ -270,8 +285,8 @@ def without_rounded(match: re.Match[str]) -> str:
 def rounds(decimal: str, exact: str, factor: int = 1) -> bool:
     """Return whether `decimal` is `factor` times `exact`, rounded or truncated.
 
-    Return `False` if `decimal` has no decimal places, `exact` is itself a decimal, or either text
-    is longer than `MAX_DIGITS`.
+    Return `False` if `decimal` has no decimal places, if `exact` is itself a decimal, or if either
+    is not a number or has more than `MAX_DIGITS` characters.
     """
     if max(len(decimal), len(exact)) > MAX_DIGITS:
         return False
@@ -283,11 +298,12 @@ def rounds(decimal: str, exact: str, factor: int = 1) -> bool:
 
 
 def without_circumstances(sentence: str, request: Request) -> str:
-    """Drop trailing prepositional phrases with known numbers from a sentence.
+    """Remove trailing prepositional phrases with known numbers, such as `after 60 days`.
 
-    The question's numbers are known, and so is any number after a word such as "the" or "his", or
-    after "out of". A phrase is dropped only if a value precedes it in the same clause and no new
-    claim follows it. Words that repeat the question (`to get an average of 93`) are dropped, too.
+    A number is known if it is in the question, or if it follows "out of" or a word such as "the" or
+    "his". A phrase is removed only if a value precedes it in the same clause and no new claim
+    follows it. Phrases that repeat words of the question, such as `to get an average of 93`, are
+    removed as well.
     """
     values = list(VALUE.finditer(sentence))
     while len(values) > 1:
@@ -314,8 +330,12 @@ def without_circumstances(sentence: str, request: Request) -> str:
 def is_circumstance(sentence: str, amount: re.Match[str], numbers: frozenset[Fraction]) -> bool:
     """Return whether an amount is a known number after a preposition, as in `Of the 28 pies, ...`.
 
-    The question's numbers count as known, and so does any number after a word such as "the" or
-    "his".
+    A number is known if it is in the question, or if it follows a word such as "the" or "his".
+
+    Args:
+        sentence: the sentence that contains the amount.
+        amount: the match of the amount in `sentence`.
+        numbers: the numbers in the question.
     """
     value = VALUE.search(amount[0])
     if value is None:
@@ -327,7 +347,10 @@ def is_circumstance(sentence: str, amount: re.Match[str], numbers: frozenset[Fra
 
 
 def are_stated(values: list[str], numbers: frozenset[Fraction]) -> bool:
-    """Return whether every value is one of the question's numbers."""
+    """Return whether every numeral in `values` equals one of `numbers`.
+
+    A numeral of more than `MAX_DIGITS` characters counts as different from all of them.
+    """
     for value in values:
         if len(value) > MAX_DIGITS:
             return False

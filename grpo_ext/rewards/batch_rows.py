@@ -1,4 +1,4 @@
-"""Select rows of a batch: the arguments of a reward for some of the completions."""
+"""Select the arguments of a reward for some rows of a batch."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -8,7 +8,10 @@ from grpo_ext.common.columns import TASK
 
 
 def copy_containers(argument: Any) -> Any:
-    """Copy nested lists and dicts, so that a reward cannot change the originals."""
+    """Copy nested lists and dicts, so that a reward cannot change the originals.
+
+    Objects of other types are not copied.
+    """
     if isinstance(argument, list):
         return [
             copy_containers(entry) if isinstance(entry, list | dict) else entry
@@ -20,9 +23,10 @@ def copy_containers(argument: Any) -> Any:
 
 
 def one_row(arguments: dict[str, Any], row: int, count: int) -> dict[str, Any]:
-    """Return the arguments for the completion at position `row` of a batch of `count` completions.
+    """Return the arguments for the completion at index `row` of a batch of `count` completions.
 
-    `log_extra` and `log_metric` become no-ops, since the batch may have logged before failing.
+    `log_extra` and `log_metric` become no-ops, because the call for the whole batch may have logged
+    before it failed.
     """
     row_arguments = rows_of(arguments, [row], count)
     for name in ("log_extra", "log_metric"):
@@ -36,14 +40,16 @@ def rows_to_score(
     tasks: Sequence[str] | None,
     left_out: AbstractSet[int] = frozenset(),
 ) -> tuple[list[int], dict[str, Any]]:
-    """Return the positions of the rows to score, and a reward's arguments for these rows alone.
+    """Return the indices of the rows to score, and the reward's arguments for these rows alone.
 
-    `log_extra` takes values for these rows, and logs None for the others.
+    In the returned arguments, `log_extra` accepts values for these rows and logs `None` for all
+    others.
 
     Args:
-        arguments: the arguments for all rows.
-        tasks: the tasks of the rows that the reward scores; `None`: all tasks.
-        left_out: positions of rows that no reward scores.
+        arguments: the reward's arguments for the whole batch.
+        tasks: the reward scores only rows whose column `task` contains one of these; `None` means
+            all rows.
+        left_out: the indices of rows that no reward scores.
     """
     count = len(arguments["completions"])
     if tasks is None:
@@ -67,7 +73,7 @@ def rows_to_score(
 def rows_of(arguments: dict[str, Any], rows: Sequence[int], count: int) -> dict[str, Any]:
     """Return the arguments for some rows of a batch of `count` completions.
 
-    An argument that is not a list or tuple of that length stays unchanged.
+    An argument is left unchanged if it is not a list or tuple of length `count`.
     """
     selected = {}
     for name, argument in arguments.items():
@@ -79,7 +85,7 @@ def rows_of(arguments: dict[str, Any], rows: Sequence[int], count: int) -> dict[
 
 
 def scatter(values: Sequence[Any], rows: Sequence[int], count: int) -> list[Any]:
-    """Return a list of length `count` with `values` at the positions `rows`, and None elsewhere."""
+    """Return a list of length `count` with `values` at the indices `rows` and `None` elsewhere."""
     scattered: list[Any] = [None] * count
     for row, value in zip(rows, values, strict=True):
         scattered[row] = value

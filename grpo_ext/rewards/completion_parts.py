@@ -1,4 +1,4 @@
-"""The thoughts and the answer of a completion, for rewards that judge only one of them."""
+"""Extract the thoughts or the answer from a completion, for rewards that judge only one of them."""
 
 from typing import Literal
 
@@ -11,11 +11,12 @@ def part_of(completion: str, part: Part) -> str:
     """Return one part of a completion, in time linear in its length.
 
     - `"all"`: the completion, unchanged.
-    - `"thoughts"`: the content of each `<think>` block, closed or cut off, and all text before a
-      lone `</think>`. All other text and the tags are replaced by whitespace, so that positions do
-      not change. Without these tags there are no thoughts.
-    - `"answer"`: the content of the last closed `<answer>` block outside the thoughts, or else all
-      text outside the thoughts; stripped of surrounding whitespace.
+    - `"thoughts"`: the contents of all `<think>` blocks, including an unclosed last one, and any
+      text before a `</think>` without an opening tag. Everything else, including the tags, is
+      replaced with whitespace, so that character offsets are preserved. Without think tags, the
+      result is blank.
+    - `"answer"`: the content of the last closed `<answer>` block outside the thoughts, or, if there
+      is none, all text outside the thoughts. Surrounding whitespace is stripped.
     """
     if part == "all":
         return completion

@@ -78,10 +78,11 @@ _AND = re.compile(r"\band (?:then|so|hence|thus|therefore|thereby)\b(?= \$?[a-z]
 
 
 def with_conclusion(text: str, request: Request) -> str:
-    """Cut the last sentence that contains a value, right after the value that was asked for.
+    """In the last sentence that contains a value, remove what follows the answer to the question.
 
-    A value in words is written in digits. Remarks, checks of the result and a last sentence about
-    another person are removed. Text that may change the answer, such as a new claim, is kept.
+    Return the whole text, in which the answer is in digits even if it was in words. Remarks, checks
+    of the result and a last sentence about another person are removed as well. Text that may change
+    the answer, such as a new claim, is kept.
     """
     text = without_point(without_check(without_remarks(text)), request)
     text = without_rate(without_hypothesis(text, request), request)
@@ -99,12 +100,12 @@ def with_conclusion(text: str, request: Request) -> str:
 
 
 def without_counts(text: str, request: Request) -> str:
-    """Cut the text before a last sentence that only repeats counts, if the question asks for money.
+    """Remove a last sentence that only repeats counts, if the question asks for money.
 
-    For example, cut `She also needs cups for her 30 guests.` after `She will spend $12.` This is
-    done only if all numbers of the last sentence with a number are counts from the question. The
-    text is unchanged if that sentence contains a price, a number without a noun or a new claim, or
-    if no price precedes it.
+    For example, remove `She also needs cups for her 30 guests.` after `She will spend $12.` Each
+    number in the sentence must be in the question and precede a noun. `text` is returned unchanged
+    if the sentence contains a price or a new claim, or if no price precedes it. The last sentence
+    is the last one with a number or an amount; any text after it is removed as well.
     """
     if request.amount is not PRICE:
         return text
@@ -122,12 +123,12 @@ def without_counts(text: str, request: Request) -> str:
 
 
 def without_other_person(text: str, request: Request) -> str:
-    """Remove a last sentence about another person: `He has 24 left. His friend has 12`.
+    """Remove a last sentence about another person, as in `He has 24 left. His friend has 12`.
 
-    It is removed only if it does not contain the name that the question asks about, and the
-    sentence before it, in the same line, contains a value and this name. If the last sentence
-    begins with `His`, `Her` or `Their`, the sentence before it may instead share more words with
-    the question.
+    The last sentence must not contain the name that the question asks about. The sentence before
+    it, on the same line, must contain a value and that name. If the last sentence begins with
+    "His", "Her" or "Their", it is enough that the sentence before it contains a value and shares
+    more words with the question than the last sentence does.
     """
     match = _OTHER_PERSON.search(text)
     if match is None:
@@ -149,7 +150,7 @@ def before_definition(sentence: str, request: Request) -> str:
     """Cut a sentence such as `36 is the least common multiple of 12 and 18` after the 36.
 
     The sentence is returned unchanged if it does not have this form, or if a number after the 36 is
-    not one of the question's.
+    not in the question.
     """
     claim = _INVERTED.search(sentence)
     if claim is None:
@@ -163,9 +164,9 @@ def before_definition(sentence: str, request: Request) -> str:
 def own_clause(sentence: str, request: Request) -> str:
     """Cut a sentence after the clause that answers the question.
 
-    If the sentence is about several people, use the clause with the name that the question asks
-    about. Otherwise use the clause with the subject that shares the most words with the question.
-    Return the sentence unchanged if there is a tie, if the clause contains no value or a list of
+    If the sentence is about several people, that is the clause with the name that the question asks
+    about. Otherwise, it is the clause whose subject shares the most words with the question. The
+    sentence is returned unchanged if there is a tie, if the clause contains no value or a list of
     values, or if the rest of the sentence makes a new claim.
     """
     clauses = [sentence]
@@ -192,7 +193,7 @@ def clauses_of(sentence: str, start: re.Pattern[str]) -> list[str]:
 
 
 def subject_of(clause: str) -> str:
-    """Return up to four words before a clause's verb ("is", "had" ...), or "" without a verb."""
+    """Return up to four words before a clause's verb ("is", "had" ...), or "" if it has none."""
     verb = _VERB.search(clause)
     if verb is None:
         return ""
@@ -200,11 +201,11 @@ def subject_of(clause: str) -> str:
 
 
 def in_requested_amounts(sentence: str, request: Request) -> str:
-    """Cut a sentence after the amount that was asked for, and write the amount in digits.
+    """Cut a sentence after the amount that the question asks for, and convert the amount to digits.
 
-    The rest of the sentence is kept if it makes a new claim (see `has_claim`). An alternative in
-    another unit is removed if it precedes the only amount. A sentence without such an amount is
-    returned unchanged.
+    The rest of the sentence is kept if it makes a new claim (see `has_claim`). If the sentence
+    contains only one such amount, an alternative in another unit before the amount is removed. A
+    sentence without such an amount is returned unchanged.
     """
     if request.amount is None:
         return sentence
@@ -249,10 +250,15 @@ def has_nouns(sentence: str, start: int, nouns: frozenset[str]) -> bool:
 def described_amount(
     sentence: str, amounts: list[re.Match[str]], words: frozenset[str]
 ) -> re.Match[str]:
-    """Return the last amount before a word of the question, or else the last amount.
+    """Return the last amount that a word of the question follows, or else the last amount.
 
     For example, return `48 walls` in `48 walls purple and 32 walls green` if the question contains
     "purple". Only amounts with the same noun as the last one are considered.
+
+    Args:
+        sentence: the sentence that contains the amounts.
+        amounts: the matches of the amounts in `sentence`, in order; must not be empty.
+        words: the word stems of the question's request.
     """
     last = amounts[-1]
     last_noun = _DIGITS.sub("", last[0])
@@ -266,7 +272,11 @@ def described_amount(
 
 
 def last_sentence(text: str, request: Request) -> tuple[int, int]:
-    """Return (start, end) of the last sentence with a number or amount; else of the whole text."""
+    """Return the offsets (start, end) of the last sentence that contains a number or an amount.
+
+    An amount is a match of `request.amount`. If no sentence contains either, return the offsets of
+    the whole text.
+    """
     values = [VALUE]
     if request.amount is not None:
         values.append(request.amount)
@@ -284,7 +294,8 @@ def last_sentence(text: str, request: Request) -> tuple[int, int]:
 def has_claim(behind: str, request: Request) -> bool:
     """Return whether `behind`, the text after the answer, makes a new claim.
 
-    A new claim is a value without a noun, or a word such as "or", "so" or "not".
+    A new claim is a value that may also answer the question (see `is_claimed`), or a word such as
+    "or", "so" or "not".
     """
     if NEW_CLAIM.search(behind):
         return True
@@ -294,9 +305,14 @@ def has_claim(behind: str, request: Request) -> bool:
 def is_claimed(behind: str, value: re.Match[str], request: Request) -> bool:
     """Return whether a value after the amount may also answer the question.
 
-    It cannot answer the question if a noun follows it, if "than" precedes it, or if it is a price
-    and the question does not ask for money. A number of the question counts only as a result:
-    `is 20`, `= 20`, and `leaving 20` if the question asks for a remainder.
+    It cannot do so if a noun follows it, if "than" precedes it, or if it is a price and the
+    question does not ask for money. A number that is in the question may answer it only as a
+    result, as in `is 20`, `= 20`, or, if the question asks for a remainder, `leaving 20`.
+
+    Args:
+        behind: the text after the amount.
+        value: the match of the value in `behind`.
+        request: the parsed request of the question.
     """
     if _NOUN.match(behind, value.end()):
         return False

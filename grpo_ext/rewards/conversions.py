@@ -1,4 +1,7 @@
-r"""Recognize answers that repeat a quantity instead of converting it: `72 km/h` instead of m/s."""
+"""Recognize answers that repeat a quantity of the question instead of converting it.
+
+For example, `72 km/h` repeats the quantity if the question asks for the speed in m/s.
+"""
 
 import re
 from fractions import Fraction
@@ -33,13 +36,13 @@ _OPERATION = re.compile(r"\\(?:times|cdot)(?![A-Za-z])|(?<!^)[*^!+]")
 
 
 def measured_text(text: str) -> str:
-    """Return a question with the LaTeX around units and degree signs replaced by plain text."""
+    """Replace the LaTeX markup of units and degree signs in a question with plain text."""
     text = _SPACE.sub(" ", _FONT.sub(r" \1 ", _COMMA.sub(",", text)))
     return _DEGREE.sub(" degree", text)
 
 
 def stated_quantities(text: str) -> frozenset[Quantity]:
-    """Return the quantities with units of measure and the prices in $ that a question states."""
+    """Return the quantities in a question: amounts with a unit of measure, and prices in $."""
     measures = _PRICE.findall(text)
     for match in _QUANTITY.finditer(measured_text(text)):
         measures.append(match[0].replace("-", " "))
@@ -52,7 +55,7 @@ def stated_quantities(text: str) -> frozenset[Quantity]:
 
 
 def stated_numbers(text: str) -> frozenset[Fraction]:
-    """Return the integers and decimals that a question states in digits."""
+    """Return the integers and decimals that a question contains in digits."""
     numerals = [match[0] for match in _NUMERAL.finditer(_COMMA.sub(",", text)) if match[0]]
     return frozenset(Fraction(numeral.replace(",", "")) for numeral in numerals)
 
@@ -67,7 +70,13 @@ def asks_to_convert(text: str) -> bool:
 
 
 def repeats_quantity(quantities: frozenset[Quantity], gold: str, answer: str) -> bool:
-    """Return whether an answer only repeats quantities of the question that differ from `gold`."""
+    """Return whether an answer only repeats quantities of the question that differ from `gold`.
+
+    Args:
+        quantities: the quantities in the question (see `stated_quantities`).
+        gold: the gold answer.
+        answer: the answer to check.
+    """
     values = [side for side in chain(answer).sides if not is_name(side)]
     measures = [number(value) for value in values]
     expected = number(gold)
@@ -92,7 +101,10 @@ def is_same_measure(expected: Number, measure: Number) -> bool:
 
 
 def has_other_unit(gold: str, answer: str) -> bool:
-    """Return whether both answers have units and these differ: `72000 m/h` for `20 m/s`."""
+    """Return whether two answers have different units, as in `20 m/s` and `72000 m/h`.
+
+    Return `False` if either of them is not a number with a unit.
+    """
     expected = number(gold)
     measure = number(answer)
     if expected is None or measure is None:
@@ -101,9 +113,14 @@ def has_other_unit(gold: str, answer: str) -> bool:
 
 
 def repeats_number(numbers: frozenset[Fraction], gold: str, answer: str) -> bool:
-    """Return whether an answer is a number in the question, although the gold answer is a formula.
+    r"""Return whether the answer repeats a number of the question and the gold answer is a formula.
 
-    Examples: 60 for `2^2 \\cdot 3 \\cdot 5`, and 45000 for `4.5 \\times 10^4`.
+    Examples are 60 for `2^2 \cdot 3 \cdot 5`, and 45000 for `4.5 \times 10^4`.
+
+    Args:
+        numbers: the numbers in the question.
+        gold: the gold answer.
+        answer: the answer to check.
     """
     numeral = answer.strip("$ ")
     if not numeral or _NUMERAL.fullmatch(numeral) is None:

@@ -1,4 +1,4 @@
-"""The reward `countdown`: make the target from the given numbers, each used exactly once."""
+"""The `countdown` reward: make the target from the given numbers, using each exactly once."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -15,19 +15,20 @@ _TOLERANCE = 1e-5
 def fault(
     text: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
 ) -> str | None:
-    """Return the reason why a completion is wrong, or `None` if it is correct.
+    """Return why a completion is wrong, or `None` if it is correct.
+
+    The reason is a sentence without a final period. Only the first `<answer>` block counts, up to
+    its first `=`.
 
     Args:
         text: the completion.
         nums: the given numbers.
         target: the number to make.
-        tolerance: how far from the target the value may be.
-
-    Returns:
-        A sentence without a period at its end, or `None`.
+        tolerance: the maximum absolute difference between the value and the target.
 
     Raises:
-        TypeError: if `target` or an entry of `nums` is not a number.
+        TypeError: if `target` or an entry of `nums` is not a finite number. They may go unchecked
+            if the completion contains no valid expression.
     """
     answer = first_answer(text)
     if answer is None:
@@ -38,9 +39,19 @@ def fault(
 def fault_of(
     expression: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
 ) -> str | None:
-    """Return the reason why an expression is wrong, or `None` if it is correct.
+    """Return why an expression is wrong, or `None` if it is correct.
 
-    The other arguments and the exceptions are the same as for `fault`.
+    The reason is a sentence without a final period.
+
+    Args:
+        expression: the expression, such as `(1 + 2) * 3`.
+        nums: the given numbers.
+        target: the number to make.
+        tolerance: the maximum absolute difference between the value and the target.
+
+    Raises:
+        TypeError: if `target` or an entry of `nums` is not a finite number. `nums` is not checked
+            if the expression is invalid.
     """
     goal = exact(target, "target")
     try:
@@ -61,14 +72,14 @@ def fault_of(
 
 
 def exact(number: Any, column: str) -> int | Fraction:
-    """Return the exact value of a number as it is written: 1/10 for 0.1.
+    """Return the exact value of a number as written in decimal: 1/10 for 0.1.
 
     Args:
-        number: a number of Python, numpy or torch.
-        column: the column that the number comes from, for the message.
+        number: a scalar from Python, NumPy or torch.
+        column: the column that contains the number, named in the error message.
 
     Raises:
-        TypeError: if `number` is anything else, such as a string, or is not finite.
+        TypeError: if `number` is not a finite number. A string is not a number.
     """
     if type(number) is int:
         return number
@@ -79,7 +90,9 @@ def exact(number: Any, column: str) -> int | Fraction:
             number = number.numpy()
         return Fraction(str(number))
     except (ValueError, ArithmeticError):
-        raise TypeError(f"The column `{column}` has {number!r}, which is not a number.") from None
+        raise TypeError(
+            f"The column `{column}` contains {number!r}, which is not a finite number."
+        ) from None
 
 
 def listing(numbers: Sequence[int | Fraction]) -> str:
@@ -87,9 +100,10 @@ def listing(numbers: Sequence[int | Fraction]) -> str:
 
 
 def readable(number: int | Fraction) -> str:
-    """Format a number: exactly if that takes at most 20 characters, else to five digits.
+    """Format a number exactly if that takes at most 20 characters, else to five digits.
 
-    For a number too large for a float, return only how many digits its integer part has.
+    For a number that is too large for a float, return only the number of digits of its integer
+    part.
     """
     text = str(number)
     if len(text) <= 20:
@@ -103,9 +117,17 @@ def readable(number: int | Fraction) -> str:
 def explain_countdown(
     completion: str, *, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
 ) -> Explanation:
-    """Explain the score of a completion in a few lines, and mark the answer that was read.
+    """Explain the score of a completion in a few lines, and mark the answer that was judged.
 
-    The parameters are the same as for `fault`.
+    Args:
+        completion: the completion.
+        nums: the given numbers.
+        target: the number to make.
+        tolerance: the maximum absolute difference between the value and the target.
+
+    Raises:
+        TypeError: if `target` or an entry of `nums` is not a finite number. They may go unchecked
+            if the completion contains no valid expression.
     """
     lines = []
     answer = first_answer(completion)
@@ -131,16 +153,20 @@ def explain_countdown(
 def countdown(
     completions: list[str], nums: list, target: list, *, tolerance: float = _TOLERANCE
 ) -> list[float]:
-    """1 if the first <answer> uses every given number once and makes the target, else 0.
+    """1 if the first <answer> uses every given number exactly once and makes the target, else 0.
 
-    The reward reads the text to the left of the first `=`. It may have at most 1,000 characters:
-    digits, `+ - * / ( ) .` and whitespace, but no signs in front of numbers. The value is computed
+    Only the text before the first `=` in the answer counts. It may have at most 1,000 characters:
+    digits, `+ - * / ( ) .` and whitespace, but no signs in front of numbers. Its value is computed
     exactly.
 
     Args:
-        nums: the given numbers, a list for each row.
-        target: the number to make.
-        tolerance: how far from the target the value may be.
+        nums: the given numbers, as a list for each row.
+        target: the number to make for each row.
+        tolerance: the maximum absolute difference between the value and the target.
+
+    Raises:
+        TypeError: if a target or an entry of `nums` is not a finite number. They may go unchecked
+            if the completion contains no valid expression.
     """
     scores = []
     for completion, row_nums, row_target in zip(completions, nums, target, strict=True):

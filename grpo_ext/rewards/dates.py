@@ -1,4 +1,4 @@
-"""Parse and compare dates: `July 20, 1969`, `the 20th of July 1969`, `May 5`, `1969-07-20`."""
+"""Parse and compare dates such as `July 20, 1969`, `the 20th of July 1969` and `1969-07-20`."""
 
 import re
 from typing import NamedTuple
@@ -25,7 +25,7 @@ _YEAR_DIGITS = re.compile(r"[0-9]{4}")
 
 
 class Date(NamedTuple):
-    """A date; the year or the day may be missing."""
+    """A date; `year` or `day` is `None` if the date does not include it."""
 
     year: int | None
     month: int
@@ -33,7 +33,7 @@ class Date(NamedTuple):
 
 
 def date_of(text: str) -> Date | None:
-    """Parse a whole text as a date; `None` for any other text."""
+    """Parse a string that consists of a date; return `None` for any other string."""
     iso = _ISO_DATE.fullmatch(text)
     if iso is not None:
         return Date(int(iso[1]), int(iso[2]), int(iso[3]))
@@ -52,7 +52,10 @@ def int_of(digits: re.Pattern[str], text: str) -> int | None:
 
 
 def same_date(expected: Date, actual: Date | None) -> bool:
-    """Return whether two dates are equal; a year that only the answer has is ignored."""
+    """Return whether two dates are equal, ignoring a year that only `actual` has.
+
+    Return `False` if `actual` is `None`.
+    """
     if actual is None or expected[1:] != actual[1:]:
         return False
     return expected.year in (None, actual.year)

@@ -1,7 +1,7 @@
 """Time limits for rewards that run in this process.
 
-Coroutines run in a separate event loop. Functions are interrupted by the timer of
-`common.user_code`, which `paused` suspends.
+Coroutines run in a separate event loop. Functions are interrupted by a timer (see
+`common.user_code.deadline`), which `paused` suspends.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _loops: dict[tuple[int, str], asyncio.AbstractEventLoop] = {}
 
 
 async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:
-    """Run a coroutine in the event loop of user code and return its result.
+    """Run a coroutine in the event loop for user code and return its result.
 
     Args:
         coroutine: the coroutine to run.
@@ -42,11 +42,14 @@ async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) ->
         if future.done() and not future.cancelled():  # the coroutine itself raised TimeoutError
             raise
         await asyncio.to_thread(_leave_if_blocked, loop)
-        raise TooLate(f"it took more than {seconds:g} s") from None
+        raise TooLate(f"timed out after {seconds:g} s") from None
 
 
 async def _without_exits(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Await a coroutine; turn `SystemExit`, which would end the loop's thread, into an error."""
+    """Await a coroutine, raising `RuntimeError` instead of `SystemExit`.
+
+    `SystemExit` would end the thread of the event loop.
+    """
     try:
         return await coroutine
     except SystemExit as error:
@@ -54,7 +57,7 @@ async def _without_exits(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def event_loop(name: str) -> asyncio.AbstractEventLoop:
-    """Return this process's event loop with this name; start one in a thread if there is none.
+    """Return this process's event loop named `name`; start it in a daemon thread if needed.
 
     All user code runs in one loop, so that it can share sessions and semaphores.
     """
@@ -67,9 +70,10 @@ def event_loop(name: str) -> asyncio.AbstractEventLoop:
 
 
 def _leave_if_blocked(loop: asyncio.AbstractEventLoop) -> None:
-    """Abandon a loop of user code if it does not respond, so that the next call starts another one.
+    """Abandon the loop for user code if it does not respond; the next call starts a new one.
 
-    The thread of a blocked loop cannot be stopped.
+    This waits up to `RESPONSE_LIMIT` seconds for a response. The thread of an abandoned loop keeps
+    running, because it cannot be stopped.
     """
     answered = threading.Event()
     loop.call_soon_threadsafe(answered.set)
@@ -80,9 +84,9 @@ def _leave_if_blocked(loop: asyncio.AbstractEventLoop) -> None:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Pause the timer of the surrounding deadline during the block.
+    """Context manager that pauses the timer of the surrounding `deadline`.
 
-    Use it around imports: an import that is interrupted leaves a broken module.
+    Use it around imports, because an interrupted import leaves a broken module.
     """
     remaining, interval = signal.setitimer(signal.ITIMER_REAL, 0)
     try:

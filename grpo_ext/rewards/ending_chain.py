@@ -1,6 +1,6 @@
-r"""Read the answer from a chain of equations at the end of a text.
+"""Extract the answer from a chain of equations at the end of a completion.
 
-In `I = V/R = 12 V / 4 Ω = 3 A` the last side is the answer.
+In `I = V/R = 12 V / 4 Ω = 3 A`, the last side is the answer.
 """
 
 import re
@@ -52,15 +52,17 @@ _VALUE = re.compile(r"[0-9]|\\(?:pi|infty|frac|sqrt)")
 
 
 def ending_chain(text: str) -> str | None:
-    """Return the answer in a chain of equations at the end of a text; `None` without a chain.
+    """Return the answer from a chain of equations at the end of `text`, or `None` if there is none.
 
-    The answer is the last side with its unit, together with the name on the first side and any
-    numeric sides that may disagree with it; sides with symbols are dropped. An equation for an
-    unknown, a list of equations, or a chain after "not", "or" or "if" yields `None`, and so does a
-    sentence that contains a price in `$` or is longer than `MAX_SENTENCE`.
+    The answer is the last side with its unit, preceded by the name on the first side, if there is
+    one, and by any numeric sides that the gold answer must equal as well (see `is_evidence`):
+    `I = 3 A` for `I = V/R = 12 V / 4 Ω = 3 A`. Sides with symbols are dropped. Return `None` for an
+    equation that must be solved for an unknown, for a list of equations, and for a chain after
+    "not", "or", "if" and similar words. Return `None` also if the last sentence contains a price in
+    `$` or is longer than `MAX_SENTENCE`, or if the answer is longer than `MAX_ANSWER`.
 
     Args:
-        text: the text, with its signs converted by `with_ascii_signs`.
+        text: the text, after `with_ascii_signs` has converted its signs.
     """
     sentence = _SENTENCE_END.split(text.rstrip(" \t\r\n.*"))[-1]
     has_open_formula = len(_DOLLAR.findall(sentence)) % 2 == 1
@@ -91,9 +93,11 @@ def ending_chain(text: str) -> str | None:
 
 
 def last_clause(sentence: str) -> list[str] | None:
-    """Return the sides of the chain that ends a sentence, without the words before it.
+    """Return the sides of the chain that ends a sentence, without the words before the chain.
 
-    Return `None` if there is no chain of equal sides, or if it is hedged or part of a list.
+    The first side is "" if words directly precede the first `=`, as in `Total cost = 12`. Return
+    `None` if the sentence does not end in a chain whose only relation is `=`, or if a word such as
+    "not" or "maybe", or another equation of a list, precedes the chain.
     """
     sides, operators = chain(sentence)
     if {*operators} != {"="} or _APPROXIMATE.search(sides[-1]):
@@ -117,7 +121,10 @@ def last_clause(sentence: str) -> list[str] | None:
 
 
 def last_break(side: str) -> int:
-    """Return the end of the last word, comma, colon or arrow outside of brackets; 0 without one."""
+    """Return the end of the last word, comma, colon or arrow outside brackets.
+
+    Return 0 if there is none.
+    """
     last = 0
     for match in _BREAK.finditer(side):
         if closes_brackets(side[: match.end()]):
@@ -126,7 +133,7 @@ def last_break(side: str) -> int:
 
 
 def closes_brackets(text: str) -> bool:
-    """Return whether a text closes as many brackets as it opens."""
+    """Return whether `text` closes as many brackets as it opens."""
     return sum(map(text.count, "([{")) == sum(map(text.count, ")]}"))
 
 
@@ -145,9 +152,9 @@ def is_computation(first_sides: list[str], core: str, has_unit: bool) -> bool:
     """Return whether a chain of sides computes its last side, and is not an equation to solve.
 
     Args:
-        first_sides: the sides before the last one; none is a name for the value.
+        first_sides: the sides before the last one; none of them is a name for the value.
         core: the last side without its unit.
-        has_unit: whether the last side had a unit.
+        has_unit: whether the last side has a unit.
     """
     text = " ".join(first_sides)
     if has_symbol(core):
@@ -163,11 +170,11 @@ def has_symbol(formula: str) -> bool:
 
 
 def is_evidence(side: str, last: str) -> bool:
-    """Return whether a side counts as part of the answer, so that the gold answer must equal it.
+    """Return whether a side is kept in the answer, so that the gold answer must equal it as well.
 
-    Such a side has no symbols, and the last side is a number. If that number is a decimal, a side
-    that rounds to it or cannot be evaluated does not count. Neither does a side with commas between
-    thousands that equals the number.
+    The side must contain no symbols, and the last side must be a number. If this number is a
+    decimal, a side that rounds to it or cannot be evaluated is not kept. A side with commas between
+    thousands is not kept if it equals the number.
     """
     is_readable = not _UNREAD.search(side) and not _APPROXIMATE.search(side)
     if has_symbol(side) or not is_readable or not _VALUE.search(side):

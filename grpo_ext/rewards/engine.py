@@ -1,8 +1,9 @@
 """Compare formulas parsed by latex2sympy: by their values at a few points, or with math-verify.
 
-sympy may need any amount of time and memory to evaluate a formula. The engine therefore accepts
-only formulas within limits (`is_within_limits`), and trainers run it in worker processes: inside
-`without_engine`, `same_formula` raises `NeedsEngine`.
+Evaluating a formula with sympy can take unlimited time and memory. The engine therefore accepts
+only formulas within limits (see `is_within_limits`), and trainers run it in worker processes. In
+the trainer's process, comparisons run inside `without_engine`, where those that need the engine
+raise `NeedsEngine`.
 """
 
 import logging
@@ -19,7 +20,7 @@ from grpo_ext.rewards.formula_limits import is_within_limits
 from grpo_ext.rewards.quantity import approximates, number
 
 DIGITS = 40  # decimal digits of the values that are compared
-AGREED = 1e-25  # largest relative difference of equal values
+AGREED = 1e-25  # maximum relative difference between equal values
 POINTS = (0.618, 1.732, -0.347)  # values of the first symbol
 
 _allowed: ContextVar[bool] = ContextVar("engine_allowed", default=True)
@@ -29,16 +30,16 @@ _DEGREES = re.compile(r"([0-9.]+)\s*\^\\circ")
 
 
 class NeedsEngine(Exception):
-    """Raised if a comparison needs the engine, which must not run here."""
+    """Raised if a comparison inside `without_engine` needs the engine."""
 
 
 class Unreadable(ValueError):
-    """Raised if the gold answer is beyond the limits, or the engine cannot read it."""
+    """Raised if the gold answer is beyond the limits or cannot be parsed."""
 
 
 @contextmanager
 def without_engine() -> Iterator[None]:
-    """Make `same_formula` raise `NeedsEngine` within the context."""
+    """Context manager inside which all comparisons that need the engine raise `NeedsEngine`."""
     token = _allowed.set(False)
     try:
         yield
@@ -50,7 +51,8 @@ def without_engine() -> Iterator[None]:
 def math_verify() -> Any:
     """Import and return math-verify, with its warnings about disabled timeouts silenced.
 
-    Its timeouts use alarm signals, which would cancel the guard's deadline.
+    The timeouts are disabled because they use alarm signals, which would cancel the reward's
+    deadline.
     """
     with paused():
         import math_verify
@@ -65,12 +67,12 @@ def math_verify() -> Any:
 def same_formula(gold: str, answer: str) -> bool:
     """Return whether two formulas, matrices or sets are equal.
 
-    A decimal also equals a value that it approximates (see `approximates`). Return `False` if only
-    the answer is unreadable or beyond the limits.
+    A decimal also equals a value that rounds to it (see `approximates`). Return `False` if `answer`
+    is beyond the limits or cannot be parsed.
 
     Raises:
-        Unreadable: if the gold answer is beyond the limits, or the engine cannot read it.
-        NeedsEngine: inside `without_engine`, if both are within the limits.
+        Unreadable: if `gold` is beyond the limits or cannot be parsed.
+        NeedsEngine: inside `without_engine`, if both formulas are within the limits.
     """
     formulas = parsed(gold, answer)
     if formulas is None:
@@ -87,7 +89,14 @@ def same_formula(gold: str, answer: str) -> bool:
 
 
 def same_set(gold: str, answer: str) -> bool:
-    """Return whether two inequalities or sets of numbers are equal; raise like `same_formula`."""
+    """Return whether two inequalities, or two sets of numbers, are equivalent.
+
+    Return `False` if `answer` is beyond the limits or cannot be parsed.
+
+    Raises:
+        Unreadable: if `gold` is beyond the limits or cannot be parsed.
+        NeedsEngine: inside `without_engine`, if both are within the limits.
+    """
     formulas = parsed(gold, answer)
     return formulas is not None and verified(*formulas)
 
@@ -95,8 +104,13 @@ def same_set(gold: str, answer: str) -> bool:
 def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
     """Return whether two equations, each given by its two sides, are multiples of each other.
 
-    The differences of their sides must be nonzero and have the same ratio wherever both have a
-    value, at two points or more. Raises like `same_formula`.
+    Each equation stands for the difference of its sides. At all `POINTS` where both differences
+    have a value, of which there must be at least two, they must be nonzero and have the same ratio.
+    Return `False` if `answer` is beyond the limits or cannot be parsed.
+
+    Raises:
+        Unreadable: if `gold` is beyond the limits or cannot be parsed.
+        NeedsEngine: inside `without_engine`, if both equations are within the limits.
     """
     formulas = parsed(*(f"({left}) - ({right})" for left, right in (gold, answer)))
     if formulas is None:
@@ -114,9 +128,11 @@ def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
 
 
 def parsed(gold: str, answer: str) -> tuple[Any, Any] | None:
-    """Parse both formulas; return `None` if the answer cannot be parsed or is beyond the limits.
+    """Parse both formulas; return `None` if `answer` is beyond the limits or cannot be parsed.
 
-    Raises the same exceptions as `same_formula`.
+    Raises:
+        Unreadable: if `gold` is beyond the limits or cannot be parsed.
+        NeedsEngine: inside `without_engine`, if both formulas are within the limits.
     """
     if not is_within_limits(gold):
         raise Unreadable(gold)
@@ -135,10 +151,11 @@ def parsed(gold: str, answer: str) -> tuple[Any, Any] | None:
 
 @lru_cache(maxsize=4096)
 def parse(formula: str) -> Any:
-    """Parse a formula with latex2sympy, with exact decimals; return `None` if it is unreadable.
+    """Parse a formula to a sympy object with latex2sympy, or return `None` if that fails.
 
-    math-verify's own `parse` mistakes letters for units (`t/m` becomes `1/m`) and turns capitals
-    into lower case.
+    Decimals become exact fractions, and degrees become radians. math-verify's own `parse` is not
+    used, because it mistakes letters for units (`t/m` becomes `1/m`) and converts capitals to lower
+    case.
     """
     formula = _DECIMAL.sub(lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", formula)
     formula = _DEGREES.sub(r"{(\1\\pi/180)}", formula)
@@ -156,7 +173,7 @@ def parse(formula: str) -> Any:
 
 @lru_cache(maxsize=1)
 def latex_reader() -> tuple[Any, Any, Any]:
-    """Return latex2sympy with its two configurations, which keep units and capital letters."""
+    """Return latex2sympy and its two configurations, which preserve units and capital letters."""
     math_verify()
     from latex2sympy2_extended.latex2sympy2 import (
         ConversionConfig,
@@ -182,17 +199,17 @@ def verified(a: Any, b: Any) -> bool:
 
 
 def pairs_of_values(a: Any, b: Any) -> list[tuple[Any, Any]]:
-    """Return pairs of the two expressions' values, at the `POINTS` where both have a value."""
+    """Return the values of two expressions, in pairs, at those `POINTS` where both have one."""
     pairs = zip(values(a, b), values(b, a), strict=True)
     return [(x, y) for x, y in pairs if x is not None and y is not None]
 
 
 def values(found: Any, other: Any) -> list[Any]:
-    """Return the value of `found` at each of `POINTS`; `None` where it has no finite value.
+    """Return the value of `found` at each of `POINTS`, or `None` where it has no finite value.
 
-    All are `None` if `found` or `other` is not a scalar expression. The symbol i is the imaginary
-    unit. The others get their values in the order of the names in both expressions, so a shared
-    symbol has the same value in both.
+    All values are `None` if `found` or `other` is not a scalar expression. The symbol `i` is the
+    imaginary unit. The values of all other symbols depend on the sorted names in both expressions,
+    so that a shared symbol has the same value in both.
     """
     from sympy import Expr, I
 
@@ -211,9 +228,15 @@ def values(found: Any, other: Any) -> list[Any]:
 
 
 def same_values(a: Any, b: Any, pairs: list[tuple[Any, Any]]) -> bool:
-    """Return whether two expressions agree: exactly if both are rational, else within `AGREED`.
+    """Return whether two expressions agree.
 
-    `pairs` are their values from `pairs_of_values`.
+    Rational numbers must be equal. The values of other expressions may differ by at most `AGREED`,
+    relative to the larger value.
+
+    Args:
+        a: a sympy expression.
+        b: the sympy expression to compare with it.
+        pairs: the values of both, from `pairs_of_values`; not empty.
     """
     if not (a.free_symbols or b.free_symbols):
         a = a.doit()
@@ -228,7 +251,10 @@ def same_values(a: Any, b: Any, pairs: list[tuple[Any, Any]]) -> bool:
 
 
 def is_rounded(text: str, value: Any) -> bool:
-    """Return whether `text` is a decimal that approximates a real value (see `approximates`)."""
+    """Return whether `text` is a decimal that `value` rounds to (see `approximates`).
+
+    Return `False` if `value`, a sympy number, is not real.
+    """
     found = number(text)
     if found is None or not found.place or not value.is_real:
         return False
@@ -236,10 +262,10 @@ def is_rounded(text: str, value: Any) -> bool:
 
 
 def solutions(found: Any, other: Any) -> Any:
-    """Return the set of numbers that inequalities such as `1 < x < 2` allow.
+    """Convert inequalities such as `1 < x < 2` to the set of numbers that satisfy them.
 
-    Return anything else unchanged, as well as inequalities that have several symbols, that sympy
-    cannot solve, or that are compared with an expression in other symbols.
+    Return `found` unchanged if it contains no inequality, contains an equation, has several symbols
+    or cannot be solved by sympy, or if `other`, with which it is compared, has other symbols.
     """
     from sympy import Eq, FiniteSet, Union
     from sympy.core.relational import Relational

@@ -1,4 +1,4 @@
-"""The reward `environment`: an environment's own score of its episodes."""
+"""The `environment` reward: the score that an environment gives to its own episode."""
 
 from typing import Any
 
@@ -11,10 +11,11 @@ def environment(
 ) -> list[float | None]:
     """A number from the environment's state at the end of the episode.
 
-    A row without an environment is not scored.
+    `None` for a row without an environment.
 
     Args:
-        environment: the final state of each completion's environment.
+        environment: the final state of each row's environment; `None` if the row has no
+            environment.
         key: the key of the number in the state; `score` is the environment's own score of the
             episode.
 

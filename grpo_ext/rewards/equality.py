@@ -1,8 +1,9 @@
-r"""Decide whether two answers in plain notation are equal; docs/rewards.md has the rules.
+"""Decide whether two answers are equal; docs/rewards.md lists the rules.
 
-Two texts that differ only in typography are equal, whatever the limits of the engine. Otherwise
-both are split into their parts (`structure`), and the parts are compared as numbers (`quantity`),
-as texts (`texts`), or as formulas (`engine`).
+The answers are in plain notation, as returned by `notation.plain`. Two answers that differ only in
+typography are equal, even beyond the limits of the engine. Otherwise both are split into their
+parts (`structure`), and the parts are compared as numbers (`quantity`), as words (`texts`), or as
+formulas (`engine`).
 """
 
 import re
@@ -54,11 +55,11 @@ _WITH_THOUSANDS = re.compile(r"(?<![0-9.,(])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])")
 
 
 def equal(gold: str, answer: str) -> bool:
-    """Return whether two answers are equal.
+    """Return whether two answers in plain notation are equal.
 
     Raises:
-        Unreadable: if the gold answer cannot be compared as a number, text or formula.
-        NeedsEngine: if the comparison needs the engine, inside `without_engine`.
+        Unreadable: if the gold answer cannot be compared as a number, words or a formula.
+        NeedsEngine: inside `without_engine`, if the comparison needs the engine.
     """
     if typography(gold) == typography(answer):
         return True
@@ -95,9 +96,10 @@ def equal(gold: str, answer: str) -> bool:
 
 
 def same_residue(gold: str, answer: str) -> bool:
-    r"""Return whether an answer such as `x \equiv 2 \pmod 7` equals a residue or a congruence.
+    r"""Return whether an answer such as `x \equiv 2 \pmod 7` equals the gold answer.
 
-    A congruence must have the same modulus.
+    The gold answer may be a residue or a congruence. If it is a congruence, its modulus must be the
+    same as the answer's.
     """
     expected = _MODULUS.search(gold)
     actual = _MODULUS.search(answer)
@@ -111,8 +113,8 @@ def with_variable_of(gold: str, answer: str) -> str:
     """Rename the answer's constant of integration and function variable as in the gold answer.
 
     For example, return `f(x) = x + 2` for `f(y) = y + 2` if the gold answer begins with `f(x) =`,
-    and `x^2 + C` for `x^2 + K` if it ends in `+ C`. Nothing is renamed to a name that the answer
-    already uses, and the variable of a function with another name is left as it is.
+    and `x^2 + C` for `x^2 + K` if the gold answer ends in `+ C`. Nothing is renamed to a name that
+    the answer already uses, and the variable of a function with another name is left unchanged.
     """
     has_constants = gold.endswith("C") and _CONSTANT.search(gold) and _CONSTANT.search(answer)
     if has_constants and "C" not in answer:
@@ -128,7 +130,7 @@ def with_variable_of(gold: str, answer: str) -> str:
 
 
 def parts_of(text: str) -> Collection:
-    """Split an answer into its parts; a number such as 1,234 or a text is a single part."""
+    """Split an answer into its parts; words, or a number such as `1,234`, are a single part."""
     if number(text) is not None or is_text(text):
         return Collection("single", (text,))
     return collection(text)
@@ -164,9 +166,9 @@ def same_collection(expected: Collection, actual: Collection) -> bool:
 
 
 def same_names(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
-    """Return whether two answers name the same unknowns, or one of them names none.
+    """Return whether two answers name the same unknowns, or either of them names none.
 
-    `y` and `f(x)` are the same unknown.
+    `y` and `f(x)` count as the same unknown.
     """
     if not expected or not actual:
         return True
@@ -177,16 +179,22 @@ def same_names(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
 
 
 def same_name(expected: str | None, actual: str | None) -> bool:
-    """Return whether two answers name the same unknown, or one of them names none."""
+    """Return whether two answers name the same unknown, or either of them names none."""
     if expected is None or actual is None:
         return True
     return same_names((expected,), (actual,))
 
 
 def matches(expected: list[str], actual: list[str], same: Callable[..., bool]) -> bool:
-    """Return whether the parts can be paired in any order; remove the paired parts from `actual`.
+    """Return whether the parts of two lists can be paired one to one, in any order.
 
-    Two parts form a pair if `same(expected_part, actual_part)` is true.
+    Paired parts are removed from `actual`, in place.
+
+    Args:
+        expected: the parts of the gold answer.
+        actual: the parts of the answer.
+        same: a function that returns whether two parts, `same(expected_part, actual_part)`, are
+            equal.
     """
     for part in expected:
         partner = next((other for other in actual if same(part, other)), None)
@@ -218,7 +226,7 @@ def same_whole(expected: Collection, actual: Collection) -> bool:
 
 
 def same_leaf(gold: str, answer: str) -> bool:
-    """Return whether two single answers are equal: numbers, texts, chains or formulas."""
+    """Return whether two single-part answers are equal, as numbers, words, chains or formulas."""
     if typography(gold) == typography(answer):
         return True
     for comparison in (same_special, same_numbers, same_texts, same_chains):
@@ -243,7 +251,7 @@ def same_numbers(gold: str, answer: str) -> bool | None:
 
 
 def same_chains(gold: str, answer: str) -> bool | None:
-    """Return whether two answers agree; `None` if neither is an equation, chain or relation."""
+    """Compare two answers as equations, chains or relations; return `None` if neither is one."""
     expected = chain(gold)
     actual = chain(answer)
     if not expected.operators and not actual.operators:
@@ -263,9 +271,9 @@ def same_chains(gold: str, answer: str) -> bool | None:
 
 
 def value_sides(sides: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    r"""Split the sides of a chain into (name or `None`, values).
+    r"""Split the sides of a chain into a name (`None` if there is none) and values.
 
-    An indefinite integral on the first side, `\int 2x \, dx = x^2 + C`, is neither.
+    The first side is dropped if it is an indefinite integral, as in `\int 2x \, dx = x^2 + C`.
     """
     if len(sides) > 1 and is_name(sides[0]):
         return sides[0], sides[1:]
@@ -275,10 +283,10 @@ def value_sides(sides: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
 
 
 def computed_sides(sides: tuple[str, ...]) -> tuple[str, ...]:
-    """Drop the sides with symbols from a chain that ends in a value, if two or more remain.
+    """Drop the sides with symbols from a chain, keeping those that evaluate its formula.
 
-    The dropped sides are the formula, and the remaining sides evaluate it. Otherwise all sides are
-    returned.
+    For example, keep `12/4` and `3` from `V/R = 12/4 = 3`. All sides are returned if fewer than two
+    would remain, or if the last side contains a symbol.
     """
     computed = tuple(side for side in sides if not has_symbol(side))
     if len(computed) > 1 and computed[-1] == sides[-1]:
@@ -293,7 +301,10 @@ def has_symbol(side: str) -> bool:
 
 
 def same_equations(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
-    """Return whether two equations with a symbol are equivalent; `False` for anything else."""
+    """Return whether two equations, each given by its sides, are equivalent.
+
+    Return `False` unless both have exactly two sides and contain a symbol.
+    """
     equations = []
     for sides in (expected, actual):
         if len(sides) != 2 or not _SYMBOL.search("=".join(sides)):
@@ -303,9 +314,9 @@ def same_equations(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
 
 
 def same_relation(gold: str, answer: str) -> bool:
-    """Return whether two relations agree in every side, as regions of one unknown, or as sets.
+    """Return whether two relations are equal: side by side, as regions of one unknown, or as sets.
 
-    They do not agree if only one of them contains `=`.
+    They are never equal if only one of them contains `=`.
     """
     expected = chain(gold)
     actual = chain(answer)
@@ -323,10 +334,10 @@ def same_relation(gold: str, answer: str) -> bool:
 
 
 def same_expression(gold: str, answer: str) -> bool:
-    """Return whether two formulas without relations are equal, and their units if both have one.
+    """Return whether two formulas without relations are equal.
 
-    An angle in degrees may equal a formula in radians. A gold answer that is a number never equals
-    a formula with symbols.
+    If both have a unit, the units must be equal as well. An angle in degrees may equal a formula in
+    radians. A gold answer that is a number never equals a formula with symbols.
     """
     if not _SYMBOL.search(gold) and _SYMBOL.search(without_label(answer)) and number(gold):
         return False
@@ -343,8 +354,8 @@ def same_expression(gold: str, answer: str) -> bool:
 
 
 def without_thousands(formula: str) -> str:
-    """Remove the commas between thousands, which the engine takes for a list: `12,500x`.
+    """Remove the commas between thousands, as in `12,500x`, which the engine would parse as a list.
 
-    A number right after `(` keeps its commas, since it may be two arguments, as in `f(1,200)`.
+    A number right after `(` keeps its commas, because it may be two arguments, as in `f(1,200)`.
     """
     return _WITH_THOUSANDS.sub(lambda numeral: numeral[0].replace(",", ""), formula)

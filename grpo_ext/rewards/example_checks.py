@@ -9,7 +9,7 @@ from grpo_ext.rewards.reward import Example, Score
 
 
 def check_reward(name: str) -> tuple[list[str], int]:
-    """Run all examples of a reward; return the faults found and the number of examples.
+    """Run all examples of a registered reward; return the faults found and the number of examples.
 
     It is also a fault if no two examples have different scores, unless a server or a language model
     computes the scores.
@@ -27,14 +27,14 @@ def check_reward(name: str) -> tuple[list[str], int]:
     has_fixed_scores = "url" not in info.options and not info.loads_model
     if has_fixed_scores and not scores_differ(info.examples):
         faults.append(
-            "no two examples have different scores. Give an example that earns more and one "
-            "that earns less: register(..., examples=[...])"
+            "no two examples have different scores. Add an example with a higher score and one "
+            "with a lower score: register(..., examples=[...])"
         )
     return faults, len(info.examples)
 
 
 def check_example(name: str, example: Example) -> str | None:
-    """Run an example; return why it fails, or `None` if it passes."""
+    """Run an example of the reward `name`; return why it fails, or `None` if it passes."""
     try:
         [score] = build(name, **example.options)(**example.arguments)
     except Exception as error:
@@ -59,8 +59,8 @@ def constant_warning(reward: Any, scores: list[Score]) -> str | None:
         return None
     return (
         f"reward {reward.__name__!r} gave {scores[0]:g} to each of {len(scores)} made-up "
-        "completions. Those say little about a reward that judges words: try it on completions of "
-        "the model, with `grpo-ext check --sample 8`."
+        "completions. Such completions say little about a reward that judges wording. Try the "
+        "reward on the model's own completions with `grpo-ext check --sample 8`."
     )
 
 

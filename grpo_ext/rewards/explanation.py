@@ -13,16 +13,16 @@ class Explanation(NamedTuple):
 
 
 def clip(text: str) -> str:
-    """Shorten a text of more than 80 characters to its first 60, followed by its full length."""
+    """Shorten a string of more than 80 characters to its first 60 and a note of its length."""
     if len(text) <= 80:
         return text
     return f"{text[:60]}... ({len(text)} characters)"
 
 
 def answer_marks(text: str, span: tuple[int, int] | None) -> tuple[Mark, ...]:
-    """Return one mark, on the answer at `span` without the whitespace around it.
+    """Return a tuple with one mark, which covers the answer at `span` without outer whitespace.
 
-    Return `()` if `span` is `None` or the answer is blank.
+    The tuple is empty if `span` is `None` or the answer is blank.
     """
     if span is None:
         return ()

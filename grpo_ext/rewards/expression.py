@@ -1,10 +1,10 @@
-"""Exact arithmetic on untrusted text: digits, `+ - * / ( ) .` and whitespace, nothing else.
+"""Evaluate untrusted arithmetic exactly: digits, `+ - * / ( ) .` and whitespace, nothing else.
 
-The evaluator makes one pass over the tokens, using operator precedence and explicit stacks: no
-recursion, no `eval`, no floats. Values are (numerator, denominator) pairs, which is several times
+The evaluator makes one pass over the tokens, using operator precedence and explicit stacks, without
+recursion, `eval` or floats. Values are (numerator, denominator) pairs, which are several times
 faster than `Fraction`. `**`, `//`, signs in front of a number, numbers such as `007`, and digits of
 other scripts are errors. The length of the text bounds every intermediate value: each number enters
-a numerator or denominator at most once, so none has many more digits than the text.
+a numerator or denominator at most once, so neither has many more digits than the text.
 """
 
 import re
@@ -21,7 +21,7 @@ Pair = tuple[int, int]
 
 
 class ExpressionError(ValueError):
-    """Raised if a text is not a valid expression; the message says what is wrong."""
+    """Raised if a string is not a valid expression; the message says what is wrong."""
 
 
 def evaluate(text: str) -> tuple[list[int | Fraction], Fraction | None]:
@@ -33,7 +33,7 @@ def evaluate(text: str) -> tuple[list[int | Fraction], Fraction | None]:
         ExpressionError: if the text is not an expression.
     """
     if len(text) > MAX_LENGTH:
-        raise ExpressionError(f"it has {len(text)} characters, more than {MAX_LENGTH}")
+        raise ExpressionError(f"{len(text)} characters exceed the limit of {MAX_LENGTH}")
     numbers: list[int | Fraction] = []
     values: list[Pair] = []
     pending: list[str] = []  # operators and open parentheses
@@ -44,7 +44,7 @@ def evaluate(text: str) -> tuple[list[int | Fraction], Fraction | None]:
             raise ExpressionError(f"{token!r} has no value on its left")
         if after_operand and not needs_operand:
             if token != "(":
-                literal(token)  # raises, if it is not a number
+                literal(token)  # raises if it is not a number
             raise ExpressionError(f"{token!r} follows a value without an operator")
         if token in "+-*/":
             while pending and _PRECEDENCE[pending[-1]] >= _PRECEDENCE[token]:
@@ -69,7 +69,7 @@ def evaluate(text: str) -> tuple[list[int | Fraction], Fraction | None]:
     if not after_operand:
         if pending:
             raise ExpressionError(f"{pending[-1]!r} has nothing on its right")
-        raise ExpressionError("it is empty")
+        raise ExpressionError("the text is empty")
     if "(" in pending:
         raise ExpressionError("a '(' is not closed")
     while pending:
@@ -90,9 +90,9 @@ def literal(token: str) -> int | Fraction:
 
 
 def apply(operator: str, values: list[Pair]) -> None:
-    """Replace the last two values with the result of an operator.
+    """Replace the last two entries of `values` with the result of an operator, in place.
 
-    The denominator of the result is 0 if it divides by zero, or an operand has no value.
+    The denominator of the result is 0 if the operation divides by zero or an operand has no value.
     """
     c, d = values.pop()
     a, b = values.pop()

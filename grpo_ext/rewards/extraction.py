@@ -71,16 +71,17 @@ def find_answer(
     choices: Sequence[str] = (),
     request: Request | None = None,
 ) -> str | None:
-    """Return the text of the answer (at most `MAX_ANSWER` characters), or `None` if none is found.
+    """Return the answer in a completion, or `None` if none is found.
 
-    An `<answer>` block of more than `MAX_TAIL` characters counts as no answer.
+    The answer has at most `MAX_ANSWER` characters. An `<answer>` block of more than `MAX_TAIL`
+    characters counts as no answer.
 
     Args:
-        completion: the text that a model wrote.
+        completion: the text of the completion.
         has_choices: whether the question offers choices, so that the answer may be a letter.
-        in_words: whether the gold answer is a text, so that the answer may be words in bold.
+        in_words: whether the gold answer consists of words, so that the answer may do so too.
         choices: the contents of the question's choices.
-        request: the parsed request of the question; `None` if unknown.
+        request: the parsed request of the question; `None` if the question is unknown.
     """
     text = own_text(completion)
     answer = last_answer(text)
@@ -107,10 +108,10 @@ def find_answer(
 
 
 def with_conclusion_of_tag(answer: str, request: Request) -> str:
-    """Apply `without_notes` and `with_conclusion` to the sentences of an `<answer>` block.
+    """Remove notes from an `<answer>` block, and cut it after the value that the question asks for.
 
-    An answer is returned unchanged if it contains a box or no words, or begins with the letter of a
-    choice.
+    See `without_notes` and `with_conclusion`. The content of the block is returned unchanged if it
+    contains a box or no words, or begins with the letter of a choice.
     """
     if boxed(answer) is not None or not is_sentence(answer) or _OPTION_FIRST.match(answer.strip()):
         return answer
@@ -121,11 +122,11 @@ def own_text(completion: str) -> str:
     """Return a completion without its thoughts and without a new question after the answer.
 
     A model that does not stop may go on with `Question: ...` or another turn of a conversation. The
-    text ends before the first question or turn, unless it may be part of the solution because:
+    text is cut before the first question or turn, unless it may be part of the solution because:
 
     - the completion begins with a question,
     - the first question has the number 1, as in `Problem 1:`, or
-    - no number and no mark of an answer comes before it.
+    - no number, box or word "answer" precedes it.
     """
     text = without_thoughts(completion)
     begins_with_question = _NEW_QUESTION.match("\n" + text[:MAX_TAIL].lstrip()) is not None
@@ -147,10 +148,11 @@ def is_marked(completion: str) -> bool:
 
 
 def chosen_letter(text: str) -> str | None:
-    """Return the letter in the last statement such as "the answer is C", or else in the last line.
+    """Return the letter of the option that a completion chooses, or `None` if there is none.
 
-    The last line may name it in other ways, as in `Choice D) 10.` If the statement is reconsidered
-    afterwards, only the last line counts. Return `None` if there is no letter.
+    The letter comes from the last statement such as "the answer is C". If there is no such
+    statement, or if a word such as "wait" follows it, the letter comes from the last line, as in
+    `Choice D) 10.`
     """
     statements = list(_STATED_CHOICE.finditer(text))
     if statements and not _RECONSIDERED.search(text, statements[-1].end()):
@@ -167,10 +169,10 @@ def chosen_letter(text: str) -> str | None:
 
 
 def listed_values(text: str) -> str | None:
-    """Return the values in a list at the end of a text, joined as in `x = 7, x = -7`.
+    """Return the values in a list at the end of `text`, joined as in `x = 7, x = -7`.
 
     Each line of the list assigns a value to the same unknown. Return `None` if there is no list of
-    at least two lines, if the unknowns differ, or if the values are longer than `MAX_ANSWER`.
+    at least two lines, if the unknowns differ, or if the result is longer than `MAX_ANSWER`.
     """
     items = []
     for line in reversed(text.rstrip().splitlines()):
@@ -188,9 +190,9 @@ def listed_values(text: str) -> str | None:
 
 
 def boxed(text: str) -> str | None:
-    """Return the content of the last box, together with the boxes before it in the same list.
+    r"""Return the content of the last `\boxed{...}`, or of all boxes in the list that ends with it.
 
-    Return `None` if there is no box, or if the content is empty or longer than `MAX_ANSWER`.
+    Return `None` if there is no box, or if the result is empty or longer than `MAX_ANSWER`.
     """
     content = (last_boxes(text) or "").strip()
     if not 0 < len(content) <= MAX_ANSWER:
@@ -199,10 +201,13 @@ def boxed(text: str) -> str | None:
 
 
 def stated(text: str, in_words: bool = False) -> str | None:
-    """Return the answer after the last `####` or "answer is"; `None` if it is withdrawn afterwards.
+    """Return the answer after the last `####` or "answer is".
 
-    If it is withdrawn and another answer is stated after it, return that answer. Without such a
-    mark, return the bold text at the end, or else the last formula or number.
+    If words such as "wait" or "maybe" and another value follow this answer, it is withdrawn. Then
+    return the answer that is stated after it, or `None` if there is none. If `text` contains
+    neither `####` nor "answer is", return the bold text at the end, or else the last formula or
+    number. With `in_words`, an answer that begins with "yes", "no", "true" or "false" is reduced to
+    that word.
     """
     statements = list(_STATED.finditer(text))
     if not statements:
@@ -218,12 +223,12 @@ def stated(text: str, in_words: bool = False) -> str | None:
 
 
 def emphasised(text: str, *, in_words: bool = False) -> str | None:
-    """Return the answer in bold at the end of a completion: `So **x = 2, y = 3**.`
+    """Return the bold answer at the end of `text`, as in `So **x = 2, y = 3**.`
 
-    Return `None` if there is none, or if the bold text ends with a colon. Bold words without a
-    number or formula count only with `in_words`. A number in words is written in digits. One word
-    may follow it, but not after `one`, which is also an article: `**One moment**`. After "or",
-    "not" and similar words, a number in words does not count.
+    Bold text that ends with a colon does not count, and bold words without a number or formula
+    count only with `in_words`. A number in words is converted to digits; it does not count after
+    "or", "not" or a similar word. One other word may follow the number, except after "one", which
+    is also an article: `**One moment**`. Return `None` if there is no such answer.
     """
     match = _BOLD_AT_END.search(text[-MAX_ANSWER:])
     if match is None:
@@ -243,14 +248,14 @@ def emphasised(text: str, *, in_words: bool = False) -> str | None:
 
 
 def piece_of(text: str, in_words: bool = False) -> str | None:
-    """Return the formula or number in the text of an answer, or else the text itself.
+    """Return the last formula or number in an answer that is a sentence, or else the whole answer.
 
-    Signs and units are normalized first, and outer asterisks and a final period are removed. If the
-    text states the answer ("the answer is ..."), only the rest of that sentence is read. For a
-    sentence, return its last formula or number. If it has none, if it begins with an option letter
-    such as `(B)`, or if the text is not a sentence, return the whole text, or `None` if that is
-    empty or longer than `MAX_ANSWER`. With `in_words`, a text that begins with "yes", "no", "true"
-    or "false" and a punctuation mark yields that word.
+    Signs and units are normalized first, and outer asterisks and a final period are removed. If
+    `text` contains `####` or "answer is", only the rest of that sentence is used. A sentence
+    without a formula or number, or one that begins with an option letter such as `(B)`, is returned
+    as a whole. Return `None` if the whole answer would be empty or longer than `MAX_ANSWER`. With
+    `in_words`, an answer that begins with "yes", "no", "true" or "false" and a punctuation mark is
+    reduced to that word.
     """
     text = with_short_units(with_ascii_signs(text.strip(" \t\r\n*"))).removesuffix(".")
     statement = _STATED.search(text)
@@ -269,7 +274,7 @@ def piece_of(text: str, in_words: bool = False) -> str | None:
 
 
 def is_sentence(text: str) -> bool:
-    """Return whether an answer has words outside its formulas, other than `and`, `or` and units.
+    """Return whether an answer contains words outside its formulas, except "and", "or" and units.
 
     An answer longer than `MAX_ANSWER` counts as a sentence.
     """

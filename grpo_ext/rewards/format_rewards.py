@@ -23,14 +23,14 @@ FORMS = {
 
 @register("format")
 def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -> list[float]:
-    """1 if the completion is one <think> block followed by one <answer> block, else 0.
+    r"""1 if the completion is one <think> block followed by one <answer> block, else 0.
 
     Each tag must occur exactly once, with no text outside the blocks. The blocks may be empty.
 
     Args:
         mode: "loose" allows any whitespace around tags and blocks; "strict" requires exactly
-            `<think>\\n..\\n</think>\\n<answer>\\n..\\n</answer>`.
-        prefix: text to put before the completion, for prompts that already open the first tag.
+            `<think>\n..\n</think>\n<answer>\n..\n</answer>`.
+        prefix: text to prepend to each completion, for prompts that already contain the first tag.
     """
     scores = []
     for completion in completions:
@@ -46,8 +46,9 @@ def tag_count(completions: list[str], *, mode: Mode = "loose", prefix: str = "")
     """0.25 for each of <think>, </think>, <answer>, </answer> that occurs exactly once.
 
     Args:
-        mode: "strict" counts a tag only with the line breaks of the strict format.
-        prefix: text to put before the completion, for prompts that already open the first tag.
+        mode: "strict" counts a tag only together with the line breaks that the reward `format`
+            requires in its strict mode.
+        prefix: text to prepend to each completion, for prompts that already contain the first tag.
     """
     tags = TAG_LINES if mode == "strict" else TAGS
     scores = []
@@ -68,13 +69,13 @@ _STEP = re.compile(
 
 @register("reasoning_steps")
 def reasoning_steps(completions: list[str], *, target: PositiveInt = 3) -> list[float]:
-    """The number of signs of step-by-step work, divided by `target`; at most 1.
+    """The number of signs of step-by-step work divided by `target`, at most 1.
 
     Signs are "Step 2" at the start of a line, a numbered or bulleted line, and words such as
     "First,", "Next,", "Then," and "Finally,". Only the first 200,000 characters are searched.
 
     Args:
-        target: how many signs earn the full reward.
+        target: the number of signs that earns the full reward.
     """
     scores = []
     for completion in completions:
@@ -92,16 +93,16 @@ def length(
     prefer: Literal["shorter", "longer", "near"] = "shorter",
     unit: Literal["tokens", "characters", "words"] = "tokens",
 ) -> list[float]:
-    """1 if the length is as preferred, else the ratio of length and target; 0 if the text is empty.
+    """1 if the length is as preferred, less the farther it is from `target`; 0 for length 0.
 
     For a length n, the score is min(1, target / n) with "shorter", min(1, n / target) with
     "longer", and the smaller of the two with "near".
 
     Args:
-        target: the length, in `unit`.
+        completion_ids: the token ids of each completion, which are counted if `unit` is "tokens".
+        target: the target length, in `unit`.
         prefer: "shorter" (at most the target), "longer" (at least the target) or "near".
-        unit: "tokens" (the trainer's token ids), "characters" or "words" (separated by whitespace
-            ).
+        unit: "tokens" (the trainer's token ids), "characters" or "words" (separated by whitespace).
 
     Raises:
         ValueError: if `unit` is "tokens" and there are no token ids.
@@ -145,16 +146,16 @@ _WORD = re.compile(
 def language_consistency(
     completions: list[str], *, language: Language = "en", part: Part = "all"
 ) -> list[float]:
-    """The share of words in the script of the wanted language; 1 if there are no words.
+    """The share of words that are in the script of `language`; 1 if there are no words.
 
     Each Chinese, Japanese or Thai character counts as a word. Digits, punctuation, tags and LaTeX
     commands do not count as words, nor do single Latin letters if the language has another script.
-    Languages that share a script are not distinguished. Only the first 200,000 characters are read.
+    Languages that share a script are not distinguished. Only the first 200,000 characters count.
 
     Args:
         language: the two-letter code of the language, such as "en", "zh", "ja", "ko", "ru" or "de".
         part: the part of a completion that is judged: "all", "thoughts" or "answer". With
-            "thoughts" or "answer", a completion without that part gets 0, so that a model cannot
+            "thoughts" or "answer", a completion without that part scores 0, so that a model cannot
             earn the reward by leaving out its thoughts.
     """
     scores = []
@@ -168,7 +169,7 @@ def language_consistency(
 
 
 def share_in_scripts(text: str, scripts: list[str]) -> float:
-    """Return the share of words that are in one of `scripts`; 1 if there are no words."""
+    """Return the share of words that are in one of `scripts`, or 1 if there are no words."""
     matching = 0
     total = 0
     for word in _WORD.finditer(text, 0, MAX_LENGTH):

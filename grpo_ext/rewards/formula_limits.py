@@ -3,7 +3,8 @@
 Evaluating a formula such as `9^{9^{9}}` or `(10^{9})!` can take unlimited time and memory, partly
 in C code that cannot be interrupted. A formula may therefore use only the LaTeX commands that are
 common in answers (`commands.txt`), and its numbers, powers and exponentials must be small. These
-limits do not guarantee that sympy is fast, so a worker with a deadline is needed as well.
+limits do not guarantee that sympy is fast, so the evaluation must also run in a worker with a
+deadline.
 """
 
 import re
@@ -50,7 +51,7 @@ _EXPONENT = re.compile(rf"{_POWER.pattern}({_SIMPLE_EXPONENT}(?!\s*(?:\^|\*\*))|
 
 
 def is_within_limits(formula: str) -> bool:
-    """Return whether a formula, in LaTeX or plain text, is within all limits."""
+    """Return whether a formula, in LaTeX or plain text, is within all limits of this module."""
     if len(formula) > MAX_LENGTH or not formula.isprintable() or _REFUSED.search(formula):
         return False
     commands = _COMMAND.findall(formula)
@@ -86,8 +87,8 @@ def has_shallow_brackets(formula: str) -> bool:
 def has_small_factorials(formula: str) -> bool:
     """Return whether all factorials, binomials, gammas and zetas in a formula are cheap to compute.
 
-    If it contains any, it must not contain a power, the factorial of a bracket or of another
-    factorial, or a number above `MAX_FACTORIAL`.
+    A formula with any of these must contain no power, no factorial of a bracketed expression or of
+    another factorial, and no number above `MAX_FACTORIAL`.
     """
     if not _FACTORIAL.search(formula):
         return True
@@ -97,9 +98,11 @@ def has_small_factorials(formula: str) -> bool:
 
 
 def has_small_powers(formula: str) -> bool:
-    """Return whether towers of exponents and the cost of computing powers are small.
+    """Return whether the powers in a formula are cheap to compute.
 
-    In a matrix, every power is refused.
+    Their `power_cost` must be at most `MAX_POWER`. If an exponent itself contains a power, it must
+    contain no number above `MAX_TOWER`, and the exponent of that power must contain no further
+    power, so `e^{e^{e^e}}` is rejected. A matrix must not contain any power.
     """
     if r"\begin" in formula:  # the entries of a matrix grow with every multiplication
         return not _POWER.search(formula)
@@ -119,8 +122,8 @@ def power_cost(formula: str) -> int:
     """Return an estimate of the number of digits or terms of the powers in a formula.
 
     Factors, terms and operators add to the cost; only a power of a power multiplies it: `x^5 - x^4`
-    costs 10, and `((2^9)^9)^9` costs 729. If a bracket with letters costs more than `MAX_EXPANDED`
-    to expand, return a cost above `MAX_POWER`.
+    costs 10, and `((2^9)^9)^9` costs 729. If expanding a bracketed expression with letters costs
+    more than `MAX_EXPANDED`, return a cost above `MAX_POWER`.
     """
     total = 0
     position = 0
@@ -165,9 +168,9 @@ def exponent_size(exponent: str) -> int:
 
 
 def bracket_content(formula: str, start: int) -> str | None:
-    """Return the content of the bracket that opens at `start`.
+    """Return the content of the bracket that opens at offset `start`.
 
-    Return `None` if no bracket opens there, or it does not close.
+    Return `None` if no bracket opens there, or if it is never closed.
     """
     if formula[start] not in "({[":
         return None

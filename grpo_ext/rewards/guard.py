@@ -1,15 +1,15 @@
-"""Guards around rewards: a failing row scores None, and failures are counted and logged.
+"""Guards around rewards: a failing row scores `None`, and failures are counted and logged.
 
 A failure is an exception, a wrong number of scores, inf, NaN, a score beyond `scores.LARGEST`, or a
-value that is not a number. A batch that fails is scored again row by row, so that only the faulty
-rows lose their scores; if the reward is async, all rows of the batch lose them. A reward that fails
-on too many rows stops the run.
+value that is not a number. If a call for a whole batch fails, each row is scored separately, so
+that only the faulty rows lose their scores; if the reward is async, all rows of the batch lose
+them. A reward that fails on too many rows stops the run.
 
-Returning None for a row is not a failure: the reward declines the row. A reward with an attribute
-`tasks` gets only the rows of those tasks (by the column "task") and declines all others.
+Returning `None` for a row is not a failure: the reward declines the row. A reward with an attribute
+`tasks` is called only for the rows of those tasks (by the column `task`) and declines all others.
 
-The time of a reward is limited by the pool if it is CPU-heavy, by a separate event loop if it is
-async, and otherwise by a timer, which cannot interrupt C code.
+The running time of a reward is limited by the worker pool if the reward is CPU-heavy, by a separate
+event loop if it is async, and otherwise by a timer, which cannot interrupt C code.
 """
 
 import logging
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class RewardFailure(UserCodeFailure):
-    """Raised if a reward fails too often, or once with `max_failure_rate=0`.
+    """Raised if a reward fails too often, or if it fails at all and `max_failure_rate` is 0.
 
     The message ends with one of the failures.
     """
@@ -47,19 +47,20 @@ class RewardFailure(UserCodeFailure):
 
 @dataclass(eq=False)
 class Guard:
-    """Wraps a reward so that each row gets a finite number or None.
+    """Callable that wraps a reward and returns a finite number or `None` for each row.
 
     Args:
-        reward: a registered reward, or any function with TRL's signature. `AsyncGuard` takes async
-            functions.
+        reward: a registered reward, or any function with TRL's signature. Use `AsyncGuard` for
+            async functions.
         max_failure_rate: the share of failed rows in the window above which `RewardFailure` is
             raised; 0 raises it at the first failure.
         window: the number of most recent rows over which the share is computed, not counting
-            declined ones. Nothing is judged until a quarter of the window is filled.
-        timeout: seconds that a row may take; a batch of n rows may take n times as long. None: no
-            limit.
-        pool: worker processes with their own timeout, used if the reward declares `needs_cpu`.
-        label: the name of the metric; None: the reward's name.
+            declined ones. The share is not checked until a quarter of the window is filled.
+        timeout: the time limit per row, in seconds; a batch of n rows may take n times as long.
+            `None` means no limit.
+        pool: worker processes with their own timeout, used if the reward is registered with
+            `needs_cpu`.
+        label: the name of the metric; if `None`, the reward's own name.
         deferred: whether to store the `RewardFailure` in `failure` instead of raising it, so that
             all ranks can stop together.
     """
@@ -80,13 +81,13 @@ class Guard:
         self.rowwise = isinstance(self.reward, Reward) and self.reward.needs_cpu
         if not self.rowwise:
             self.pool = None
-        #: rows of the batch that get no score and on which the reward is not called, because the
-        #: environment of their episode failed
+        #: indices of rows in the batch for which the reward is not called, because the environment
+        #: of their episode failed
         self.left_out: frozenset[int] = frozenset()
         self.failure: RewardFailure | None = None
         self.last_scores: list[Score] = []  # of the last batch
-        self.last_failed: set[int] = set()  # rows of the last batch on which the reward failed
-        # Checksums of the prompts of the batches without any score since the last score.
+        self.last_failed: set[int] = set()  # rows of the last batch for which the reward failed
+        # checksums of the prompts on which the reward has failed since it last scored any row
         self.lost_prompts: set[int] = set()
         self.count = FailureCount(
             f"Reward {self.name!r}",
@@ -112,13 +113,13 @@ class Guard:
         return self.count.last_error
 
     def __call__(self, /, **arguments: Any) -> list[Score]:
-        """Return one score for each completion.
+        """Return a score for each completion; `None` if its row failed or was declined.
 
         Args:
             arguments: `completions` and the other arguments that TRL passes to rewards.
 
         Raises:
-            RewardFailure: if too many rows have failed (see `max_failure_rate`) and the error is
+            RewardFailure: if too many rows have failed (see `max_failure_rate`) and the guard is
                 not `deferred`.
         """
         rows, row_arguments = self.rows_to_score(arguments)
@@ -129,7 +130,7 @@ class Guard:
         return self.record(scores, errors, rows, arguments)
 
     def rows_to_score(self, arguments: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-        """Return the positions of the rows that the reward scores, and its arguments for them."""
+        """Return the indices of the rows that the reward scores, and its arguments for them."""
         return rows_to_score(arguments, self.tasks, self.left_out)
 
     def record(
@@ -139,12 +140,15 @@ class Guard:
         rows: list[int],
         arguments: dict[str, Any],
     ) -> list[Score]:
-        """Store and return the scores of a whole batch, with None for the rows not in `rows`.
+        """Store and return the scores of a whole batch, with `None` for the rows not in `rows`.
+
+        The scores are stored in `last_scores`, and the indices of the rows with errors in
+        `last_failed`.
 
         Args:
             scores: one score for each of `rows`.
-            errors: error texts by index into `rows`.
-            rows: the positions in the batch of the rows that were scored.
+            errors: error messages by index into `rows`.
+            rows: the batch indices of the rows that were scored.
             arguments: the arguments of the whole batch.
         """
         self.last_failed = {rows[index] for index in errors}
@@ -152,9 +156,12 @@ class Guard:
         return self.last_scores
 
     def try_out(self, /, **arguments: Any) -> list[Score]:
-        """Score completions under the same limits, without counting or logging failures.
+        """Score completions with the same time limits, but without counting or logging failures.
 
-        Rows that fail get None.
+        The score is `None` for each row that fails or is declined.
+
+        Args:
+            arguments: `completions` and the other arguments that TRL passes to rewards.
         """
         rows, row_arguments = self.rows_to_score(arguments)
         scores: list[Score] = []
@@ -163,14 +170,18 @@ class Guard:
         return scatter(scores, rows, len(arguments["completions"]))
 
     def scores_and_errors(self, arguments: dict[str, Any]) -> tuple[list[Score], dict[int, str]]:
-        """Return the scores and, by row, the errors. Use the pool if there is one."""
+        """Return the scores, and the error messages by row; use the pool if there is one."""
         if self.pool is not None and isinstance(self.reward, Reward):
             return self.pool.score(self.reward, arguments)
         with preserve_process_state(self.seed(arguments)):
             return self.score_batch(arguments)
 
     def begin(self, **arguments: Any) -> None:
-        """Start scoring the rows of a later call; do nothing unless the reward uses the pool."""
+        """Start scoring the rows of a later call; do nothing unless the reward uses the pool.
+
+        Args:
+            arguments: the arguments of the later call.
+        """
         if self.pool is None or not isinstance(self.reward, Reward):
             return
         rows, row_arguments = self.rows_to_score(arguments)
@@ -187,11 +198,11 @@ class Guard:
         return checksum((self.name, step, arguments["completions"]))
 
     def score_batch(self, arguments: dict[str, Any]) -> tuple[list[Score], dict[int, str]]:
-        """Return the scores and, by row, the errors.
+        """Return the scores, and the error messages by row.
 
-        Call the reward once for all rows. If that fails, or if the reward declares `needs_cpu`,
-        call it for each row instead. If the first call returned a wrong number of scores although
-        each row succeeds on its own, all rows fail.
+        Call the reward once for all rows. If that fails, or if the reward is registered with
+        `needs_cpu`, call it for each row instead. If the call for all rows returned a wrong number
+        of scores although each row succeeds on its own, all rows fail.
         """
         count = len(arguments["completions"])
         error_text = ""
@@ -230,7 +241,13 @@ class Guard:
     def report_failures(
         self, scores: list[Score], errors: dict[int, str], arguments: dict[str, Any]
     ) -> None:
-        """Count and log the failures of a batch, and call `fail` if there have been too many."""
+        """Count and log the failures of a batch, and call `fail` if there have been too many.
+
+        Args:
+            scores: the score of each row that was to be scored.
+            errors: the error messages by row.
+            arguments: the reward's arguments for these rows.
+        """
         declined = {row for row, score in enumerate(scores) if score is None and row not in errors}
         self.count.add(row in errors for row in range(len(scores)) if row not in declined)
         for row, error in sorted(errors.items()):
@@ -247,7 +264,13 @@ class Guard:
             self.fail(reason)
 
     def report_failure(self, error: str, arguments: dict[str, Any], row: int) -> None:
-        """Log the first failure of each kind, with its row; call `fail` if none is allowed."""
+        """Log the first failure of each kind; with `max_failure_rate=0`, call `fail` instead.
+
+        Args:
+            error: the error message.
+            arguments: the reward's arguments for all rows that were to be scored.
+            row: the index of the row that failed.
+        """
         if not self.count.is_new_kind(error) and self.max_failure_rate > 0:
             return
         columns = one_row(arguments, row, len(arguments["completions"]))
@@ -266,7 +289,7 @@ class Guard:
             )
 
     def fail(self, message: str) -> None:
-        """Store the first failure, and raise it unless the guard is `deferred`."""
+        """Store the first failure, and raise the stored one unless the guard is `deferred`."""
         if self.failure is None:
             self.failure = RewardFailure(message)
         if not self.deferred:
@@ -274,7 +297,7 @@ class Guard:
 
 
 class AsyncGuard(Guard):
-    """The guard of an async function. An exception or a timeout makes the whole batch fail."""
+    """A guard for an async reward; if it raises or times out, the whole batch fails."""
 
     # Async, since TRL awaits the async rewards of a batch together.
     async def __call__(self, /, **arguments: Any) -> list[Score]:  # type: ignore[override]
@@ -311,10 +334,12 @@ def guard_rewards(
 
     Args:
         rewards: functions, reward models, ids of reward models, or guards.
-        labels: the name of each reward's metric, in the same order; None: the reward's own name.
+        labels: the metric name of each reward, in the same order; `None` uses the reward's own
+            name.
         workers: the number of processes for CPU-heavy rewards; 0 for none.
-        timeout: seconds that a row may take, also in a worker process; None: no limit.
-        options: other options of `Guard`.
+        timeout: the time limit per row, in seconds, also in worker processes; `None` means no
+            limit.
+        options: further arguments for `Guard`.
     """
     pool = RewardPool(workers, timeout=timeout or math.inf) if workers else None
     guarded = []
@@ -332,7 +357,7 @@ def takes_guard(reward: object) -> bool:
 
 
 def reward_name(reward: Callable) -> str:
-    """Return the `__name__` of a function, also inside a `partial`, or else the class name."""
+    """Return a function's `__name__`, looking inside a `partial`, or else the name of its class."""
     name = getattr(reward, "__name__", None)
     if name:
         return name
@@ -342,10 +367,10 @@ def reward_name(reward: Callable) -> str:
 
 
 def failed_batch(count: int, error: str) -> tuple[list[Score], dict[int, str]]:
-    """Return the scores and errors of `count` rows that failed together."""
+    """Return the scores (all `None`) and the errors by row of `count` rows that failed together."""
     return [None] * count, dict.fromkeys(range(count), error)
 
 
 def checksum(content: object) -> int:
-    """Return a 32-bit checksum of an object's `repr`, the same in every process."""
+    """Return a 32-bit checksum of an object's `repr`; it is the same in every process."""
     return zlib.crc32(repr(content).encode("utf-8", "replace"))

@@ -1,10 +1,10 @@
-"""Checks of verifiable instructions, which need only the text of a completion.
+"""Check whether a string follows verifiable instructions, such as a number of words.
 
-Names and parameters are the same as in the columns `instruction_id_list` and `kwargs` of IFEval
-(arXiv 2311.07911). `startend:start_checker`, `detectable_format:json_keys` and
+The names and parameters of the instructions are those in the columns `instruction_id_list` and
+`kwargs` of IFEval (arXiv 2311.07911). `startend:start_checker`, `detectable_format:json_keys` and
 `length_constraints:number_lines` are additions. IFEval's `language:response_language` is left out
 because it needs a language detector. As in IFEval, words are runs of letters, digits and
-underscores. Sentences end with `.`, `!` or `?`, whereas IFEval uses a trained model.
+underscores. Sentences end with `.`, `!` or `?`, whereas IFEval splits them with a trained model.
 """
 
 import inspect
@@ -44,8 +44,8 @@ ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 def instruction(name: str) -> Callable[[Check], Check]:
     """Return a decorator that registers `check(text, *, ...)` as the check of an instruction.
 
-    The keyword parameters of `check` are the instruction's parameters. Their types are validated
-    at each call.
+    The keyword parameters of `check` are the instruction's parameters. Their types are validated at
+    each call. The decorator returns `check` unchanged.
     """
 
     def decorate(check: Check) -> Check:
@@ -61,14 +61,13 @@ def instruction_names() -> list[str]:
 
 
 def follows(text: str, name: str, parameters: Mapping[str, Any]) -> bool:
-    """Return whether a text follows an instruction; `False` if it is longer than `MAX_LENGTH`.
+    """Return whether `text` follows an instruction; `False` if it is longer than `MAX_LENGTH`.
 
     Args:
-        text: the text, without thoughts.
+        text: the text to check.
         name: the name of the instruction, such as `length_constraints:number_words`.
-        parameters: the parameters of the instruction. `None` counts as missing, because a table
-            fills in `None` for parameters that only other rows have. Unknown parameters are
-            ignored.
+        parameters: the parameters of the instruction. `None` counts as missing, because datasets
+            fill in `None` for parameters that only other rows have. Unknown parameters are ignored.
 
     Raises:
         ValueError: if the instruction is unknown, or a parameter is missing or invalid. Parameters
@@ -106,7 +105,7 @@ def compare(number: int, relation: Relation, bound: int) -> bool:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text: runs of letters, digits and underscores."""
+    """Return the words in `text`, which are runs of letters, digits and underscores."""
     return WORD.findall(text)
 
 
@@ -123,7 +122,7 @@ def count_sentences(text: str) -> int:
 
 
 def parts_between(text: str, separator: str) -> list[str]:
-    """Split a text at `separator` and strip the parts; drop an empty first or last part."""
+    """Split `text` at `separator` and strip the parts; drop an empty first or last part."""
     parts = [part.strip() for part in text.split(separator)]
     if not parts[0]:
         parts.pop(0)
@@ -133,7 +132,7 @@ def parts_between(text: str, separator: str) -> list[str]:
 
 
 def without_fence(text: str) -> str:
-    """Return a text without the fence, ``` or ```json, at its start and at its end."""
+    """Strip whitespace and any code fence (``` or ```json) from both ends of `text`."""
     text = text.strip()
     for opening in ("```json", "```Json", "```JSON", "```"):
         if text.startswith(opening):
@@ -143,15 +142,15 @@ def without_fence(text: str) -> str:
 
 
 def read_json(text: str) -> object:
-    """Parse a text, which may be in a code block, as JSON.
+    """Parse a string as JSON, ignoring a code fence around it.
 
     Raises:
-        ValueError: if it is not JSON, or is nested too deeply.
+        ValueError: if the string is not JSON, or is nested too deeply.
     """
     try:
         return json.loads(without_fence(text))
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("the JSON is nested too deeply") from None
 
 
 @instruction("keywords:existence")
@@ -194,13 +193,17 @@ def number_of_sentences(text: str, *, num_sentences: Count, relation: Relation) 
 
 @instruction("length_constraints:number_lines")
 def number_of_lines(text: str, *, num_lines: Count) -> bool:
-    """Check for exactly `num_lines` lines that are not blank."""
+    """Return whether `text` has exactly `num_lines` lines that are not blank."""
     return sum(bool(line.strip()) for line in text.splitlines()) == num_lines
 
 
 @instruction("length_constraints:number_paragraphs")
 def number_of_paragraphs(text: str, *, num_paragraphs: Count) -> bool:
-    """Check for exactly `num_paragraphs` paragraphs, separated by `***`; none may be empty."""
+    """Return whether `text` has exactly `num_paragraphs` nonempty paragraphs, separated by `***`.
+
+    Empty paragraphs are not allowed. Empty text before the first or after the last `***` is
+    ignored.
+    """
     paragraphs = parts_between(text, "***")
     return all(paragraphs) and len(paragraphs) == num_paragraphs
 
@@ -209,10 +212,11 @@ def number_of_paragraphs(text: str, *, num_paragraphs: Count) -> bool:
 def first_word_of_paragraph(
     text: str, *, num_paragraphs: Count, nth_paragraph: Count, first_word: Text
 ) -> bool:
-    """Check for exactly `num_paragraphs` paragraphs, and for the first word of one of them.
+    """Return whether paragraph `nth_paragraph` of `num_paragraphs` begins with `first_word`.
 
-    Paragraphs are separated by empty lines, and `nth_paragraph` counts from 1. Case and punctuation
-    around the word are ignored.
+    `nth_paragraph` counts from 1. Paragraphs are separated by empty lines, and there must be
+    exactly `num_paragraphs` of them. Case and the punctuation around the word in `text` are
+    ignored.
     """
     paragraphs = [part.strip() for part in text.split("\n\n") if part.strip()]
     if len(paragraphs) != num_paragraphs or not 1 <= nth_paragraph <= num_paragraphs:
@@ -224,7 +228,7 @@ def first_word_of_paragraph(
 
 @instruction("detectable_content:number_placeholders")
 def number_of_placeholders(text: str, *, num_placeholders: Count) -> bool:
-    """Check for at least `num_placeholders` placeholders such as `[name]`."""
+    """Return whether `text` has at least `num_placeholders` placeholders such as `[name]`."""
     return len(PLACEHOLDER.findall(text)) >= num_placeholders
 
 
@@ -238,7 +242,7 @@ def has_postscript(text: str, *, postscript_marker: Text) -> bool:
 
 @instruction("detectable_format:number_bullet_lists")
 def number_of_bullets(text: str, *, num_bullets: Count) -> bool:
-    """Check for exactly `num_bullets` lines that begin with `-` or a single `*`."""
+    """Return whether exactly `num_bullets` lines begin with `-` or a single `*`."""
     return len(BULLET.findall(text)) == num_bullets
 
 
@@ -249,14 +253,17 @@ def is_an_offered_answer(text: str) -> bool:
 
 @instruction("detectable_format:number_highlighted_sections")
 def number_of_highlights(text: str, *, num_highlights: Count) -> bool:
-    """Check for at least `num_highlights` parts in single or double asterisks."""
+    """Return whether `text` has at least `num_highlights` parts in single or double asterisks."""
     highlights = HIGHLIGHT.findall(text)
     return sum(bool((bold or plain).strip()) for bold, plain in highlights) >= num_highlights
 
 
 @instruction("detectable_format:multiple_sections")
 def number_of_sections(text: str, *, section_spliter: Text, num_sections: Count) -> bool:
-    """Check for at least `num_sections` headings such as "Section 1"."""
+    """Return whether `text` has at least `num_sections` headings such as "Section 1".
+
+    `section_spliter` is the word before the number.
+    """
     heading = rf"{re.escape(section_spliter)}\s?\d+"
     return len(re.findall(heading, text)) >= num_sections
 
@@ -272,7 +279,7 @@ def is_json(text: str) -> bool:
 
 @instruction("detectable_format:json_keys")
 def is_json_with_keys(text: str, *, keys: Texts) -> bool:
-    """Check for a JSON object with exactly these keys and no empty values."""
+    """Return whether `text` is a JSON object with exactly these keys and no empty values."""
     try:
         written = read_json(text)
     except ValueError:
@@ -284,13 +291,13 @@ def is_json_with_keys(text: str, *, keys: Texts) -> bool:
 
 @instruction("detectable_format:title")
 def has_title(text: str) -> bool:
-    """Check for a title in double angle brackets, such as `<<poem of joy>>`."""
+    """Return whether `text` has a title in double angle brackets, such as `<<poem of joy>>`."""
     return any(title.strip() for title in TITLE.findall(text))
 
 
 @instruction("combination:two_responses")
 def gives_two_responses(text: str) -> bool:
-    """Check for exactly two different responses, separated by six asterisks."""
+    """Return whether `text` consists of two different responses, separated by six asterisks."""
     responses = parts_between(text, "******")
     return len(responses) == 2 and all(responses) and responses[0] != responses[1]
 

@@ -1,4 +1,4 @@
-"""The reward `instructions`: the share of verifiable instructions that a text follows."""
+"""The `instructions` reward: the share of a row's verifiable instructions that a text follows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.reward import plain_text
 
 NUMBER_OF_WORDS = "length_constraints:number_words"
-COPIED_WORDS = 8  # this many words in a row that are also in the prompt are a copy
+COPIED_WORDS = 8  # this many consecutive words from the prompt count as a copy
 Credit = Literal["share", "all"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Parameters = Mapping[str, Any] | None
@@ -22,12 +22,12 @@ Parameters = Mapping[str, Any] | None
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Requirements on a text in addition to its instructions; each field is a reward option.
+    """Requirements beyond the instructions of a row; each field is an option of the reward.
 
     Attributes:
         min_words: the minimum number of words, unless an instruction asks for fewer.
         min_distinct: the minimum share of distinct words among all words.
-        allow_copies: whether the text may copy `COPIED_WORDS` words in a row from the prompt.
+        allow_copies: whether the text may copy `COPIED_WORDS` consecutive words from the prompt.
     """
 
     min_words: int
@@ -37,10 +37,10 @@ class Acceptance:
     def fault(self, text: str, prompt: str, topic: str | None, limit: int | None) -> str | None:
         """Return why a text is not accepted, or `None` if it is.
 
-        The reason is a sentence without a period at its end.
+        The reason is a sentence without a final period.
 
         Args:
-            text: the text.
+            text: the part of the completion that is judged.
             prompt: the text of the prompt, which must not be copied unless `allow_copies` is true.
             topic: a string that the text must contain, ignoring case; `None` if there is no topic.
             limit: the exclusive word limit that an instruction sets; `None` if there is none.
@@ -71,7 +71,7 @@ def runs_of(words: list[str]) -> set[tuple[str, ...]]:
 
 
 def word_limit(names: Sequence[str], parameters: Sequence[Parameters]) -> int | None:
-    """Return the lowest N of a row's instructions "less than N words"; `None` if there are none."""
+    """Return the smallest N in a row's instructions "less than N words", or `None` if none."""
     limits = []
     for name, row_parameters in zip(names, parameters, strict=True):
         if name != NUMBER_OF_WORDS or row_parameters is None:
@@ -82,16 +82,22 @@ def word_limit(names: Sequence[str], parameters: Sequence[Parameters]) -> int | 
 
 
 def followed(text: str, names: Sequence[str], parameters: Sequence[Parameters]) -> list[bool]:
-    """Return for each instruction of a row whether a text follows it.
+    """Return, for each instruction of a row, whether `text` follows it.
+
+    Args:
+        text: the text to check.
+        names: the names of the row's instructions.
+        parameters: the parameters of each instruction; `None` if it has none.
 
     Raises:
-        ValueError: if the lists differ in length, or an instruction or parameter is not valid.
+        ValueError: if the lists differ in length, if an instruction is unknown, or if a parameter
+            is missing or invalid.
     """
     if len(names) != len(parameters):
         raise ValueError(
             f"A row has {counted(len(names), 'instruction')} in `instruction_id_list`, but "
-            f"{counted(len(parameters), 'set')} of parameters in `kwargs`. Write one set for each "
-            "instruction: {} if it takes none."
+            f"{counted(len(parameters), 'set')} of parameters in `kwargs`. Set `kwargs` to a list "
+            "of one mapping for each instruction; use {} for an instruction without parameters."
         )
     results = []
     for name, row_parameters in zip(names, parameters, strict=True):
@@ -112,13 +118,25 @@ def explain_instructions(
     allow_copies: bool = True,
     max_tokens: int | None = None,
 ) -> Explanation:
-    """Say which instructions a completion follows, one per line, and any reason to reject it.
+    """List which instructions a completion follows, and give any other reason for a score of 0.
 
-    The parameters are the columns of one row and the options of `instructions`. Neither copies of
-    the prompt nor cut-off completions are detected.
+    Copies of the prompt and truncated completions are not detected.
+
+    Args:
+        completion: the completion.
+        instruction_id_list: the names of the row's instructions.
+        kwargs: the parameters of each instruction.
+        topic: a string that the text must contain, ignoring case.
+        credit: has no effect here.
+        part: the part of the completion that is judged: "answer", "thoughts" or "all".
+        min_words: the minimum number of words, unless an instruction asks for fewer.
+        min_distinct: the minimum share of distinct words among all words.
+        allow_copies: has no effect here, because the prompt is not available.
+        max_tokens: has no effect here, because the tokens are not available.
 
     Raises:
-        ValueError: see `followed`.
+        ValueError: if the lists differ in length, if an instruction is unknown, or if a parameter
+            is missing or invalid.
     """
     text = part_of(completion, part)
     results = followed(text, instruction_id_list, kwargs)
@@ -128,7 +146,7 @@ def explain_instructions(
         verdict = "followed" if is_followed else "not followed"
         lines.append(f"{verdict}: {name} {', '.join(shown)}".rstrip())
     limit = word_limit(instruction_id_list, kwargs)
-    # The prompt and the tokens are not available here: copies and cut texts are not reported.
+    # Without the prompt and the tokens, copies and truncated completions cannot be detected.
     fault = Acceptance(min_words, min_distinct, allow_copies).fault(text, "", topic, limit)
     if fault is not None:
         lines.append(f"The text earns 0: {fault}.")
@@ -153,27 +171,29 @@ def instructions(
 ) -> list[float]:
     """The share of a row's verifiable instructions that the text follows.
 
-    The columns are the same as in IFEval (arXiv 2311.07911). A row without instructions earns 1. A
+    The columns are the same as in IFEval (arXiv 2311.07911). A row without instructions scores 1. A
     text of more than 100,000 characters follows no instruction. The topic and the options set
-    further conditions; a text that does not meet all of them earns 0.
+    further conditions; a text that does not meet all of them scores 0.
 
     Args:
         instruction_id_list: the names of the instructions, such as
             `length_constraints:number_words`; a list for each row.
         kwargs: the parameters of each instruction; a list of mappings for each row.
-        topic: a string that the text must contain, ignoring case.
-        prompts: the prompts, which the completion must not copy if `allow_copies` is false.
-        completion_ids: the tokens of the completions; without them, `max_tokens` has no effect.
-        credit: "share" pays for each instruction, "all" only if all of them are followed.
+        topic: for each row, a string that the text must contain, ignoring case.
+        prompts: the prompts, from which the text must not copy if `allow_copies` is false.
+        completion_ids: the token ids of the completions; without them, `max_tokens` has no effect.
+        credit: "share" scores the share of the instructions that are followed; "all" scores 1 if
+            all of them are followed, else 0.
         part: "answer" judges the answer, "thoughts" the thoughts, "all" the whole completion.
         min_words: the minimum number of words, unless an instruction asks for fewer.
         min_distinct: the minimum share of distinct words among all words.
-        allow_copies: whether the text may copy eight words in a row from the prompt.
-        max_tokens: the limit of a completion in tokens; a completion that reaches it was cut off,
-            and earns 0. `None`: such completions are judged like all others.
+        allow_copies: whether the text may copy eight consecutive words from the prompt.
+        max_tokens: the maximum number of tokens in a completion. A completion that reaches it
+            counts as truncated and scores 0. If `None`, completions are not checked for truncation.
 
     Raises:
-        ValueError: if a row's lists differ in length, or an instruction or parameter is not valid.
+        ValueError: if a row's lists differ in length, if an instruction is unknown, or if a
+            parameter is missing or invalid.
     """
     acceptance = Acceptance(min_words, min_distinct, allow_copies)
     topics = [None] * len(completions) if topic is None else topic

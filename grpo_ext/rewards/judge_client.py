@@ -1,4 +1,4 @@
-"""The HTTP client of the reward `judge`: which servers get a key, and how replies are read."""
+"""HTTP client for the reward `judge`: sends the API key, retries requests and parses replies."""
 
 import ipaddress
 import os
@@ -14,17 +14,23 @@ from grpo_ext.common.untrusted import SERVER_NAME, check_server_url
 
 MAX_REPLY = 2**20  # bytes
 PAUSE = 0.5  # seconds before the first retry; each further pause is twice as long
-# The environment variables with the keys of known services. Any other server gets a key only
-# through `api_key_env`.
+# By host, the environment variable that holds the API key of a known service. Any other server gets
+# a key only if `api_key_env` is set.
 KEYS_OF_SERVICES = {"api.openai.com": "OPENAI_API_KEY"}
 
 ServerUrl = Annotated[str, AfterValidator(check_server_url)]
-# Upper case only, so that most keys pasted in place of a variable's name are refused.
+# Upper case only, so that most API keys that are pasted in place of a name are rejected.
 VariableName = Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]{0,99}$")]
 
 
 class Reply(BaseModel):
-    """The fields of a chat completion that are used."""
+    """The parts of a chat completion response that the reward uses.
+
+    Attributes:
+        text: the content of the first choice's message; `None` if the server sends null.
+        finish_reason: why the first choice ended; `None` if it is missing or null.
+        tokens: the number of tokens in the prompt and the reply; 0 if it is missing.
+    """
 
     text: str | None = Field(validation_alias=AliasPath("choices", 0, "message", "content"))
     finish_reason: str | None = Field(
@@ -36,12 +42,16 @@ class Reply(BaseModel):
 def key_headers(url: str, api_key_env: str | None) -> dict[str, str]:
     """Return the headers that authenticate requests to `url`; `{}` if no key is sent.
 
-    The key is in the environment variable `api_key_env`. If that is `None`, a service in
-    `KEYS_OF_SERVICES` gets the key in its variable, but only over https on port 443.
+    Args:
+        url: the URL of the server.
+        api_key_env: the name of the environment variable that holds the key. If it is `None`, a
+            host in `KEYS_OF_SERVICES` gets the key from the variable listed there, but only over
+            https on port 443, and any other server gets no key.
 
     Raises:
-        ValueError: if the key would travel in clear text to another machine, is not set, or has
-            characters that a header cannot contain. No message contains a key.
+        ValueError: if the key would be sent in clear text to another machine, or if the variable is
+            unset, empty, or contains whitespace or characters other than printable ASCII. The
+            message does not contain the key.
     """
     place = urlsplit(url)
     variable = api_key_env
@@ -52,7 +62,7 @@ def key_headers(url: str, api_key_env: str | None) -> dict[str, str]:
     if place.scheme != "https" and not is_loopback(place.hostname or ""):
         raise ValueError(
             f"api_key_env: http would send the key in clear text to {place.hostname}. "
-            "Write an https URL."
+            "Use an https URL."
         )
     key = os.environ.get(variable, "")
     if not re.fullmatch(r"[!-~]+", key):
@@ -76,13 +86,14 @@ def ask(body: dict[str, Any], *, url: str, seconds: float, headers: dict[str, st
     """Request a chat completion and return it; retry while the server is busy or unreachable.
 
     Args:
-        body: the request, as JSON.
+        body: the body of the request, which is sent as JSON.
         url: the base URL, to which `/chat/completions` is appended.
-        seconds: the time limit of all attempts together.
-        headers: the headers of the request. If there are any, errors do not quote the server.
+        seconds: the time limit for all attempts together.
+        headers: the headers from `key_headers`. If there are any, error messages do not quote the
+            server's response, because a server that was sent a key could repeat it.
 
     Raises:
-        ConnectionError: if the server refuses the request or does not respond in time.
+        ConnectionError: if the server rejects the request, or no attempt succeeds in time.
         ValueError: if the response is not a chat completion.
     """
     end = time.monotonic() + seconds
@@ -117,18 +128,21 @@ class _Models(BaseModel):
 
 
 def model_at(url: str) -> str:
-    """Return the name of the first model that the server at `url` lists; send no key.
+    """Return the name of the first model that the server at `url` lists, without sending a key.
+
+    Args:
+        url: the base URL, to which `/models` is appended.
 
     Raises:
-        ConnectionError: if the server does not respond.
-        ValueError: if `url` is not the URL of a server, the server requires a key, or the response
-            is not a list of models with plain names.
+        ConnectionError: if the server does not respond within 10 seconds.
+        ValueError: if `url` is not a valid server URL, the server requires a key, or the response
+            is not a list of models whose names match `SERVER_NAME`.
     """
     check_server_url(url)
     answer = Line(10.0, most=MAX_REPLY).get(f"{url.rstrip('/')}/models")
     if answer.status_code in (401, 403):
         raise ValueError(
-            f"{url} requires an API key, which is not sent here. Write the reward `judge` into the "
+            f"{url} requires an API key, which is not sent here. Add the reward `judge` to the "
             "recipe yourself, with url, model and api_key_env."
         )
     try:
@@ -136,6 +150,6 @@ def model_at(url: str) -> str:
     except ValueError as error:
         raise ValueError(
             f"The response of {url}/models (status {answer.status_code}) is not a list of models "
-            f"with plain names ({error}). Write the base URL of an OpenAI-compatible server, such "
+            f"with plain names ({error}). Pass the base URL of an OpenAI-compatible server, such "
             "as http://127.0.0.1:8000/v1."
         ) from None

@@ -1,8 +1,9 @@
-"""The reward `judge`: a language model behind an OpenAI-compatible API grades by a rubric.
+"""The reward `judge`: a language model on an OpenAI-compatible server grades against a rubric.
 
-The judge reads text that another model wrote to please it. That text is enclosed in two copies of a
-random marker, which the text cannot contain. The grade is in the last line of a finished reply,
-which repeats the marker. A row without a valid grade fails instead of getting a score.
+The policy is trained to please the judge, so a completion may try to instruct it. Each request
+therefore encloses the completion in two copies of a new random marker, which the completion cannot
+contain, and a grade counts only if the last line of a complete reply states it and repeats the
+marker. A row without a valid grade fails instead of getting a score.
 """
 
 import hashlib
@@ -23,7 +24,7 @@ from grpo_ext.rewards.judge_client import Reply, ServerUrl, VariableName, ask, k
 from grpo_ext.rewards.registry import register
 
 MAX_TEXT = 50_000  # characters of a completion that are sent
-MARK_BYTES = 8  # random bytes of a marker
+MARK_BYTES = 8  # random bytes in a marker
 _RULES = """{rubric}
 
 The completion stands between two lines with [{mark}]. It is the text that you \
@@ -51,45 +52,50 @@ def judge(
     cache: str = ":memory:",
     part: Part = "all",
 ) -> list[float]:
-    """A language model's grade by a rubric, divided by `scale` (0 to 1); 0 if there is no text.
+    """A language model's grade (0 to 1), following a rubric; 0 if the completion is empty.
 
-    The judge gets the prompt, the solution if there is one, and the first 50,000 characters of the
-    completion, at temperature 0. Identical requests are sent once. Two metrics are logged:
-    `judge/requests`, the number of requests sent, not counting retries, and `judge/tokens`, the
-    number of tokens that the server counted.
+    The judge sees the prompt, the solution if there is one, and the first 50,000 characters of the
+    completion, and generates at temperature 0. Its grade, a number from 0 to `scale`, is divided by
+    `scale`. Identical requests are sent once. Two metrics are logged: `judge/requests`, the number
+    of requests sent, not counting retries, and `judge/tokens`, the number of tokens that the server
+    reports.
 
     Args:
-        solution: a reference answer that the judge sees.
+        solution: a reference answer for the judge.
         url: the base URL, to which `/chat/completions` is appended, such as
-            `http://127.0.0.1:8000/v1` for a vLLM server; without user name or password.
+            `http://127.0.0.1:8000/v1` for a vLLM server. It must not contain a user name or a
+            password.
         model: the model's name on that server.
         rubric: instructions on what to grade and how, or the path of a .md or .txt file with them.
-        scale: the best grade.
-        concurrency: the number of simultaneous requests per rank.
+        scale: the highest grade that the judge may give.
+        concurrency: the maximum number of simultaneous requests per rank.
         seconds: the time limit for grading one completion, including retries while the server is
             busy or restarting.
-        max_tokens: the maximum length of a reply.
-        api_key_env: the environment variable with the server's key, if it needs one, such as
-            `JUDGE_API_KEY`. It requires https or a server on this machine. If it is not set, only
-            `https://api.openai.com` gets a key, from `OPENAI_API_KEY`.
-        cache: an SQLite file that stores grades for later runs; by default they stay in memory.
+        max_tokens: the maximum length of a reply in tokens.
+        api_key_env: the name of the environment variable that holds the server's API key, such as
+            `JUDGE_API_KEY`. The server must then use https or run on this machine. If
+            `api_key_env` is not set, only `https://api.openai.com` gets a key, from
+            `OPENAI_API_KEY`.
+        cache: an SQLite file that stores grades for later runs. By default, grades are kept only in
+            memory.
         part: the part of a completion that the judge sees: "all", the "answer" without the
             thoughts, or the "thoughts". If the part is missing or empty, the grade is 0.
 
     Returns:
-        The grades; a `NoGrade` if there was an error, no response in time, or a reply without a
-        grade from 0 to `scale`.
+        One grade from 0 to 1 for each completion, or a `NoGrade` if the request failed, there was
+        no response in time, or the reply contains no valid grade.
 
     Raises:
-        ValueError: if the server's key is missing or must not be sent (see `key_headers`).
+        ValueError: if the server's key is missing, or would be sent in clear text to another
+            machine.
         OSError: if the rubric's file cannot be read.
         sqlite3.DatabaseError: if the cache cannot be opened, read or written.
     """
     headers = key_headers(url, api_key_env)
     rules = Path(rubric).read_text(encoding="utf-8") if rubric.endswith((".md", ".txt")) else rubric
     references = solution or [None] * len(completions)
-    digests: list[str] = []  # one per completion, of its request; "" for an empty completion
-    # By digest: a function that returns the request's body for a marker.
+    digests: list[str] = []  # of each completion's request; "" for an empty completion
+    # By digest, a function that returns the body of the request for a given marker.
     questions: dict[str, Callable[[str], dict[str, Any]]] = {}
     for completion, prompt, reference in zip(completions, prompts, references, strict=True):
         text = part_of(completion, part)
@@ -140,7 +146,10 @@ def judge(
 
 
 class NoGrade:
-    """A missing grade; `float()` raises its error, so that only its row fails."""
+    """Placeholder for a grade that could not be obtained.
+
+    Converting it to a float raises the stored error, so that only the row that it belongs to fails.
+    """
 
     def __init__(self, error: Exception):
         self.error = error
@@ -160,18 +169,18 @@ def request(
     scale: int,
     max_tokens: int,
 ) -> dict[str, Any]:
-    """Return the body of a request for one grade.
+    """Return the body of a chat completion request that asks the judge for one grade.
 
     Args:
         completion: the text to grade.
-        prompt: the prompt, a string or chat messages.
-        reference: a reference answer; None if there is none.
-        mark: the marker around the completion. It is random and new in each request, so that
-            neither the row nor the completion can contain it.
+        prompt: the prompt, as a string or chat messages.
+        reference: a reference answer, or `None` if there is none.
+        mark: the marker to put around the completion. It must be random and new in each request, so
+            that neither the row nor the completion can contain it.
         rules: the rubric.
-        model: the name of the model on the server.
-        scale: the best grade.
-        max_tokens: the maximum length of the reply.
+        model: the model's name on the server.
+        scale: the highest grade that the judge may give.
+        max_tokens: the maximum length of the reply in tokens.
     """
     task = (
         prompt
@@ -195,9 +204,10 @@ def grade_in(reply: Reply, mark: str, scale: int, *, show: bool) -> float:
 
     Args:
         reply: the judge's reply.
-        mark: the marker that was sent.
-        scale: the best grade.
-        show: whether errors may quote the reply. A server that was sent a key could repeat it.
+        mark: the marker in the request.
+        scale: the highest grade that the judge may give.
+        show: whether error messages may quote the reply. Pass `False` if the server was sent a key,
+            which it could repeat.
 
     Raises:
         ValueError: if the reply was cut off (`finish_reason` is not "stop"), or its last line is
@@ -227,9 +237,10 @@ def grade_in(reply: Reply, mark: str, scale: int, *, show: bool) -> float:
 
 @lru_cache(maxsize=64)
 def grades_at(path: str) -> sqlite3.Connection:
-    """Open an SQLite file of grades, keyed by request hash, and create it if it does not exist.
+    """Open an SQLite database of grades, keyed by request hash; create it if it does not exist.
 
-    Several ranks may share a file. Repeated calls return the same connection.
+    Several ranks may share a file. Repeated calls with the same path return the same connection.
+    The path `":memory:"` keeps the grades only in memory.
 
     Raises:
         sqlite3.DatabaseError: if the file cannot be opened, or is not a database.
@@ -240,7 +251,10 @@ def grades_at(path: str) -> sqlite3.Connection:
 
 
 def kept_grades(graded: sqlite3.Connection, digests: list[str]) -> dict[str, float]:
-    """Return the stored grades by digest, without those that are not numbers from 0 to 1."""
+    """Return the stored grade for each digest that has one.
+
+    Stored values that are not floats from 0 to 1 are ignored.
+    """
     kept = {}
     for digest in digests:
         row = graded.execute("SELECT grade FROM grades WHERE request = ?", (digest,)).fetchone()

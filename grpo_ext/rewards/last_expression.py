@@ -1,4 +1,4 @@
-r"""Find the last formula or number in a text that the text does not deny."""
+r"""Find the last formula or number in a text, skipping those that it rules out ("not 5")."""
 
 import re
 
@@ -79,7 +79,7 @@ _OPERAND = re.compile(
 )
 _ARROW = re.compile(r"\\(?:Rightarrow|implies|iff|Longrightarrow|Leftrightarrow)(?![A-Za-z])|[⇒⟹]")
 _UNIT_AFTER = re.compile(rf" ?({_UNITS})")
-# a collection, a matrix, text, a name, a share or degrees: a unit behind it adds nothing
+# a collection, a matrix, text, a name, a percentage or degrees: a unit after it adds nothing
 _WITHOUT_UNIT = re.compile(
     r"[(\[].*,.*[)\]]|\\[{].*|\\(?:begin|text)\{.*|[A-Za-z]|.*(?:%|\\circ\}?)", re.DOTALL
 )
@@ -105,11 +105,12 @@ _GLUED_UNIT = re.compile(rf"(?<=[0-9])(?=(?:{UNIT_NAMES})$)")
 
 
 def last_expression(text: str) -> str | None:
-    """Return the last formula or number that a text does not deny, or `None` if there is none.
+    """Return the last formula or number in `text` that is not ruled out; `None` if there is none.
 
-    If it is an alternative (`12 or 13`), it is returned together with the value before "or"; if
-    that value is denied (`not 5 or 6`), return `None`. Return `None` also if the last formula in
-    delimiters is denied and no other value follows it.
+    A value is ruled out by words such as "not" before it or "is wrong" after it. If the value
+    follows "or" (`12 or 13`), it is returned together with the value before "or"; return `None` if
+    that one is ruled out (`not 5 or 6`). Also return `None` if the last formula in math delimiters
+    is ruled out and no other value follows it.
     """
     text = _TIMES_TEN.sub(r" \\times ", with_short_units(with_ascii_signs(text)))
     text = _POWER_OF_UNIT.sub(r"\1\2", text)
@@ -142,11 +143,12 @@ def last_expression(text: str) -> str | None:
 
 
 def undelimited(text: str, start: int) -> str | None:
-    """Return the answer in the last formula after `start` that has no math delimiters.
+    """Return the answer in the last formula after `start` that is not in math delimiters.
 
-    A chain such as `x = 3 + 4 = 7` is reduced to its name and its last side; a unit is kept. Return
-    `None` if there is no such formula, if the text negates it ("not 5", "5 is wrong"), if it is too
-    long or has unmatched brackets, or if `last_number` reads it instead, such as `x = 2`.
+    Only the last `MAX_ANSWER` characters of `text` are searched. A chain such as `x = 3 + 4 = 7` is
+    reduced to its name and its last side; a unit is kept. Return `None` if there is no such
+    formula, if it is ruled out ("not 5", "5 is wrong"), too long or has unmatched brackets, or if
+    it is left to `last_number`, such as the number in `x = 2`.
     """
     text = _BLANKS.sub(" ", text[max(start, len(text) - MAX_ANSWER, 0) :])
     units = [unit.span() for unit in _UNIT_OF_VALUE.finditer(text)]
@@ -182,9 +184,9 @@ def undelimited(text: str, start: int) -> str | None:
 def value_of(formula: str, unit: str) -> str | None:
     """Return the answer in a formula, followed by `unit`.
 
-    A chain such as `x = 3 + 4 = 7` is reduced to its name and last side. Return `None` for other
-    equations that end in a number, because `last_number` reads that number. The braces of a set
-    are escaped (`{1, 2}` becomes `\\{1, 2\\}`), and it gets no unit.
+    A chain such as `x = 3 + 4 = 7` is reduced to its name and last side. Return `None` for any
+    other equation that ends in a number, because `last_number` finds that number. A set in braces
+    gets no unit, and its braces are escaped: `{1, 2}` becomes `\\{1, 2\\}`.
     """
     if formula.startswith("{"):
         return rf"\{formula[:-1]}\}}"
@@ -200,13 +202,13 @@ def value_of(formula: str, unit: str) -> str | None:
 
 
 def is_named(text: str) -> bool:
-    """Return whether a text assigns a value to a name: `x = 2`."""
+    """Return whether `text` is a single equation with a name on its left side, such as `x = 2`."""
     sides, operators = chain(text)
     return operators == ("=",) and is_name(sides[0])
 
 
 def is_balanced(text: str) -> bool:
-    """Return whether all brackets in a formula match, whatever their kinds, as in `[0, 1)`."""
+    """Return whether the brackets in a formula match, ignoring their kinds, as in `[0, 1)`."""
     depth = 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")
@@ -216,9 +218,9 @@ def is_balanced(text: str) -> bool:
 
 
 def without_delimiters(formula: str) -> str:
-    """Remove the math delimiters around a formula, and everything up to its last arrow.
+    """Remove the math delimiters around a formula, and everything up to its last implication arrow.
 
-    A text with several formulas, or without delimiters, is returned unchanged.
+    If there are no delimiters or several formulas, return the text unchanged.
     """
     for opening, closing in _DISPLAY:
         inner = formula.removeprefix(opening).removesuffix(closing)
@@ -228,11 +230,11 @@ def without_delimiters(formula: str) -> str:
 
 
 def last_formula(text: str) -> tuple[int, int] | None:
-    """Return (start, end) of the last formula between math delimiters; `None` if there is none.
+    """Return (start, end) of the last formula in math delimiters; `None` if there is none.
 
-    Formulas before it in the same list are included: `$x = 1$ and $x = 2$`. A list may repeat the
-    unit after each formula: `$t = 1$ s and $t = 3$ s`. A reason at the beginning of the list is not
-    included: `Since $x > 0$, $x = 2$`.
+    If the formula is the last item of a list, the span covers the whole list, as in `$x = 1$ and
+    $x = 2$`. The items may be followed by the same unit: `$t = 1$ s and $t = 3$ s`. A reason at the
+    beginning of the list is left out: `Since $x > 0$, $x = 2$`.
     """
     spans = delimited_spans(text, len(text))
     if not spans:
@@ -259,7 +261,10 @@ def last_formula(text: str) -> tuple[int, int] | None:
 
 
 def delimited_spans(text: str, limit: int) -> list[tuple[int, int]]:
-    """Return (start, end) of the last formula before `limit` in each pair of delimiters."""
+    """For each kind of math delimiters, return (start, end) of the last formula before `limit`.
+
+    Kinds without such a formula are omitted.
+    """
     spans = []
     for pair in _DISPLAY:
         span = delimited(text, limit, pair)
@@ -269,9 +274,9 @@ def delimited_spans(text: str, limit: int) -> list[tuple[int, int]]:
 
 
 def delimited(text: str, limit: int, pair: tuple[str, str]) -> tuple[int, int] | None:
-    """Return (start, end) of the last formula before `limit` in this pair of delimiters.
+    """Return (start, end) of the last formula before `limit` that the delimiters `pair` enclose.
 
-    The delimiters are included. Return `None` if there is no such formula, or if it is empty,
+    The span includes the delimiters. Return `None` if there is no such formula, or if it is empty,
     longer than `MAX_ANSWER` or contains words.
     """
     opening, closing = pair
@@ -290,9 +295,9 @@ def delimited(text: str, limit: int, pair: tuple[str, str]) -> tuple[int, int] |
 
 
 def last_dollar(text: str, end: int, *, closes: bool) -> int:
-    r"""Return the position of the last `$` before `end` that is not `\$`; -1 if there is none.
+    r"""Return the offset of the last `$` before `end` that is not escaped; -1 if there is none.
 
-    With `closes`, a `$` before a digit is skipped: it is a price.
+    If `closes` is true, a `$` before a digit is skipped, because it begins a price.
     """
     position = text.rfind("$", 0, end)
     while position > 0:
@@ -305,12 +310,12 @@ def last_dollar(text: str, end: int, *, closes: bool) -> int:
 
 
 def last_number(text: str, start: int) -> str | None:
-    """Return the last number, calculation or list of numbers after `start` that is not denied.
+    """Return the last number, calculation or list of numbers after `start` that is not ruled out.
 
-    Only values that begin within `WINDOW` characters of the last digit are considered. A date or a
-    number such as `100-meter` counts only if there is no other value. An alternative is returned
-    together with the value before "or": `12, or 13`. Return `None` if there is no such value, or if
-    the last one is a side of an equation such as `x^2 - 4x = 5`.
+    Only values that begin at most `WINDOW` characters before the last digit are considered. A date,
+    or a number in a compound such as `100-meter`, counts only if there is no other value. A value
+    that follows "or" is returned together with the value before it: `12, or 13`. Return `None` if
+    there is no value, or if the last one is a side of an equation such as `x^2 - 4x = 5`.
     """
     last_digit = max(text.rfind(digit, start + 1) for digit in "0123456789")
     matches = list(_VALUES.finditer(text, max(start, last_digit - WINDOW, 0)))
@@ -340,7 +345,7 @@ def last_number(text: str, start: int) -> str | None:
 
 
 def has_words(text: str) -> bool:
-    r"""Return whether `text` contains words of three or more letters other than "and".
+    r"""Return whether `text` contains a word of three or more letters other than "and".
 
     LaTeX commands do not count, and neither do words in their braces, as in `\text{apples}`.
     """

@@ -1,8 +1,8 @@
 r"""Normal forms of formulas in a text: sorted terms and factors, `\frac` as a quotient.
 
-Formulas have the same normal form if they differ only in the order of terms and factors, in `+ 0`
-and factors of 1, or in notation, such as `\dfrac` for `\frac`. Bars of absolute values and marks of
-vectors are ignored. Nothing is computed.
+Formulas have the same normal form if they differ only in the order of terms and factors, in terms
+of 0 and factors of 1, or in notation, such as `\dfrac` for `\frac`. Absolute-value bars and vector
+marks are ignored. Nothing is computed.
 """
 
 import re
@@ -29,9 +29,9 @@ _SAME = {
 
 
 def formulas_of(text: str) -> Iterator[str]:
-    """Yield the normal forms of the formulas in a text; each side of an equation is one formula.
+    """Yield the normal form of each formula in `text`; each side of an equation is one formula.
 
-    Some forms may be empty.
+    Some of these forms may be empty strings.
     """
     position = 0
     for match in _DELIMITED.finditer(text):
@@ -42,9 +42,14 @@ def formulas_of(text: str) -> Iterator[str]:
 
 
 def sides_of(text: str, *, in_words: bool) -> Iterator[str]:
-    """Split a text at relations and punctuation, and yield the normal form of each part.
+    """Split `text` at relation signs and punctuation, and yield the normal form of each part.
 
-    With `in_words`, words split it as well; otherwise a word is a product of letters.
+    Some of these forms may be empty strings.
+
+    Args:
+        text: the text to split.
+        in_words: whether words split the text as well. If `False`, a word is parsed as a product of
+            its letters.
     """
     tokens: list[str] = []
     for match in _TOKEN.finditer(text):
@@ -62,7 +67,7 @@ def sides_of(text: str, *, in_words: bool) -> Iterator[str]:
 
 
 def without_zeros(token: str) -> str:
-    """Normalize a decimal, as in `0.75` for `.750`; return other tokens unchanged."""
+    """Normalize the zeros of a decimal (`.750` becomes `0.75`); return other tokens unchanged."""
     if "." not in token or not token.replace(".", "").isdecimal():
         return token
     integer, _, decimals = token.partition(".")
@@ -74,22 +79,25 @@ def without_zeros(token: str) -> str:
 
 
 def normal_form(tokens: list[str]) -> str:
-    """Return a formula with its terms and factors sorted, without `+ 0` and factors of 1.
+    """Return the normal form of a formula, given its tokens.
 
-    Nothing is computed: `(x + 1)(x + 2)` keeps its brackets.
+    Terms and factors are sorted, and terms of 0 and factors of 1 are dropped. Nothing is computed:
+    `(x + 1)(x + 2)` is not expanded.
     """
     pending = tokens[::-1]
     form = ""
-    while pending:  # a bracket that closes nothing is skipped
+    while pending:  # an unmatched closing bracket is skipped
         form += terms_of(pending, MAX_DEPTH)
     return form
 
 
 def terms_of(pending: list[str], depth: int) -> str:
-    """Pop tokens from `pending` until a bracket closes or none are left; return their normal form.
+    """Pop tokens until the enclosing bracket closes or none are left; return their normal form.
 
-    `pending` holds the remaining tokens in reverse order. `depth` is the number of further nested
-    brackets that may be opened.
+    Args:
+        pending: the remaining tokens in reverse order. The tokens and the closing bracket are
+            removed from its end.
+        depth: how many more levels of brackets may be nested.
     """
     terms: list[str] = []
     factors: list[str] = []
@@ -126,9 +134,10 @@ def terms_of(pending: list[str], depth: int) -> str:
 
 
 def operand_of(pending: list[str], depth: int) -> str:
-    """Pop an atom, bracket, or function with its arguments from `pending`; return its normal form.
+    """Pop one operand from the end of `pending` and return its normal form.
 
-    Return "" if no token is left. With `depth` 0, pop and return a single token as it is.
+    An operand is an atom, a group in brackets, or a function with its arguments. Return "" if no
+    token is left. If `depth` is 0, pop a single token and return it unchanged.
     """
     if not pending:
         return ""
@@ -151,7 +160,10 @@ def operand_of(pending: list[str], depth: int) -> str:
 
 
 def argument_of(pending: list[str], depth: int) -> str:
-    r"""Pop the next argument of a command from `pending`: for `\frac12`, first 1, then 2."""
+    r"""Pop the next argument of a LaTeX command from `pending` and return its normal form.
+
+    A digit is an argument of its own, so the arguments of `\frac12` are 1 and 2.
+    """
     if pending and pending[-1].isdecimal():
         digits = pending.pop()
         pending += list(digits[:0:-1])

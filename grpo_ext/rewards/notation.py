@@ -1,4 +1,4 @@
-"""Normalize how answers are written: `−５`, `\\text{ cm}`, `1{,}000`, `$x$`."""
+"""Normalize the notation of answers, such as `−５`, `\\text{ cm}`, `1{,}000` and `$x$`."""
 
 import re
 from functools import lru_cache
@@ -34,7 +34,7 @@ _QUANTIFIER = re.compile(
 
 
 def in_ascii(power: re.Match[str]) -> str:
-    """Convert an exponent in superscript characters to `^2` or `^{-7}`."""
+    """Convert an exponent in superscript characters to LaTeX, such as `^2` or `^{-7}`."""
     digits = power[0].translate(_SUPERSCRIPTS)
     if len(digits) == 1:
         return f"^{digits}"
@@ -42,7 +42,10 @@ def in_ascii(power: re.Match[str]) -> str:
 
 
 def without_quantifier(text: str) -> str:
-    """Remove a phrase such as "for all real x" or "where C is a constant" after an equation."""
+    """Remove a phrase such as "for all real x" or "where C is a constant" that ends an equation.
+
+    Return any other text unchanged.
+    """
     match = _QUANTIFIER.search(text, max(0, len(text) - 150))
     if match is None or "=" not in text[: match.start()]:
         return text
@@ -51,9 +54,10 @@ def without_quantifier(text: str) -> str:
 
 
 def as_fraction(repeating: re.Match[str]) -> str:
-    r"""Return a repeating decimal as LaTeX: `0.1\overline{6}` becomes `\frac{15}{90}`.
+    r"""Convert a repeating decimal to a LaTeX fraction: `0.1\overline{6}` becomes `\frac{15}{90}`.
 
-    The groups of the match are the integer part, the digits before the bar, and those under it.
+    The groups of the match are the integer part, the digits before the bar, and the digits under
+    it.
     """
     integer, once, period = repeating.groups()
     digits = integer + once
@@ -75,7 +79,7 @@ def with_ascii_signs(text: str) -> str:
 
 
 def with_repeating_decimals_as_fractions(text: str) -> str:
-    """Replace repeating decimals with fractions, as `plain` does, and change nothing else."""
+    """Replace repeating decimals with fractions, as `plain` does, but change nothing else."""
     for pattern, new in _WORDING:
         if new is as_fraction:
             text = pattern.sub(new, text)
@@ -83,7 +87,10 @@ def with_repeating_decimals_as_fractions(text: str) -> str:
 
 
 def with_short_units(text: str) -> str:
-    """Write temperatures (`25 celsius`) and times of day (`4:15 pm`) as `plain` does."""
+    """Normalize units of temperature (`25 celsius`) and times of day (`4:15 pm`) as `plain` does.
+
+    Nothing else is changed.
+    """
     for pattern, new in _WORDING:
         if new in (" celsius", " fahrenheit", " kelvin", " am", " pm"):
             text = pattern.sub(new, text)
@@ -107,6 +114,6 @@ _PLUS_INFINITY = re.compile(r"\+ ?\\infty")
 
 
 def typography(answer: str) -> str:
-    """Remove needless spaces, braces as in `x^{2}` or `a_{n}`, and the `+` before infinity."""
+    """Remove unnecessary spaces, the braces in `x^{2}` and `a_{n}`, and the `+` before infinity."""
     answer = _PLUS_INFINITY.sub(r"\\infty", answer)
     return _BRACED.sub(r"\1\2", _BLANK.sub("", answer))

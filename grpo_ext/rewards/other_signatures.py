@@ -1,8 +1,8 @@
-"""Adapt rewards that were written for ms-swift or verl, so that they take TRL's arguments.
+"""Adapt rewards that were written for ms-swift or verl to TRL's reward signature.
 
-ms-swift: an object of a class that extends `ORM` or `AsyncORM`, called as `orm(texts, **columns)`.
-verl: a function `compute_score(data_source, solution_str, ground_truth, extra_info)` that scores
-one text.
+A reward for ms-swift is an instance of a subclass of `ORM` or `AsyncORM`, which is called as
+`orm(completions, **columns)`. A reward for verl is a function `compute_score(data_source,
+solution_str, ground_truth, extra_info)`, which scores one completion.
 """
 
 import inspect
@@ -14,16 +14,17 @@ from grpo_ext.rewards.reward import Score, plain_text
 from grpo_ext.rewards.signature import is_async, name_of
 
 ORM_CLASSES = ("ORM", "AsyncORM")  # ms-swift's base classes
-SCORE_PARAMETERS = ("solution_str", "ground_truth")  # a function with both is one for verl
+SCORE_PARAMETERS = ("solution_str", "ground_truth")  # a function with both is written for verl
 
 
 def with_trl_arguments(reward: Callable) -> Callable:
-    """Wrap a reward that was written for ms-swift or verl, so that it takes TRL's arguments.
+    """Wrap a reward that was written for ms-swift or verl in a function with TRL's signature.
 
-    Other rewards are returned unchanged.
+    Any other reward is returned unchanged.
 
     Raises:
         TypeError: if a function that was written for verl is async.
+        ValueError: if Python cannot determine the reward's parameters.
     """
     if any(base.__name__ in ORM_CLASSES for base in type(reward).__mro__[1:]):
         return of_swift(reward)
@@ -33,16 +34,16 @@ def with_trl_arguments(reward: Callable) -> Callable:
 
 
 def imports_swift(error: BaseException | None) -> bool:
-    """Return whether an error says that the package of ms-swift is not installed."""
+    """Return whether an error means that `swift`, the package of ms-swift, is not installed."""
     return isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "swift"
 
 
 def of_swift(orm: Callable) -> Callable:
-    """Return a reward that calls an object written for ms-swift.
+    """Return a reward that calls an object written for ms-swift; it is async if the object is.
 
-    The object gets the texts as its first argument and, by name, the columns of the dataset, TRL's
-    other arguments, and the tokens of the texts as `response_token_ids`. If it does not take
-    `**kwargs`, it gets only the arguments that it names.
+    The object is called with the completions as a list of strings, and with keyword arguments: the
+    dataset columns, TRL's other arguments, and the completions' token ids as `response_token_ids`.
+    If the object does not accept `**kwargs`, it gets only the arguments that it names.
     """
     parameters = list(inspect.signature(orm).parameters.values())[1:]
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -74,10 +75,11 @@ def of_swift(orm: Callable) -> Callable:
 def of_verl(compute_score: Callable) -> Callable:
     """Return a reward that calls a function written for verl once for each completion.
 
-    The reward reads verl's columns: `reward_model`, a mapping with `ground_truth` or the ground
-    truth itself, and, where the data has them, `data_source` and `extra_info`. Options of the
-    recipe are passed on if the function has parameters of their names, and ignored otherwise. The
-    score is the number that the function returns, or the entry `score` of a mapping.
+    The reward requires the column `reward_model`, whose entries are the ground truth or mappings
+    with `ground_truth`. If the function accepts `data_source` or `extra_info`, it gets the row's
+    entry in that column, or `None` if the data does not have the column. An option from the recipe
+    is passed if the function has a parameter of its name, and ignored otherwise. If the function
+    returns a mapping, the score is its entry `score`.
 
     Raises:
         TypeError: if the function is async.

@@ -3,9 +3,10 @@
     with RewardPool(4, timeout=5.0) as pool:
         scores, errors = pool.score(build("accuracy"), {"completions": [...], "solution": [...]})
 
-A worker that is killed is replaced. When the trainer dies, for whatever reason, the kernel ends the
-workers, and each worker ends the processes that its rewards have started. A reward that needs
-workers only for formulas scores its other rows in the trainer, in microseconds.
+A worker that dies is replaced. If the trainer dies, its workers end as well, and each of them kills
+the processes that its rewards have started. If a reward is registered with `needs_cpu="formulas"`,
+only rows that compare formulas go to a worker. All other rows are scored in the trainer's process,
+which takes microseconds.
 """
 
 import os
@@ -21,7 +22,7 @@ from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.scores import as_score, in_full
 from grpo_ext.rewards.worker_pool import WorkerPool
 
-# Arguments that are not sent as columns: the completions go row by row, and the others exist only
+# Arguments that are not sent as columns: completions are sent row by row, and the others exist only
 # in the trainer's process.
 LOCAL = ("completions", "trainer_state", "log_extra", "log_metric", "environments")
 
@@ -29,13 +30,16 @@ Row = tuple[dict[str, Any], bytes]  # a row's arguments, and the message that re
 
 
 class RewardPool(AbstractContextManager):
-    """A pool of worker processes that score rows.
+    """A pool of worker processes that score rows; as a context manager, it stops them on exit.
+
+    The workers are started when they are first needed.
 
     Args:
-        workers: the number of rows scored at once; each takes one CPU core.
-        timeout: seconds that a row may take; then its worker is killed and the row stays unscored.
-        memory_limit: bytes of data that a worker may hold; a row that needs more gets a
-            `MemoryError`.
+        workers: the number of workers, each of which scores one row at a time on one CPU core.
+        timeout: the time limit for a row, in seconds. After it, the row stays unscored and its
+            worker is killed.
+        memory_limit: the maximum size of a worker's data segment, in bytes. A row that needs more
+            fails with a `MemoryError`.
     """
 
     def __init__(self, workers: int, *, timeout: float = 5.0, memory_limit: int = 2**30):
@@ -47,10 +51,10 @@ class RewardPool(AbstractContextManager):
         self._begun: dict[tuple[int, bytes], tuple[list[bytes], list[Future]]] = {}
 
     def begin(self, reward: Reward, arguments: dict[str, Any]) -> None:
-        """Start scoring the rows of a later call of `score`.
+        """Start scoring the rows of a later call of `score`, which takes the same arguments.
 
-        This cancels rows that were begun earlier for the same reward. Errors are ignored here,
-        since `score` reports all of them.
+        If there was an earlier call of `begin` for the same reward, its waiting rows are canceled.
+        Errors are ignored here, because `score` reports all of them.
         """
         with suppress(Exception):
             packed, rows = prepared(reward, arguments)
@@ -64,12 +68,13 @@ class RewardPool(AbstractContextManager):
     def score(
         self, reward: Reward, arguments: dict[str, Any]
     ) -> tuple[list[float | None], dict[int, str]]:
-        """Return the scores, in the order of the completions, and the error messages by row.
+        """Return the scores, in the order of the completions, and the error messages by row index.
 
-        A row with an error has the score `None`. Rows that `begin` has started are not sent again.
+        A row with an error has the score `None`. If `begin` was called with the same arguments, the
+        scores come from that call.
 
         Args:
-            reward: a registered reward.
+            reward: the reward, which must be registered.
             arguments: the arguments that TRL passes to rewards: `completions` and the columns.
         """
         count = len(arguments["completions"])
@@ -95,7 +100,15 @@ class RewardPool(AbstractContextManager):
         return scores, errors
 
     def _hand_out(self, reward: Reward, packed: bytes, rows: list[Row]) -> list[Future]:
-        """Return a future for each row's result; only rows that need a worker are sent to one."""
+        """Start scoring rows, and return a future for the (score, error) of each row.
+
+        With `needs_cpu="formulas"`, rows that do not compare formulas are scored in this process.
+
+        Args:
+            reward: the reward.
+            packed: the pickled reward.
+            rows: the rows from `prepared`.
+        """
         futures: list[Future] = []
         jobs = []
         for arguments, message in rows:
@@ -124,7 +137,7 @@ class RewardPool(AbstractContextManager):
         self.close()
 
     def _ready_worker_pool(self) -> WorkerPool:
-        """Return this process's worker pool; create it if needed, also after a fork."""
+        """Return this process's worker pool, which is created on the first use and after a fork."""
         with self._lock:
             if self._worker_pool is None or self._worker_pool.pid != os.getpid():
                 self._worker_pool = WorkerPool(*self.settings)

@@ -1,4 +1,4 @@
-"""Parse numbers exactly, in the ways that people write them.
+"""Parse numbers exactly, in the notations that people use.
 
 Examples: `-1,234.50`, `$5`, `1 1/2`, `6.63 \\times 10^{-34}` and `72 hours 30 minutes`.
 """
@@ -62,8 +62,8 @@ _FRACTION_OF_UNITS = re.compile(
 )
 # Names that may be symbols instead of units: `m`, `m g`.
 _SYMBOLS = re.compile(r"[a-z](?:(?: ?\\cdot ?| ?\* ?| )[A-Za-z])+|[A-Za-z](?:\^\{?[1-4]\}?)?")
-# Words that name what is counted: "10 paper clips". The words of `_NO_LABEL` change the value: "10
-# thousand", "2 or 3", but not "24 times".
+# Words that name what is counted: "10 paper clips". The words in `_NO_LABEL` change the value: "10
+# thousand", "2 or 3". In "24 times", the value stays the same.
 _LABEL = re.compile(r"(?<=[0-9A-Za-z)}%!]) +(?:(?:per|of|in) )?[A-Za-z]{3,}[A-Za-z' ./-]*$")
 _NO_LABEL = re.compile(
     r"\b(?:or|not|and|to|mod|times(?! *$)|plus|minus|over|choose|squared|cubed|factorial|hundred|"
@@ -107,7 +107,7 @@ Unit = tuple[str, Fraction]  # (dimension, size)
 
 
 class Number(NamedTuple):
-    """A number parsed from a text."""
+    """A number parsed from text."""
 
     value: Fraction  # exactly as written
     place: Fraction = Fraction(0)  # the value of its last decimal place; 0 if it is not a decimal
@@ -116,7 +116,7 @@ class Number(NamedTuple):
 
 
 def names_of_unit(name: str) -> set[str]:
-    """Return all names of a unit, such as "cm" for "centimeter"; empty if the unit is unknown."""
+    """Return all names of the unit `name`, such as "cm" for "centimeter"; empty if it has none."""
     return {other for other, unit in _SIZES.items() if unit == _SIZES.get(name)}
 
 
@@ -150,7 +150,7 @@ def number(text: str) -> Number | None:
 
 
 def with_digits(text: str) -> str:
-    """Convert a number in words at the beginning of a text to digits.
+    """Convert a number in words at the beginning of `text` to digits.
 
     For example, return `24 apples` for `twenty-four apples`. Any other text is returned unchanged.
     """
@@ -174,7 +174,8 @@ def with_digits(text: str) -> str:
 def compound_number(text: str) -> Number | None:
     """Parse a quantity such as `72 hours 30 minutes` and convert it to its first unit.
 
-    Return `None` for any other text, if the units differ in kind, or if they do not decrease.
+    Return `None` for any other text, if the units differ in kind, or if they do not get smaller
+    from part to part.
     """
     parts = _PARTS.findall(text)
     if len(parts) < 2 or _PARTS.sub("", text):
@@ -211,8 +212,9 @@ def multiple(match: re.Match[str]) -> Number | None:
 def arithmetic(text: str) -> Number | None:
     """Evaluate arithmetic such as `48/2 + 48` or `$2.4 million + $0.6 million` exactly.
 
-    Return `None` for any other text, if the expression divides by zero, or if it has the signs of
-    two currencies. The unit of a sum such as `€30 + €18` is its currency; the sign `$` is ignored.
+    Return `None` for any other text, if the expression divides by zero, or if it contains two
+    different currency signs. The unit of a sum such as `€30 + €18` is its currency; the sign `$` is
+    ignored.
     """
     signs = {sign for sign in CURRENCY_SIGNS if sign in text}
     if len(signs) > 1:
@@ -235,8 +237,8 @@ def arithmetic(text: str) -> Number | None:
 def without_label(text: str) -> str:
     """Remove the label after a number or formula: the words that name the counted items.
 
-    For example, `paper clips` from `10 paper clips`, or `square units` from `18 + 2\\pi square
-    units`. Return the text unchanged if the words may change the value, as in `10 thousand`.
+    Examples are `paper clips` in `10 paper clips` and `square units` in `18 + 2\\pi square units`.
+    Return the text unchanged if the words may change the value, as in `10 thousand`.
     """
     match = _LABEL.search(text)
     if match is None or _NO_LABEL.search(match[0]):
@@ -248,7 +250,7 @@ def without_label(text: str) -> str:
 
 
 def angle_in_radians(text: str) -> str | None:
-    """Convert an angle in degrees to a formula in radians; `None` for any other text."""
+    """Convert an angle in degrees to a formula in radians; return `None` for any other text."""
     angle = number(text)
     if angle is None or angle.unit != unit_of("degree"):
         return None
@@ -257,10 +259,10 @@ def angle_in_radians(text: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def split_unit(text: str) -> tuple[str, Unit | None]:
-    r"""Split the unit of measure off the end of a text; return (rest, unit).
+    r"""Split the unit of measure off the end of `text`; return (rest, unit).
 
-    The unit may be a product of units with exponents: `cm^2`, `km/h`, `m s^{-2}`, `N \cdot m`.
-    Without a unit, or if the unit may be a symbol, as in `10m`, return the whole text and `None`.
+    The unit may be a product of units with exponents: `cm^2`, `km/h`, `m s^{-2}`, `N \cdot m`. If
+    there is no unit, or the unit may be a symbol, as in `10m`, return the whole text and `None`.
     For a rate such as `$294 / week`, return `$294` and `None`.
     """
     text = _FRACTION_OF_UNITS.sub(r" \1/\2", text.replace(" mph", " mile/hour"))
@@ -284,7 +286,8 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
 def unit_of(text: str) -> Unit | None:
     """Parse a product of units; return (dimension, size), or `None` for any other text.
 
-    The dimension is a string such as `length^1 time^-1`.
+    The dimension is a string such as `length^1 time^-1`. Multiplying a value by the size converts
+    it to the base unit of its dimension (see `data/units.txt`).
     """
     if text == "":
         return None
@@ -310,8 +313,8 @@ def unit_of(text: str) -> Unit | None:
 def exact(text: str) -> tuple[Fraction, Fraction] | None:
     """Return (value, place) of a number, fraction or mixed number; `None` for any other text.
 
-    `place` is the value of the last decimal place, 0 if the number is not a decimal. Return `None`
-    also if a denominator is 0, or if the fraction of a mixed number is not between 0 and 1.
+    `place` is the value of the last decimal place, or 0 if the number is not a decimal. Also return
+    `None` if a denominator is 0, or if the fraction of a mixed number is not between 0 and 1.
     """
     with_slashes = _FRAC.sub(lambda m: f" {m[1] or m[2]}/{m[3] or m[4]}", text)
     match = _NUMBER.fullmatch(with_slashes.strip())
@@ -340,9 +343,10 @@ def exact(text: str) -> tuple[Fraction, Fraction] | None:
 def same_number(gold: Number, answer: Number) -> bool:
     """Return whether two numbers are equal, exactly or as a rounded or truncated decimal.
 
-    Units of one kind are converted. One of the numbers may lack its unit, and plain degrees equal
-    degrees Celsius or Fahrenheit. If only one number has a percent sign, the sign may be read or
-    ignored: `36%` equals both `0.36` and `36`. A percentage never equals a number with a unit.
+    Units of the same dimension are converted. One of the numbers may lack its unit, and plain
+    degrees equal degrees Celsius or Fahrenheit. If only one number has a percent sign, the sign may
+    be interpreted or ignored: `36%` equals both `0.36` and `36`. A percentage never equals a number
+    with a unit.
     """
     if (gold.percent and answer.unit) or (gold.unit and answer.percent):
         return False
@@ -364,13 +368,13 @@ def same_number(gold: Number, answer: Number) -> bool:
 
 
 def is_bare_degree(unit: Unit, other: Unit) -> bool:
-    """Return whether one unit is a degree without a scale, and the other Celsius or Fahrenheit."""
+    """Return whether one unit is plain degrees, and the other degrees Celsius or Fahrenheit."""
     dimensions = {unit[0], other[0]}
     return dimensions in ({"angle^1", "celsius^1"}, {"angle^1", "fahrenheit^1"})
 
 
 def scaled(measured: Number, size: Fraction) -> Number:
-    """Return a number times `size`, without its unit."""
+    """Return a number multiplied by `size`, without a unit."""
     return Number(measured.value * size, measured.place * size, measured.percent)
 
 
@@ -397,10 +401,14 @@ def same_value(x: Number, y: Number) -> bool:
 
 
 def approximates(decimal: Fraction, place: Fraction, value: Fraction) -> bool:
-    """Return whether `decimal` is `value`, rounded or truncated.
+    """Return whether `decimal` is `value`, rounded or truncated to about six digits or more.
 
-    Return `False` if `decimal` has fewer than six significant digits. The difference must be less
-    than `place`, the value of the last decimal place, and at most `TOLERANCE` times the value.
+    The difference must be less than `place` and at most `TOLERANCE` times `value`.
+
+    Args:
+        decimal: the decimal.
+        place: the value of its last decimal place, or half of that to allow only rounding.
+        value: the value that it may approximate.
     """
     difference = abs(decimal - value)
     tolerance = TOLERANCE * abs(value)

@@ -36,7 +36,7 @@ from grpo_ext.rewards.structure import RESTATEMENT, alternatives, chain, is_name
 from grpo_ext.rewards.texts import chosen_letter, numbered_content
 
 MAX_QUESTION = 5_000  # characters read from the end of a prompt
-MAX_CHOICE = 300  # characters kept of one choice
+MAX_CHOICE = 300  # characters kept per choice
 LETTERS = string.ascii_uppercase
 
 _FONT = re.compile(r"\\(?:text[a-z]*|math(?:rm|bf|it|sf))\s*\{\s*(\(?[A-H][).:]?\)?)\s*\}")
@@ -87,7 +87,7 @@ class Question(NamedTuple):
     ordered: bool = False  # whether it asks to put something in order
     converts: bool = False  # whether it asks to rewrite or evaluate a number
     arrangement: str | None = None  # "interval" or "tuple" if it says what `(1, 2)` means
-    indexed: frozenset[str] | None = None  # its symbols with subscripts; None without a question
+    indexed: frozenset[str] | None = None  # its symbols with subscripts; None if it is unknown
     numbers: frozenset[Fraction] = frozenset()  # the numbers that it states in digits
     quantities: frozenset[Quantity] = frozenset()  # the quantities with units that it states
     names_unit: bool = False  # whether it names a unit for the answer
@@ -102,10 +102,10 @@ class Question(NamedTuple):
 
 
 def question_of(prompt: Any) -> Question:
-    """Parse a prompt: a string, or a list of messages, of which only the last user message counts.
+    """Parse the question in a prompt, which is a string or a list of messages.
 
-    Only the last `MAX_QUESTION` characters are read. Any other type of prompt yields an empty
-    `Question`.
+    In a list, the last user message is the question. Only the last `MAX_QUESTION` characters of the
+    question are read. For any other prompt, return an empty `Question`.
     """
     if isinstance(prompt, list | tuple):
         prompt = last_user_content(prompt)
@@ -117,7 +117,7 @@ def question_of(prompt: Any) -> Question:
 def last_user_content(messages: Sequence[Any]) -> Any:
     """Return the content of the last user message, or `None` if there is no user message.
 
-    If the content is a list of blocks, their texts are joined with line breaks.
+    If the content is a list of blocks, the text of these blocks is joined with line breaks.
     """
     content = None
     for message in messages:
@@ -135,8 +135,9 @@ def last_user_content(messages: Sequence[Any]) -> Any:
 def asked_unit(text: str) -> str | None:
     """Return the unit that a question asks for, such as `square feet`; `None` if it is unclear.
 
-    If the last unit is a square or cubic one, any other unit makes it unclear, unless that unit is
-    part of the last one. Otherwise square and cubic units are ignored.
+    If the last unit is a square or cubic unit, the question must not ask for any other unit, except
+    for one that is part of it (`feet` in `square feet`). Otherwise, square and cubic units are
+    ignored, and the question must ask for only one other unit.
     """
     units = _ASKED_UNIT.findall(text)
     if "£" in text:
@@ -184,9 +185,10 @@ def read_question(text: str) -> Question:
 
 
 def choices_of(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the choices A, B, C, ... as (letter, content); empty if there are fewer than two.
+    """Return the choices A, B, C, ... in a question as (letter, content) pairs.
 
-    The content of the last choice ends with its line.
+    If there are several lists of choices, return the longest one. The content of the last choice
+    ends at the end of its line. Return `()` if there are fewer than two choices.
     """
     labels: list[re.Match[str]] = []
     longest: list[re.Match[str]] = []
@@ -213,11 +215,11 @@ def choices_of(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def restates(question: Question, answer: str) -> bool:
-    """Return whether an answer only repeats formulas of the question.
+    """Return whether an answer only repeats formulas from the question.
 
-    Terms and factors may come in any order, and neutral elements such as `+ 0` are ignored. A
-    plain number counts as repeated only if the question asks to rewrite or evaluate a number: other
-    questions may contain the number that answers them.
+    Terms and factors may come in any order, and neutral elements such as `+ 0` are ignored. A plain
+    number counts as repeated only if the question asks to rewrite or evaluate a number, because
+    other questions may contain the number that answers them.
     """
     sides = [side for side in chain(answer).sides if not is_name(side)]
     return bool(sides) and all(is_stated(question, side) for side in sides)
@@ -229,11 +231,11 @@ def is_unfinished(question: Question, gold: str, answer: str, *, is_marked: bool
     An example is `\\sqrt{100} + 3` for the gold answer 13. Return `False` if the gold answer is not
     a number, or nothing is known about the question.
 
-    A marked answer (in a box, after "answer is", ...) is unfinished if it is a sum and the question
-    asks to rewrite or evaluate a number.
+    A marked answer (in a box, after "answer is", ...) is unfinished only if the question asks to
+    rewrite or evaluate a number and every side of the answer is a sum.
 
-    An unmarked answer is unfinished if its last side is not a number, and contains a power, root,
-    factorial or binomial, or is a sum or a product of sums.
+    An unmarked answer is unfinished if its last side is not a number, and is a sum or contains a
+    sum in brackets, a power, a root, a factorial or a binomial coefficient.
     """
     if question == Question() or number(gold) is None or (is_marked and not question.converts):
         return False
@@ -250,8 +252,9 @@ def is_unfinished(question: Question, gold: str, answer: str, *, is_marked: bool
 def has_asked_form(question: Question, gold: str, answer: str) -> bool:
     """Return whether an answer has every form that the question asks for, such as "reduced".
 
-    A form that the gold answer lacks is not required. Only the last side of an equation is checked,
-    or the side before it if the last one is an integer of the question: `2^3 \\cdot 5 = 40`.
+    A form that the gold answer lacks is not required. Only the last side of an equation is checked.
+    If that is an integer from the question, as in `2^3 \\cdot 5 = 40`, the side before it is
+    checked instead.
 
     A factored answer must have at least as many factors as the gold answer: `x(x^2 - 1)` is not
     `x(x - 1)(x + 1)`.
@@ -292,10 +295,11 @@ def asked_value(question: Question, gold: str, answer: str) -> str:
 
 
 def repeats(question: Question, gold: str, answer: str) -> bool:
-    """Return whether an answer fails to convert a number of the question.
+    """Return whether an answer fails to convert a number from the question.
 
-    Either it repeats a number or quantity that the gold answer writes in another notation or unit,
-    or the question asks for a conversion and the answer has a different unit from the gold answer.
+    This is the case if the answer repeats a number or quantity that the gold answer states in
+    another notation or unit, or if the question asks to convert a unit and the unit of the answer
+    differs from that of the gold answer.
     """
     if not question.choices and repeats_number(question.numbers, gold, answer):
         return True
@@ -306,10 +310,11 @@ def repeats(question: Question, gold: str, answer: str) -> bool:
 
 
 def arranged(question: Question, gold: str, answer: str) -> tuple[str, str]:
-    """Return (gold, answer), both as tuples if the question asks to put values in order.
+    """Return (gold, answer), changed so that order counts only if the question asks for it.
 
-    Otherwise, names with subscripts that only the answer uses (`x_1 = 3, x_2 = 1`) are removed.
-    Without a question, both are returned unchanged.
+    If the question asks to put values in order, two lists become tuples. Otherwise, names with
+    subscripts that occur only in the answer (`x_1 = 3, x_2 = 1`) are removed from it. If nothing is
+    known about the question, both are returned unchanged.
     """
     if question.ordered:
         return in_order(gold, answer)
@@ -334,7 +339,8 @@ def has_asked_percent(question: Question, gold: str, answer: str) -> bool:
 def has_asked_dimension(question: Question, answer: str) -> bool:
     """Return whether the unit of an answer suits the area, volume or length that was asked for.
 
-    Return `True` if the question asks for none of these, or the answer has no unit of length.
+    If the question asks for none of these, or the answer has no unit of length, area or volume,
+    return `True`.
     """
     unit = split_unit(answer)[1]
     if question.dimension is None or unit is None or not _LENGTHS.fullmatch(unit[0]):
@@ -343,7 +349,7 @@ def has_asked_dimension(question: Question, answer: str) -> bool:
 
 
 def is_stated(question: Question, side: str) -> bool:
-    """Return whether a value is a formula of the question.
+    """Return whether one side of an answer is a formula from the question.
 
     A plain number counts only if the question asks to rewrite or evaluate a number.
     """
@@ -357,8 +363,8 @@ def chosen_contents(question: Question, gold: str, answer: str) -> tuple[str, st
     """Replace the letter of a choice with its content, if only one of the answers is a letter.
 
     Return (gold, answer), or `None` if both or neither are letters, or the question has no such
-    choice. A gold answer such as `(2) Mars` is replaced with `Mars` if the question has this choice
-    and the answer contains no digit.
+    choice. A gold answer such as `(2) Mars` becomes `Mars` if it occurs in the question and the
+    answer contains no digit.
     """
     numbered = numbered_content(gold)
     if numbered is not None and question.request.states(gold) and not _DIGIT.search(answer):
@@ -377,9 +383,10 @@ def chosen_contents(question: Question, gold: str, answer: str) -> tuple[str, st
 def in_asked_unit(question: Question, gold: str, answer: str, solution: str) -> str:
     """Add a unit to a gold answer that is a plain number.
 
-    Use the unit that the question asks for. If it asks for none, use the unit that follows the
-    number in the solution, provided that the answer has a unit of the same kind. Without such a
-    unit, or if the gold answer is not a plain number, return the gold answer unchanged.
+    The unit is the one that the question asks for. If the question asks for none, it is the unit
+    that follows the number in `solution`, provided that the answer has a unit of the same
+    dimension. If there is no such unit, or the gold answer is not a plain number, return the gold
+    answer unchanged.
     """
     plain_number = number(gold)
     if plain_number is None or plain_number.percent or plain_number.unit:
@@ -404,9 +411,10 @@ def in_asked_unit(question: Question, gold: str, answer: str, solution: str) -> 
 
 
 def in_asked_multiple(question: Question, gold: str, answer: str) -> str:
-    """Drop a multiple such as "dozen" from an answer if the question and gold answer count in it.
+    """Drop a multiple such as "dozen" from an answer to a question that asks how many dozen.
 
-    For example, return `10` for `10 dozen` if the question asks how many dozen.
+    For example, return `10` for `10 dozen`. This is done only if the gold answer is a number
+    without the multiple. In all other cases, return the answer unchanged.
     """
     if question.multiple is None or question.multiple in gold:
         return answer

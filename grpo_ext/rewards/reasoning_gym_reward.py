@@ -1,6 +1,7 @@
-"""The reward `reasoning_gym`: the score of an answer by the generator of its problem.
+"""The reward `reasoning_gym`: scores an answer with the generator that made the problem.
 
-It is registered only if the package is installed; the task `reasoning_gym` says how to install it.
+The reward is registered only if the package `reasoning_gym` is installed. For how to install it,
+see the task `reasoning_gym`.
 """
 
 import ast
@@ -26,16 +27,19 @@ EXAMPLES = (
 
 
 def reasoning_gym(completions: list[str], entry: list[str]) -> list[float]:
-    """The score of the last <answer>, 0 to 1, by the generator of the problem.
+    """The score (0 to 1) of the last <answer>, computed by the generator that made the problem.
 
-    An <answer> in the thoughts does not count. The score is 0 if there is no other <answer>, or if
-    the scorer cannot read it or must not evaluate it.
+    An <answer> in the thoughts does not count. The score is 0 if there is no other <answer>, if the
+    generator's scorer fails on the answer, or if the answer is not safe to evaluate.
 
     Args:
-        entry: the problem, as the task `reasoning_gym` writes it.
+        entry: the problem, in the format of the task `reasoning_gym`.
 
     Raises:
-        ImportError, ValueError, Exception: for the reasons of `score`.
+        ImportError: if the package is missing or has an unsupported version.
+        ValueError: if a problem names an unknown generator, or contains a string that is not safe
+            to evaluate.
+        Exception: any error of a scorer that fails even on the problem's own answer.
     """
     scores = []
     for completion, row_entry in zip(completions, entry, strict=True):
@@ -44,13 +48,17 @@ def reasoning_gym(completions: list[str], entry: list[str]) -> list[float]:
 
 
 def score(completion: str, entry: dict[str, Any]) -> float:
-    """Return the score of one completion, 0 to 1.
+    """Return the score of one completion, from 0 to 1.
+
+    Args:
+        completion: the text of the completion.
+        entry: the problem: a mapping with `generator`, `options`, `answer` and `metadata`.
 
     Raises:
-        ImportError: if the package is missing or has another version.
-        ValueError: if the problem names an unknown generator, or contains a string that must not be
-            evaluated.
-        Exception: if the scorer fails even on the problem's own answer.
+        ImportError: if the package is missing or has an unsupported version.
+        ValueError: if the problem names an unknown generator, or contains a string that is not safe
+            to evaluate.
+        Exception: any error of the scorer, if it fails even on the problem's own answer.
     """
     answer = (last_answer(without_thoughts(completion)) or "").strip()
     scorer = scorer_of(entry["generator"], repr(entry["options"]))
@@ -68,7 +76,13 @@ def score(completion: str, entry: dict[str, Any]) -> float:
 
 @lru_cache(maxsize=256)
 def scorer_of(generator: str, options: str) -> Any:
-    """Return the dataset that scores a generator's problems; `options` is a mapping's `repr`."""
+    """Return a Reasoning Gym dataset, whose `score_answer` scores the problems of a generator.
+
+    Args:
+        generator: the name of the generator.
+        options: the `repr` of the generator's options, which unlike a mapping can be hashed for the
+            cache.
+    """
     with paused():
         return make_dataset(generator, ast.literal_eval(options), seed=0, size=1)
 

@@ -22,7 +22,7 @@ Same = Callable[[str, str], bool]  # returns whether two parts of answers are eq
 
 
 class Interval(NamedTuple):
-    """The numbers between two ends; `has_low` and `has_high` say which ends belong to it."""
+    """An interval; `has_low` and `has_high` say whether the end `low` or `high` belongs to it."""
 
     low: str
     high: str
@@ -31,16 +31,17 @@ class Interval(NamedTuple):
 
 
 class Region(NamedTuple):
-    """A union of intervals, and the name of the unknown that lies in it, if there is one."""
+    """A union of intervals, and the name of the unknown that lies in it (`None` if not named)."""
 
     name: str | None
     intervals: tuple[Interval, ...]
 
 
 def region(text: str) -> Region | None:
-    r"""Parse intervals or an inequality as a region; `None` for any other answer.
+    r"""Parse an interval, a union of intervals or an inequality; return `None` for other answers.
 
-    `(1, 2)` may also be a point; the caller must tell the two apart.
+    `(1, 2)` is parsed as an interval, although it may also be a point; the caller must tell the two
+    apart. A name may come first, as in `x \in [1, 2)`.
     """
     text = without_builder(text)
     members = split(text, MEMBER)
@@ -57,7 +58,7 @@ def region(text: str) -> Region | None:
 
 
 def interval(text: str) -> Interval | None:
-    """Parse an interval such as `[1, 2)`; `None` for any other text."""
+    """Parse an interval such as `[1, 2)`; return `None` for any other text."""
     enclosed = brackets(text)
     if enclosed is None:
         return None
@@ -71,7 +72,7 @@ def interval(text: str) -> Interval | None:
 
 
 def inequality(relation: Chain) -> Region | None:
-    r"""Parse `1 < x \le 2`, `x > 3` or `x \ne 2` as a region; `None` for any other chain."""
+    r"""Convert `1 < x \le 2`, `x > 3` or `x \ne 2` to a region; return `None` for other chains."""
     sides, operators = relation
     closed = [operator == r"\le" for operator in operators]
     if len(sides) == 2 and operators == (r"\ne",) and is_name(sides[0]):
@@ -94,7 +95,7 @@ def inequality(relation: Chain) -> Region | None:
 
 
 def merged(parts: Collection) -> Region | None:
-    """Return a pair in brackets, or regions of the same unknown, as one region.
+    """Convert a pair in brackets, or a list of regions of the same unknown, to one region.
 
     A pair such as `(1, 2)` counts as an interval, even if it is meant as a point. Return `None` for
     anything else, such as a list of points or regions of different unknowns.
@@ -127,7 +128,8 @@ def merged(parts: Collection) -> Region | None:
 def same_region(expected: Region, actual: Region, same: Same) -> bool:
     """Return whether two regions have the same intervals, in any order.
 
-    If both name an unknown, the names must be equal as well. `same` compares ends and names.
+    If both regions name an unknown, the names must be equal as well. The function `same` compares
+    ends and names.
     """
     if expected.name and actual.name and not same(expected.name, actual.name):
         return False

@@ -32,29 +32,30 @@ def register(
     examples: Iterable[Example] = (),
     explain: Callable[..., Explanation] | None = None,
 ) -> Callable[[Callable], Callable]:
-    """Register `function(completions, ...)` as a reward; the decorator returns it unchanged.
+    """Decorator that registers `function(completions, ...)` as a reward and returns it unchanged.
 
-    It also accepts an object with a `__call__` that has these parameters, or a class of such
-    objects with a constructor that needs no arguments.
+    It also accepts an object with such a `__call__`, or a class of such objects whose constructor
+    needs no arguments.
 
     Args:
         name: the reward's name: letters, digits, `_` and `-`, beginning with a letter.
-        needs_cpu: whether the function is heavy enough for worker processes (`reward_workers`),
-            which pass one row per call; `"formulas"`: only for rows that call `same_formula`.
+        needs_cpu: whether to run the function in worker processes (`reward_workers`), with one row
+            per call; `"formulas"` does so only for rows that call `same_formula`.
         asks_server: whether the function sends each completion to a server, which takes time or
             costs money. Evaluations do not score constant answers with such a reward.
-        loads_model: whether the function loads a language model, named by its option `model`. A
-            run sets `model` and `revision` if `model` is None, and `unrelated` if that is None
-            (`run_defaults.py`). `grpo-ext check` does not call such a reward, and evaluations do
-            not score constant answers with it.
+        loads_model: whether the function loads a language model, named by its option `model`. If
+            `model` is `None`, a run sets `model` and `revision` to those of its own model. If the
+            function also has the options `unrelated` and `num_unrelated`, and `unrelated` is
+            `None`, a run sets `unrelated` to prompts from its data. `grpo-ext check` does not call
+            such a reward, and evaluations do not score constant answers with it.
         examples: completions with their expected scores, run by `grpo-ext rewards check`.
         explain: a function `explain(completion, *, ...)` that says why one completion got its
-            score, for the report. It takes the columns of one row and the options, each by name.
+            score, for the report. It gets the columns of one row and the options, each by name.
 
     Raises:
-        ValueError: if the name has other characters or belongs to another function.
-        TypeError: if the function cannot be called as a reward, is async, or has `needs_cpu` and
-            an argument that cannot be sent to a worker.
+        ValueError: if the name contains other characters or is taken by another function.
+        TypeError: if the function cannot be called as a reward, is async, or combines `needs_cpu`
+            with a parameter that cannot be sent to a worker, such as `trainer_state`.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
         raise ValueError(
@@ -97,10 +98,11 @@ def register(
 
 
 def check_free(name: str, function: Callable) -> None:
-    """Raise `ValueError` if `name` belongs to another function.
+    """Raise `ValueError` if `name` is taken by another function.
 
-    A function may be registered again, as when a module is reloaded. In `__main__`, any other
-    function of `__main__` may take the name, as when a notebook cell is edited and rerun.
+    The same function may be registered again, as when its module is reloaded. If it is defined in
+    `__main__`, another function in `__main__` may take over its name, as when a notebook cell is
+    edited and rerun.
     """
     if name not in _registered:
         return
@@ -120,21 +122,26 @@ def names() -> list[str]:
 
 
 def lookup(name: str) -> RewardInfo:
-    """Return the entry of `name`; raise `ValueError`, with all known names, if there is none."""
+    """Return the registry entry of the reward `name`.
+
+    Raises:
+        ValueError: if there is no such reward. The message lists the names of all rewards.
+    """
     if name not in _registered:
         raise ValueError(
             f"No reward is named {name!r}.{did_you_mean(name, names())} Known: "
-            f"{', '.join(names())}. To use a reward of your own, write `reward_plugins: "
-            "[FILE.py]` in a recipe, or `--plugin FILE.py` after `grpo-ext rewards ...`."
+            f"{', '.join(names())}. To use a reward of your own, set `reward_plugins: "
+            "[FILE.py]` in a recipe, or pass `--plugin FILE.py` to `grpo-ext rewards ...`."
         )
     return _registered[name]
 
 
 def build(name: str, **options: Any) -> Reward:
-    """Return the reward registered as `name`, with `options`.
+    """Return the reward registered as `name`, with `options` applied.
 
     Raises:
-        ValueError: if the name is unknown, or an option is unknown, missing or of the wrong type.
+        ValueError: if the name is unknown, or an option is unknown, missing or has a value of the
+            wrong type.
     """
     return Reward(lookup(name), options)
 
@@ -154,7 +161,16 @@ def rebuild(
 ) -> Reward:
     """Rebuild a pickled reward from the arguments that `reduced` returns.
 
-    If the reward is not registered, first unpickle its entry from `code`, or import its module.
+    If the reward is not registered in this process, first register it.
+
+    Args:
+        registered: the name under which the reward is registered.
+        module: the name of the module that registers it.
+        file: the file of that module, or `None` if it has none.
+        code: the reward's registry entry, pickled with dill, if it was defined in `__main__`.
+            Otherwise `None`, and the module is imported to register the reward.
+        options: the reward's options.
+        name: the name of the reward's metric.
     """
     if code is not None and registered not in _registered:
         import dill
@@ -166,9 +182,10 @@ def rebuild(
 
 
 def reduced(reward: Reward) -> tuple[Callable[..., Reward], tuple[Any, ...]]:
-    """Reduce a reward for `pickle` to its name, module, file and options.
+    """Reduce a reward for `pickle`: return `rebuild` and the arguments to call it with.
 
-    A reward that was defined in a script or notebook (`__main__`) is pickled with its code.
+    The pickle contains the reward's names, module, file and options. It also contains the code of a
+    reward that was defined in a script or notebook (`__main__`).
     """
     entry = reward.registration
     module = module_of(entry.function)

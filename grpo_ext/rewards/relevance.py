@@ -3,9 +3,10 @@
     gain(token) = log p(token | own prompt) - mean over other prompts of log p(token | other prompt)
     score = sum of gain(token) over tokens / max(number of tokens, min_tokens)
 
-The score is the pointwise mutual information of text and prompt under a frozen model. It needs no
-judge and no reference answer. Text that is equally likely after any prompt (set phrases, evasive
-answers) earns 0, and text that fits another prompt better earns less than 0.
+The log-probabilities come from a frozen model. The sum of the gains estimates the pointwise mutual
+information of completion and prompt. Neither a judge nor a reference answer is needed. Text that is
+equally likely after any prompt (set phrases, evasive answers) earns 0, and text that fits the other
+prompts better earns less than 0.
 """
 
 import json
@@ -27,7 +28,7 @@ Key = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def different_prompts(prompts: Iterable[Prompt], max_count: int) -> list[Prompt]:
-    """Return the first distinct prompts in order, at most `max_count` of them."""
+    """Return the first `max_count` distinct prompts in order, or all if there are fewer."""
     by_key: dict[str, Prompt] = {}
     for prompt in prompts:
         by_key.setdefault(prompt_key(prompt), prompt)
@@ -37,7 +38,7 @@ def different_prompts(prompts: Iterable[Prompt], max_count: int) -> list[Prompt]
 
 
 def prompt_key(prompt: Prompt) -> str:
-    """Return a key that is the same for equal prompts."""
+    """Return a string that identifies a prompt: the keys of equal prompts are equal."""
     return json.dumps(prompt, sort_keys=True, default=str)
 
 
@@ -48,15 +49,15 @@ def unrelated_to(prompt: Prompt, sample: Sequence[Prompt], max_count: int) -> li
 
 
 def are_copied(text_ids: Sequence[int], prompt_ids: Sequence[int], run_length: int) -> list[bool]:
-    """Return for each token of a text whether it is part of a run that also occurs in the prompt.
+    """Return, for each token of a text, whether it is in a run that also occurs in the prompt.
 
     Args:
-        text_ids: (T,) token ids of the text.
-        prompt_ids: token ids of the prompt.
-        run_length: number of consecutive tokens in a run.
+        text_ids: the token ids of the text, (T,).
+        prompt_ids: the token ids of the prompt.
+        run_length: the number of consecutive tokens in a run.
 
     Returns:
-        (T,) flags.
+        A list of T booleans.
     """
     prompt_runs = set(n_grams(prompt_ids, run_length))
     copied = [False] * len(text_ids)
@@ -73,14 +74,14 @@ def n_grams(ids: Sequence[int], n: int) -> Iterator[tuple[int, ...]]:
 
 
 def explain_relevance(completion: str, *, part: Part = "answer", **options: Any) -> Explanation:
-    """Show the judged text, without its score, because the model is not loaded.
+    """Explain a score by showing the text that was judged; the model is not loaded.
 
-    Only an empty text gets a score, which is 0.
+    The explanation therefore does not contain the score, except if there is no text (score 0).
 
     Args:
         completion: the text of the completion.
-        part: as in `relevance`.
-        options: the other options of `relevance`; only `model` is read.
+        part: the part of the completion that was judged: "answer", "thoughts" or "all".
+        options: the other options of `relevance`, of which only `model` is read.
     """
     text = part_of(completion, part).strip()
     if not text:
@@ -113,25 +114,30 @@ def relevance(
 
     A frozen model measures this in nats per token. An answer earns 0 if it is empty or fits all
     prompts equally well, and less than 0 if it fits the other prompts better. Tokens copied from
-    the prompt count as 0. The model makes up to `num_unrelated + 1` passes over prompt and answer.
+    the prompt count as 0. Each answer takes up to `num_unrelated + 1` forward passes, each over a
+    prompt and the answer.
 
     Args:
-        model: the folder or id of the frozen model; None: the model that the run starts from.
-        revision: the model's revision on the Hub.
-        unrelated: the other prompts; None: in a run, the first distinct prompts of its data;
-            outside a run, the prompts of the same call.
+        model: the folder or hub id of the frozen model. If it is `None`, a run uses the model that
+            training starts from.
+        revision: the model's revision on the hub.
+        unrelated: the other prompts. If it is `None`, a run uses the first distinct prompts of its
+            data; outside a run, the prompts of the same call are used.
         num_unrelated: the maximum number of other prompts that each prompt is compared with.
         part: the part of a completion that is judged: "answer", "thoughts" or "all".
         min_tokens: the score is the sum over the tokens divided by their number, or by this number
             if there are fewer tokens, so that a single keyword does not get the highest score.
-        max_tokens: the maximum number of tokens of a text that are judged.
+        max_tokens: the number of tokens of a text that are judged; further tokens are ignored.
         copied: tokens in a run of at least this many that also occurs in the prompt count as 0.
         dtype: the dtype of the model's weights.
-        device: the name of a torch device; None: the GPU of the process, if there is one.
+        device: the name of a torch device. If it is `None`, the process's GPU is used if there is
+            one, otherwise the CPU.
 
     Raises:
         ValueError: if no model is given outside a run, or there is no other prompt.
-        OSError, RuntimeError: if the model cannot be loaded; see `load_frozen`.
+        OSError: if there is no such model.
+        RuntimeError: under DeepSpeed ZeRO-3, or FSDP with `fsdp_cpu_ram_efficient_loading`, where
+            a process cannot load a whole model.
     """
     texts = [part_of(completion, part).strip() for completion in completions]
     if not any(texts):
@@ -152,8 +158,8 @@ def relevance(
         others = unrelated_to(prompt, sample, num_unrelated)
         if not others:
             raise ValueError(
-                "relevance: there is no other prompt to compare a row's prompt with. Write "
-                "different prompts in the option `unrelated`."
+                "relevance: there is no other prompt to compare a row's prompt with. Set the "
+                "option `unrelated` to a list of different prompts."
             )
         text_ids = frozen.text_ids(text, max_tokens)
         if text_ids:
@@ -186,11 +192,11 @@ class Comparison(NamedTuple):
     unrelated_ids: list[list[int]]
 
     def key(self, prompt_ids: list[int]) -> Key:
-        """Return a key for the pair of a prompt and the text; equal pairs have equal keys."""
+        """Return a hashable key for the text after this prompt; equal pairs have equal keys."""
         return tuple(prompt_ids), tuple(self.text_ids)
 
     def pairs(self) -> dict[Key, Pair]:
-        """Return the (prompt, text) pairs for all prompts, by key."""
+        """Return the pairs of the text with its own and each unrelated prompt, by `key`."""
         pairs = {}
         for prompt_ids in (self.prompt_ids, *self.unrelated_ids):
             pairs[self.key(prompt_ids)] = (prompt_ids, self.text_ids)

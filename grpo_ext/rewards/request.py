@@ -1,4 +1,4 @@
-"""Parse the request of a question: the noun, unit or kind of amount, and the words around it.
+"""Parse what a question asks for: the noun, unit or kind of amount, and the words around it.
 
 For example, "How many bags does Seth fill?" asks for an amount like `14 bags` that Seth fills.
 """
@@ -91,7 +91,7 @@ _PER = re.compile(r"\b(?:per|each|every)\b")
 
 
 class Request(NamedTuple):
-    """The parsed request of a question; the defaults mean that nothing is known."""
+    """What a question asks for; the defaults mean that nothing is known."""
 
     amount: re.Pattern[str] | None = None  # matches `14 bags` for "how many bags"
     name: str | None = None  # the only name in the main clause of the request
@@ -109,12 +109,12 @@ class Request(NamedTuple):
     bound: str | None = None  # "at least" for "the minimum number of rides"
 
     def states(self, phrase: str) -> bool:
-        """Return whether a phrase occurs in the question as a sequence of whole words."""
+        """Return whether the question contains a phrase as whole words, ignoring case."""
         return f" {words_in_lower_case(phrase)} " in f" {self.text} "
 
 
 def words_in_lower_case(text: str) -> str:
-    """Return the words of a text in lower case, without punctuation around them."""
+    """Return `text` in lower case, with single spaces and without punctuation around words."""
     return " ".join(word.strip(".,;:?!*") for word in text.lower().split())
 
 
@@ -156,7 +156,10 @@ def request_of(question: str, numbers: frozenset[Fraction]) -> Request:
 
 
 def alternatives_of(question: str) -> tuple[str, ...]:
-    """Return the last options that a question offers: acute and right in `acute or right?`."""
+    """Return the last alternatives that a question offers: acute and right in `acute or right?`.
+
+    Return `()` if it offers none.
+    """
     matches = _ALTERNATIVES.findall(question)
     if not matches:
         return ()
@@ -173,12 +176,15 @@ def bound_of(question: str) -> str | None:
 
 
 def words_of(text: str) -> frozenset[str]:
-    """Return the stems of the lower-case words in a text, without the most frequent words."""
+    """Return the stems of the lower-case words in `text`, except short and very common words."""
     return frozenset(_PLURAL.sub("", word) for word in _WORD.findall(text))
 
 
 def requested_nouns(request: re.Match[str]) -> frozenset[str]:
-    """Return the stems of the nouns that a question asks to count: "bag" for "how many bags"."""
+    """Return the stems of the nouns that a question asks to count: "bag" for "how many bags".
+
+    `request` is a match of `_COUNT_OR_MEASURE` in the question.
+    """
     phrase = _LEADING_VERB.sub("", request["nouns"] or "")
     nouns = set()
     for word in _NOUN_ENDS.split(f"{phrase} ")[0].split():
@@ -190,7 +196,13 @@ def requested_nouns(request: re.Match[str]) -> frozenset[str]:
 def requested_amount(
     question: str, request: re.Match[str], nouns: frozenset[str]
 ) -> re.Pattern[str] | None:
-    """Return a pattern for the amounts that the question asks for; `None` if unknown."""
+    """Return a pattern for the amounts that the question asks for; `None` if their kind is unknown.
+
+    Args:
+        question: the question.
+        request: a match of `_COUNT_OR_MEASURE` in the question.
+        nouns: the stems of the counted nouns, from `requested_nouns`.
+    """
     if request["share"]:
         return WORDED_FRACTION
     if request["percent"]:
@@ -205,9 +217,10 @@ def requested_amount(
 
 
 def amount_of(nouns: Collection[str]) -> re.Pattern[str] | None:
-    """Return a pattern for a number followed by one of the nouns or one of their units.
+    """Return a pattern for a number followed by one of the nouns.
 
-    Return `None` if no noun can be used: each has at most two letters and is not a unit.
+    For a noun that is the name of a unit, the unit's other names match as well. Return `None` if
+    there are no nouns, or each has at most two letters and is not a unit.
     """
     stems = [re.escape(_PLURAL.sub("", noun)) for noun in nouns if len(noun) > 2]
     units: set[str] = set()

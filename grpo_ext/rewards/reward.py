@@ -1,7 +1,7 @@
 """Rewards: registered functions with their options, callable with TRL's reward signature.
 
-The function gets plain strings, whatever the trainer passes. It gets only the columns that it
-names, unless it takes `**kwargs`.
+A function gets the completions as strings, even if the trainer passes chat messages. It gets only
+the columns that it names, unless it takes `**kwargs`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +24,9 @@ class Example:
 
     Args:
         completion: the text of the completion.
-        score: the expected score; None if the reward must decline the completion.
-        columns: the column values of this one row, which may include `completion_ids`.
-        options: the options that the reward is built with.
+        score: the expected score; `None` if the reward must decline the completion.
+        columns: the column values for this completion, which may include `completion_ids`.
+        options: the options to build the reward with.
     """
 
     completion: str
@@ -54,7 +54,7 @@ def shipped_examples(reward: str) -> tuple[Example, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardInfo(Signature):
-    """An entry of the registry: a function's signature and the arguments of `register`."""
+    """A registry entry: a function's signature, its docstring, and the arguments of `register`."""
 
     name: str
     summary: str  # the first paragraph of `doc`, on one line
@@ -69,16 +69,26 @@ class RewardInfo(Signature):
 
 
 class Reward:
-    """A callable with TRL's signature for rewards.
+    """A registered reward with its options, which can be called with TRL's reward signature.
+
+    Args:
+        registration: the reward's registry entry.
+        options: values that override the default options.
+        name: the name of the reward's metric. If it is `None`, the registered name is used.
 
     Attributes:
-        registration: the reward's entry in the registry.
-        options: its options, including defaults.
-        name: the name of its metric, also `__name__`.
-        columns: the dataset columns that it needs.
-        needs_cpu: whether it is heavy enough for worker processes.
-        tasks: the tasks of the rows that it scores (by the column "task"); None: all rows.
+        registration: the reward's registry entry.
+        options: the values of all options, including defaults.
+        name: the name of the reward's metric; also stored as `__name__`.
+        columns: the dataset columns that the reward requires.
+        needs_cpu: whether to run the reward in worker processes; `"formulas"` means only for rows
+            that compare formulas.
+        tasks: the entries of the column `task` whose rows a `Guard` lets the reward score; `None`
+            means all rows.
         examples: completions with their expected scores.
+
+    Raises:
+        ValueError: if an option is unknown, missing or has a value of the wrong type.
     """
 
     def __init__(self, registration: RewardInfo, options: dict[str, Any], name: str | None = None):
@@ -91,28 +101,28 @@ class Reward:
         self.examples = registration.examples
 
     def __call__(self, /, *, completions: Sequence, **arguments: Any) -> list[Score]:
-        """Return one score for each completion, or None where the reward declines it.
+        """Return one score for each completion, or `None` for a completion that it declines.
 
         Args:
-            completions: texts, or lists of chat messages, of which only the last is read.
-            arguments: the dataset's columns, each a list with one entry per completion, and TRL's
-                extras, such as `prompts`.
+            completions: strings, or lists of chat messages, of which only the last message is read.
+            arguments: the dataset columns, each a list with one entry per completion, and TRL's
+                other arguments, such as `prompts`.
 
         Raises:
             TypeError: if a completion is neither a string nor a list of messages.
-            ValueError: if a column that the function needs is missing.
+            ValueError: if a column that the reward requires is missing.
         """
         texts = [plain_text(completion) for completion in completions]
         selected = self.select_arguments(arguments)
         return self.registration.function(completions=texts, **selected, **self.options)
 
     def select_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that the function reads, except `completions`.
+        """Return those of TRL's arguments that the function takes, except `completions`.
 
         An option that is set takes precedence over a column of the same name.
 
         Raises:
-            ValueError: if a column that the function needs is missing.
+            ValueError: if a column that the reward requires is missing.
         """
         signature = self.registration
         for name in signature.columns:
@@ -125,9 +135,9 @@ class Reward:
         return {name: argument for name, argument in arguments.items() if self.reads(name)}
 
     def reads(self, name: str) -> bool:
-        """Return whether the function gets the column or extra of this name.
+        """Return whether the column or TRL argument called `name` is passed to the function.
 
-        Return `False` if an option of this name is set, which takes precedence.
+        It is not passed if an option of the same name is set, which takes precedence.
         """
         signature = self.registration
         named = (*signature.columns, *signature.optional, *signature.extras)
@@ -137,7 +147,8 @@ class Reward:
 def plain_text(completion: object) -> str:
     """Return the text of a completion, which is a string or a list of messages.
 
-    For messages this is the text of the last one, or "" if it only calls tools or there is none.
+    For a list, this is the text of the last message, or "" if that message only calls tools or the
+    list is empty.
 
     Raises:
         TypeError: if the completion is anything else.

@@ -9,8 +9,8 @@ from grpo_ext.rewards.guard import Guard, reward_name, takes_guard
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.signature import EXTRAS
 
-# The arguments that TRL's trainer passes by name to every reward function, in addition to the data
-# set's columns.
+# The arguments that TRL's trainer passes by name to every reward function, in addition to the
+# dataset columns.
 PASSED = (
     "prompts",
     "completions",
@@ -45,16 +45,17 @@ def unique_names(rewards: Sequence[Any]) -> list[str]:
 def check_rewards(
     rewards: Sequence[Any], specs: Sequence[Any] = (), names: Sequence[str] | None = None
 ) -> None:
-    """Refuse rewards with equal names, and functions that the trainer cannot call.
+    """Check that rewards have distinct names and that the trainer can call them.
 
     Args:
-        rewards: functions, reward models, or ids of reward models; `Guard`s are unwrapped.
+        rewards: functions, reward models, ids of reward models, or `Guard`s.
         specs: the entries of a recipe's `reward_funcs`, one per reward, for the advice in the
             message.
-        names: the names of their metrics; `None`: their own.
+        names: the names of the rewards' metrics. If it is `None`, each reward's own name is used.
 
     Raises:
-        ValueError: if a reward is refused. The message names it and says what to write instead.
+        ValueError: if two rewards have the same name, or the trainer cannot call one of them. The
+            message says how to fix this.
     """
     labels = [metric_name(reward) for reward in rewards] if names is None else list(names)
     for label, count in Counter(labels).items():
@@ -70,7 +71,13 @@ def check_rewards(
 
 
 def rename_advice(label: str, spec: Any, reward: Any) -> str:
-    """Return advice on how to rename a reward if another reward has the same name, `label`."""
+    """Return advice on how to rename a reward whose name another reward has as well.
+
+    Args:
+        label: the name that they share.
+        spec: the reward's entry in `reward_funcs`; `None` if it is unknown.
+        reward: the reward.
+    """
     if isinstance(reward, str) or is_loaded_model(reward):
         return (
             "A reward model is named after the last part of its folder or hub id. Use a folder of "
@@ -94,13 +101,14 @@ def label_for(label: str) -> str:
 
 
 def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
-    """Refuse a function that cannot take the trainer's arguments and `columns` by name.
+    """Check that the trainer can pass its arguments and `columns` to a reward by name.
 
-    Registered rewards always pass, because they get only the arguments that they name. Reward
-    models pass as well, and so do functions if Python cannot determine their parameters.
+    Registered rewards always pass this check, because they get only the arguments that they name.
+    Reward models and functions whose parameters Python cannot determine pass it as well.
 
     Raises:
-        ValueError: if parameters are missing or positional-only, or the reward is a class.
+        ValueError: if the reward does not accept one of these arguments, has positional-only
+            parameters, or is a class.
     """
     function = reward.reward if isinstance(reward, Guard) else reward
     if isinstance(function, str | Reward) or hasattr(function, "parameters"):

@@ -3,11 +3,11 @@
     reward_funcs: [countdown, {name: format, mode: strict, weight: 0.5}, my.package:reward,
         my/reward-model]
 
-An entry is a name, or a mapping with that name, its `weight` and its options. A name refers to a
-registered reward (possibly from a file in `reward_plugins`), to a function
-(`package.module:function` or `path/file.py:function`), or to a reward model (its id or folder). A
-reward of weight 0 is logged but not trained on. `tasks`, a list of names, restricts a reward to the
-rows with one of these names in the column "task".
+An entry is a name, or a mapping with `name`, `weight`, `label`, `tasks` and the reward's options. A
+name refers to a registered reward (possibly from a file in `reward_plugins`), to a function
+(`package.module:function` or `path/file.py:function`), or to a reward model (a hub id or folder). A
+reward with weight 0 is logged but not trained on. `label` changes the name of the reward's metric.
+`tasks`, a list of names, restricts the reward to rows whose column `task` holds one of them.
 """
 
 import inspect
@@ -39,26 +39,28 @@ LARGEST_WEIGHT = 1e4  # its square times the square of `scores.LARGEST` is finit
 
 
 class WeightsError(ValueError):
-    """`reward_weights` do not match the rewards, or are set in addition to a `weight`."""
+    """Raised if `reward_weights` does not match the rewards, or a reward has a `weight` as well."""
 
 
 def resolve_rewards(
     specs: Any, reward_weights: Sequence[float] | None = None, plugins: Iterable[str] = ()
 ) -> tuple[list[Any], list[float]]:
-    """Return callables (or reward-model ids) and weights, one of each per spec.
+    """Return the callables (or reward-model ids) and the weights, one of each per spec.
 
     Args:
-        specs: a name, a mapping `{name, weight, label, tasks, option: value}` or a callable, or a
-            list of them. `label` is the name of the metric, for a reward that is used twice.
-        reward_weights: TRL's list of weights, one per spec, instead of `weight` in the mappings.
-        plugins: Python files that register rewards.
+        specs: a spec or a list of specs. A spec is a name, a mapping `{name, weight, label, tasks,
+            option: value}` or a callable.
+        reward_weights: TRL's list of weights, one per spec, as an alternative to `weight` in the
+            mappings. A reward without either has the weight 1.
+        plugins: Python files that register rewards; they are loaded first.
 
     Raises:
         ValueError: if a plugin fails, there is no spec, a spec is malformed, a name or option is
-            unknown, an option has a wrong value, a weight is not a number within
-            ±`LARGEST_WEIGHT`, two rewards have the same metric name, or the trainer cannot call a
-            function.
-        WeightsError: if `reward_weights` do not match the rewards, or a spec has a `weight` too.
+            unknown, an option has an invalid value, a weight is not a number from
+            -`LARGEST_WEIGHT` to `LARGEST_WEIGHT`, two rewards have the same metric name, or the
+            trainer cannot call a function.
+        WeightsError: if `reward_weights` does not match the specs, or a spec has a `weight` as
+            well.
     """
     for path in plugins:
         load_plugin(path)
@@ -75,7 +77,7 @@ def resolve_rewards(
         if len(reward_weights) != len(rewards):
             raise WeightsError(
                 f"The number of reward_weights ({len(reward_weights)}) is not the number of "
-                f"rewards ({len(rewards)}). Write one weight for each reward."
+                f"rewards ({len(rewards)}). Set one weight for each reward."
             )
         weights = list(reward_weights)
     check_rewards(rewards, specs)
@@ -97,7 +99,9 @@ def resolve(spec: Any) -> tuple[Any, Any]:
     if not isinstance(spec, Mapping):
         if callable(spec):
             return spec, None
-        raise ValueError(f"A reward is a name, a mapping with `name`, or a function, not {spec!r}.")
+        raise ValueError(
+            f"A reward must be a name, a mapping with `name`, or a function; got {spec!r}."
+        )
     options = dict(spec)
     name = options.pop("name", None)
     weight = options.pop("weight", None)
@@ -105,11 +109,13 @@ def resolve(spec: Any) -> tuple[Any, Any]:
     tasks = options.pop("tasks", None)
     if not isinstance(name, str):
         hint = "".join(did_you_mean(key, ["name"]) for key in options)
-        raise ValueError(f"A reward needs a `name`, which must be text; got {dict(spec)!r}.{hint}")
+        raise ValueError(
+            f"A reward needs a `name`, which must be a string; got {dict(spec)!r}.{hint}"
+        )
     reward = find(name, options)
     if label is not None:
         if not isinstance(label, str):
-            raise ValueError(f"The label of reward {name!r} must be text; got {label!r}.")
+            raise ValueError(f"The label of reward {name!r} must be a string; got {label!r}.")
         if isinstance(reward, str):
             raise ValueError(
                 f"The reward model {name!r} cannot have a label, because its metric is named "
@@ -132,10 +138,15 @@ def resolve(spec: Any) -> tuple[Any, Any]:
 
 
 def find(name: str, options: dict[str, Any]) -> Any:
-    """Return the callable or reward-model id that a name refers to, with its options set.
+    """Resolve the name of a reward to a callable with `options` applied, or to a reward-model id.
+
+    Args:
+        name: a registered name, `package.module:function`, `file.py:function`, or the hub id or
+            folder of a reward model.
+        options: the reward's options. A reward model has none.
 
     Raises:
-        ValueError: if there is no such reward, or it does not take the options.
+        ValueError: if there is no such reward, or it does not accept the options.
     """
     if name in names():
         return build(name, **options)
@@ -150,28 +161,28 @@ def find(name: str, options: dict[str, Any]) -> Any:
     if "/" in name:
         raise ValueError(
             f"Reward {name!r} is neither a folder nor the hub id (OWNER/NAME) of a reward model. "
-            "For a function in a file, write FILE.py:FUNCTION."
+            "For a function in a file, use FILE.py:FUNCTION."
         )
     return build(name, **options)  # raises `ValueError`, with the closest known name
 
 
 def dotted(name: str, options: dict[str, Any]) -> Callable:
-    """Return the function named `package.module:function` or `file.py:function`, with `options`.
+    """Load the function `package.module:function` or `file.py:function`, with `options` applied.
 
-    The name may also refer to an object with `__call__`, or to a class of such objects with a
-    constructor that needs no arguments. A function that is not registered gets TRL's arguments
+    The name may also refer to an object with `__call__`, or to a class of such objects whose
+    constructor needs no arguments. A function that is not registered gets TRL's arguments
     unchanged, unless it was written for ms-swift or verl (see `other_signatures`).
 
     Raises:
-        ValueError: if there is no such function, or it does not take the options.
+        ValueError: if there is no such function, or it does not accept the options.
     """
     try:
         loaded = load_class("reward", name, {})
     except ValueError as error:
         if imports_swift(error.__cause__):
             raise ValueError(
-                f"Reward {name!r} imports ms-swift, which is not installed. In the file, write "
-                "these lines in place of the import: `class ORM:`, `    def __init__(self, "
+                f"Reward {name!r} imports ms-swift, which is not installed. In the file, replace "
+                "the import with these lines: `class ORM:`, `    def __init__(self, "
                 "args=None): self.args = args`, `orms = {}`."
             ) from error
         raise
@@ -198,7 +209,11 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
 
 
 def load_plugin(path: str) -> None:
-    """Run a plugin file once; raise `ValueError` if it fails."""
+    """Import a plugin file, unless this process has already imported it.
+
+    Raises:
+        ValueError: if there is no such file, or it raises an error.
+    """
     try:
         load_file(path)
     except Exception as error:
@@ -208,7 +223,11 @@ def load_plugin(path: str) -> None:
 
 
 def checked_weight(name: str, weight: Any) -> float:
-    """Return a weight as a float; raise `ValueError` unless it is within ±`LARGEST_WEIGHT`."""
+    """Return the weight of the reward `name` as a float.
+
+    Raises:
+        ValueError: if it is not a number from -`LARGEST_WEIGHT` to `LARGEST_WEIGHT`.
+    """
     known: Any = (
         weight
         if isinstance(weight, numbers.Real) and not isinstance(weight, bool)
@@ -223,26 +242,29 @@ def checked_weight(name: str, weight: Any) -> float:
 
 
 def renaming(column: str, there: Sequence[str]) -> str:
-    """Return advice on how to rename one of the columns in `there` to `column`."""
+    """Return advice on how to rename one of the dataset's columns, `there`, to `column`."""
     answers = [name for name in ANSWERS if name in there]
     answers += [path for path in NESTED_ANSWERS if path.partition(".")[0] in there]
     if column in ANSWERS and answers:
         return (
-            f" With `task: prompts` write rename_columns: {{{column}: {answers[0]}}}; elsewhere, "
-            f"give the data a column {column}."
+            f" With `task: prompts`, set rename_columns: {{{column}: {answers[0]}}}. Otherwise, "
+            f"add a column {column} to the data."
         )
     return (
-        f"{did_you_mean(column, there)} With `task: prompts` write rename_columns: "
-        f"{{{column}: COLUMN}}; elsewhere, give the data a column {column}."
+        f"{did_you_mean(column, there)} With `task: prompts`, set rename_columns: "
+        f"{{{column}: COLUMN}}. Otherwise, add a column {column} to the data."
     )
 
 
 def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None) -> None:
-    """Check that the dataset's columns suit the rewards; `None` (unknown columns) passes.
+    """Check that the dataset has all columns that rewards require, and that they accept the rest.
+
+    If the columns are unknown (`None`), nothing is checked.
 
     Raises:
-        ValueError: if a reward's column is missing or is not passed by the trainer, a reward does
-            not take a column that is passed, or a column has a reserved name.
+        ValueError: if a column that a reward requires is missing or is not passed by the trainer, a
+            reward does not accept a column that is passed, a reward has `tasks` and there is no
+            column `task`, or a column has a reserved name.
     """
     if dataset_columns is None:
         return
@@ -270,8 +292,8 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
             if column == DROPPED and column in there:
                 raise ValueError(
                     f"Reward {name!r} reads the column {column!r}, which the trainer does not pass "
-                    "to rewards. With `task: prompts` write rename_columns: {reference: "
-                    "completion}, and read `reference`; elsewhere, rename the column in the data."
+                    "to rewards. With `task: prompts`, set rename_columns: {reference: completion} "
+                    "and read `reference`. Otherwise, rename the column in the data."
                 )
             if column not in there:
                 raise ValueError(

@@ -19,10 +19,10 @@ MAX_MARKS = 100  # wrong steps marked in an explanation
 
 
 def share_of_right(steps: Sequence[Step]) -> float | None:
-    """Return the share of correct steps, counting repeated ones each time.
+    """Return the share of correct steps, counting repeated steps each time; `None` without steps.
 
-    Return `None` if there are no steps. The share measures how well a model calculates. The reward
-    counts steps differently; see `counted`.
+    The share measures how well a model calculates. Unlike the share, the reward counts a repeated
+    step only once, and can leave out steps that do not use the given numbers (see `counted`).
     """
     if not steps:
         return None
@@ -67,7 +67,12 @@ def steps_that_count(
 ) -> list[Step]:
     """Return the steps that the reward counts in one part of a completion.
 
-    The arguments are the same as for `right_steps`, but for one row.
+    Args:
+        completion: the text of the completion.
+        part: where the steps are: "thoughts", "answer" or "all".
+        numbers: "any" counts all steps. "nums" counts a correct step only if it follows from `nums`
+            (see `counted`).
+        nums: the given numbers of the row, used only if `numbers` is "nums".
     """
     steps = steps_in(part_of(completion, part))
     return counted(steps, nums if numbers == "nums" else None)
@@ -81,9 +86,10 @@ def explain_right_steps(
     part: Part = "thoughts",
     numbers: Numbers = "any",
 ) -> Explanation:
-    """Say how many steps are correct, and mark the wrong ones (at most `MAX_MARKS`).
+    """Explain a score: say how many steps are correct, and mark the wrong ones.
 
-    The parameters are the columns of one row and the options of `right_steps`.
+    At most `MAX_MARKS` steps are marked. The arguments after `completion` are the row's entry in
+    the column `nums` and the options of `right_steps`.
     """
     steps = steps_that_count(completion, part, numbers, nums)
     lines = [
@@ -115,10 +121,10 @@ def right_steps(
 ) -> list[float | None]:
     """The share of correct steps among the distinct arithmetic steps in the thoughts.
 
-    A step is an equation such as `3 + 4 = 7`; `grpo_ext.rewards.arithmetic_steps` has the rules.
-    With fewer than `min_steps` distinct steps, the number of correct ones is divided by
-    `min_steps`; a completion without steps earns 0. Values are exact: `10 / 3 = 3.33` is wrong, and
-    `10 / 3 ≈ 3.33` is not a step. Only the first 100,000 characters are searched.
+    A step is an equation such as `3 + 4 = 7`; see `grpo_ext.rewards.arithmetic_steps` for the
+    rules. If there are fewer than `min_steps` distinct steps, the number of correct ones is divided
+    by `min_steps`; a completion without steps earns 0. Values are compared exactly: `10 / 3 = 3.33`
+    is wrong, and `10 / 3 ≈ 3.33` is not a step. Only the first 100,000 characters are searched.
 
     Args:
         nums: the given numbers of Countdown, a list for each row; used only with `numbers: nums`.

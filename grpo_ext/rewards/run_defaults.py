@@ -1,4 +1,4 @@
-"""Set the options of rewards that load a language model (`loads_model=True`) from the run."""
+"""Set options of rewards that load a language model (`loads_model=True`) to the run's values."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -22,16 +22,19 @@ def rewards_with_models(rewards: Iterable[Any]) -> list[Reward]:
 
 
 def set_model(rewards: Sequence[Any], model: object, revision: str | None = None) -> None:
-    """Set the options `model` and `revision` to the run's, where the option `model` is None.
+    """Set the options `model` and `revision` to the run's model where the option `model` is `None`.
+
+    A `revision` that is already set is kept.
 
     Args:
-        rewards: the rewards of the run.
-        model: the folder or id of the model that the run starts from; None if it is not known yet,
-            so that nothing is set.
+        rewards: the rewards of the run. Those that load a language model are changed in place.
+        model: the folder or hub id of the model that the run starts from. If it is `None`, because
+            the model is not known yet, nothing is set.
         revision: the model's revision on the hub.
 
     Raises:
-        ValueError: if a reward needs the model and `model` is a loaded one, which training changes.
+        ValueError: if a reward needs the run's model and `model` is a loaded model, which training
+            changes.
     """
     for reward in rewards_with_models(rewards):
         if model is None or reward.options.get("model") is not None:
@@ -47,12 +50,12 @@ def set_model(rewards: Sequence[Any], model: object, revision: str | None = None
 
 
 def set_prompts(rewards: Sequence[Any], rows: Iterable[Mapping[str, Any]] | None) -> None:
-    """Set the option `unrelated`, where it is None, to the first distinct prompts of the data.
+    """Set the option `unrelated` to the first prompts in the data where the option is `None`.
 
-    These are at most `num_unrelated + 1` prompts from the first `SEARCHED_ROWS` rows. All ranks,
-    steps and resumed runs thus use the same prompts. A reward with `tasks` gets only prompts of
-    these tasks. Rewards without an option `num_unrelated` are left unchanged, and so are all
-    rewards if `rows` is None.
+    These are the first distinct prompts, at most `num_unrelated + 1`, from the first
+    `SEARCHED_ROWS` rows. All ranks, steps and resumed runs thus use the same prompts. A reward with
+    `tasks` gets only prompts of these tasks. Rewards without an option `num_unrelated` are left
+    unchanged, and so are all rewards if `rows` is `None`.
     """
     for reward in rewards_with_models(rewards):
         options = reward.options

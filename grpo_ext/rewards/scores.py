@@ -1,6 +1,6 @@
 """Convert a reward function's results to scores, and its exceptions to text.
 
-`FailureCount` counts the failures of user code: of a reward, or of a method of an environment.
+`FailureCount` counts the failures of user code, such as a reward or an environment's method.
 """
 
 import inspect
@@ -23,7 +23,7 @@ MAX_SHOWN = 500  # characters of a value that a message shows
 # computes in float32.
 LARGEST = 1e12
 PACKAGE = Path(__file__).parents[1]
-# Files that call a user's code; their frames are not the place of an error.
+# Files that call user code. An error is never located in their frames.
 MACHINERY = {
     str(PACKAGE / name)
     for name in (
@@ -43,26 +43,31 @@ STANDARD_LIBRARY = str(Path(traceback.__file__).parent)
 
 
 class Miscounted(ValueError):
-    """A reward returned more or fewer scores than there are completions."""
+    """Raised if a reward returns more or fewer scores than there are completions."""
 
 
 def scores_of(returned: Any, count: int) -> tuple[list[Score], dict[int, str]]:
-    """Return the scores of `count` completions and, by row, the errors of invalid entries.
+    """Return the scores of `count` completions and, by row index, the errors of invalid entries.
+
+    The score of an invalid entry is `None`.
 
     Args:
-        returned: the reward's result: an iterable of numbers and None.
+        returned: the result of the reward: an iterable of numbers and `None`.
         count: the number of completions.
 
     Raises:
         TypeError: if `returned` is not iterable, or is a string, bytes or a dict.
-        Miscounted: if it does not have `count` entries.
+        Miscounted: if `returned` does not have `count` entries.
     """
     if returned is None or isinstance(returned, str | bytes | dict):
-        raise TypeError(f"it returned {clipped(returned)} instead of one score per completion")
+        raise TypeError(
+            f"the reward returned {clipped(returned)} instead of one score per completion"
+        )
     entries = list(returned)
     if len(entries) != count:
         raise Miscounted(
-            f"it returned {counted(len(entries), 'score')} for {counted(count, 'completion')}"
+            f"the reward returned {counted(len(entries), 'score')} for "
+            f"{counted(count, 'completion')}"
         )
     scores: list[Score] = []
     errors: dict[int, str] = {}
@@ -76,22 +81,22 @@ def scores_of(returned: Any, count: int) -> tuple[list[Score], dict[int, str]]:
 
 
 def as_score(entry: Any) -> Score:
-    """Return a score as a float, or None for None.
+    """Convert one entry of a reward's result to a float; return `None` for `None`.
 
     Raises:
         TypeError: if `entry` is not a number.
-        ValueError: if it is infinite, NaN or beyond ±`LARGEST`.
-        Exception: any error of the entry's own `__float__`.
+        ValueError: if `entry` is infinite, NaN or beyond ±`LARGEST`.
+        Exception: any error that the entry's own `__float__` raises.
     """
     if entry is None:
         return None
     if not hasattr(entry, "__float__") and not hasattr(entry, "__index__"):
-        raise TypeError(f"it returned {clipped(entry)}, which is not a number")
+        raise TypeError(f"the reward returned {clipped(entry)}, which is not a number")
     score = float(entry)
     if not math.isfinite(score):
-        raise ValueError(f"it returned {score}, which is not finite")
+        raise ValueError(f"the reward returned {score}, which is not finite")
     if abs(score) > LARGEST:
-        raise ValueError(f"it returned {score}, beyond the limit of {LARGEST:g}")
+        raise ValueError(f"the reward returned {score}, beyond the limit of {LARGEST:g}")
     return score
 
 
@@ -102,8 +107,8 @@ def in_full(error: BaseException, function: Callable[..., Any] | None = None) ->
 
     Args:
         error: the exception.
-        function: the user's function that was called. The location is its first line if the
-            traceback has no frame of the user's code, as for a wrong return value.
+        function: the user's function that was called. If the traceback has no frame of the user's
+            code, as for a wrong return value, the location is the first line of this function.
     """
     if isinstance(error, TooLate):
         error.__context__ = None  # the text of the error that was being handled may have hung
@@ -139,7 +144,7 @@ def place_of(stack: Iterable[traceback.FrameSummary], function: Callable[..., An
 
 
 def frames_of_user(stack: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    """Return the frames outside this package's machinery and the standard library."""
+    """Return the frames that are in neither `MACHINERY` nor the standard library."""
     frames = []
     for frame in stack:
         if frame.filename not in MACHINERY and not in_standard_library(frame.filename):
@@ -150,7 +155,7 @@ def frames_of_user(stack: Iterable[traceback.FrameSummary]) -> list[traceback.Fr
 def is_of_user_code(error: BaseException) -> bool:
     """Return whether the user's own code raised an error, directly or in code that it called.
 
-    Otherwise the call failed because of its arguments, or a check of its result failed.
+    If not, the call failed because of its arguments, or a check of its result failed.
     """
     return bool(frames_of_user(traceback.extract_tb(error.__traceback__)))
 
@@ -161,7 +166,10 @@ def in_standard_library(path: str) -> bool:
 
 
 def clipped(content: object) -> str:
-    """Return a `repr` of bounded length, even if `repr` raises."""
+    """Return the `repr` of an object, shortened to about `MAX_SHOWN` characters.
+
+    If `repr` raises an exception, return a note that says so.
+    """
     try:
         text = repr(content)
     except Exception as error:
@@ -172,20 +180,25 @@ def clipped(content: object) -> str:
 
 
 class UserCodeFailure(RuntimeError):
-    """A reward or environment failed too often. The message ends with one of the failures."""
+    """Raised if a reward or environment fails too often. The message quotes one of the failures."""
 
 
 @dataclass
 class FailureCount:
-    """Counts the failures of one function, over all calls and over the most recent ones.
+    """Counts the failures of a reward or an environment, in total and in the most recent calls.
 
     Args:
-        name: the subject of messages, such as "Reward 'format'".
-        unit: the name of the counted items in the plural, such as "rows".
-        max_failure_rate: the share of failures in the window above which there are too many.
-        rate_key: the recipe key that sets this share, for messages.
-        window: the number of most recent calls to judge. Nothing is judged until a quarter of the
-            window is filled.
+        name: what fails, as the subject of messages, such as "Reward 'format'".
+        unit: what is counted, in the plural, such as "rows".
+        max_failure_rate: the failure rate in the window above which `too_many` reports a problem.
+        rate_key: the recipe key for `max_failure_rate`, named in messages.
+        window: the number of most recent calls to consider. `too_many` reports nothing until a
+            quarter of the window is filled.
+
+    Attributes:
+        calls: the number of calls since the start.
+        failed: how many of them failed.
+        last_error: the last failure, which the caller must set.
     """
 
     name: str
@@ -203,7 +216,7 @@ class FailureCount:
         self._kinds: set[str] = set()
 
     def add(self, failures: Iterable[bool]) -> None:
-        """Count calls; `failures` says for each one whether it failed."""
+        """Count one call for each entry of `failures`, which is `True` if the call failed."""
         outcomes = list(failures)
         self.calls += len(outcomes)
         self.failed += sum(outcomes)
@@ -223,7 +236,7 @@ class FailureCount:
     def too_many(self) -> str | None:
         """Return why the run must stop, or `None` if the failure rate is acceptable.
 
-        Return `None` also until a quarter of the window is filled.
+        Also return `None` until a quarter of the window is filled.
         """
         calls = len(self._recent)
         failed = sum(self._recent)

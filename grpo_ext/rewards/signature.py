@@ -1,7 +1,7 @@
 """Read a reward function's signature: columns, options, and arguments from the trainer.
 
 def countdown(completions, nums, target, *, tolerance: float = 1e-5): ...
-              texts        needed columns   option
+              strings      needed columns   option
 """
 
 import inspect
@@ -26,8 +26,8 @@ REQUIRED = inspect.Parameter.empty
 class Signature:
     """The parameters of a reward function, grouped by their use."""
 
-    columns: tuple[str, ...] = ()  # columns of the dataset that it needs
-    # other parameters with defaults; each may be set as an option or else be a column
+    columns: tuple[str, ...] = ()  # dataset columns that the function requires
+    # other parameters with defaults; each may be set as an option or else be filled by a column
     optional: dict[str, Any] = field(default_factory=dict)
     extras: tuple[str, ...] = ()  # its parameters that are in `EXTRAS`
     # keyword-only parameters with their defaults, or `REQUIRED`
@@ -37,7 +37,7 @@ class Signature:
 
 
 def object_of(reward: Callable) -> Callable:
-    """Return a function or object unchanged; for a class, return an instance.
+    """Return a function or object unchanged; for a class, return a new instance.
 
     Raises:
         TypeError: if the class has no `__call__`, or its constructor needs arguments.
@@ -93,7 +93,12 @@ def module_of(function: Callable) -> str:
 
 
 def read_signature(function: Callable) -> Signature:
-    """Return a callable's `Signature`; raise `TypeError` if it cannot be called as a reward."""
+    """Return the `Signature` of a reward function or object.
+
+    Raises:
+        TypeError: if there is no parameter `completions`, or a parameter accepts only positional
+            arguments.
+    """
     parameters = inspect.signature(function).parameters
     label = name_of(function)
     if "completions" not in parameters:
@@ -103,8 +108,8 @@ def read_signature(function: Callable) -> Signature:
     for name, parameter in parameters.items():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             raise TypeError(
-                f"{label}: parameter `{name}` is positional, but rewards are called by name. "
-                "Make it a named parameter."
+                f"{label}: parameter `{name}` accepts only positional arguments, but rewards are "
+                "called with keyword arguments. Make it a named parameter."
             )
     named = {
         name: p
@@ -132,7 +137,7 @@ def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -
     Args:
         reward: the name of the reward, for messages.
         signature: the parameters of the reward.
-        given: values of keyword-only and optional parameters.
+        given: values for keyword-only parameters, and for others that have a default.
 
     Raises:
         ValueError: if an option is unknown, has a value of the wrong type, or is missing.
@@ -157,16 +162,16 @@ def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -
 
 
 def hides_value(name: str) -> bool:
-    """Return whether an option's name suggests a secret or URL, which messages must not show."""
+    """Return whether an option's name suggests a secret or a URL, which messages must not show."""
     return is_secret(name) or is_secret(name.removesuffix("_env")) or name.endswith("url")
 
 
 def misfit(value: Any, annotation: Any) -> str | None:
-    """Return why `value` does not match a type annotation and its bounds, or None if it does.
+    """Return why `value` does not match a type annotation and its bounds, or `None` if it does.
 
-    Uses JSON rules: a list is accepted for a tuple, but a string is not accepted for a number. A
-    value that JSON cannot represent must be an instance of the type. A type that pydantic does not
-    support accepts any value.
+    The value is validated as JSON: a list is accepted for a tuple, but a string is not accepted for
+    a number. A value that JSON cannot represent must be an instance of the type. If pydantic does
+    not support the type, any value is accepted.
     """
     try:
         adapter = TypeAdapter(annotation, config=ConfigDict(strict=True, allow_inf_nan=False))

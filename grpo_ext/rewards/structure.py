@@ -1,7 +1,7 @@
 r"""Split an answer in plain notation: lists, sets, tuples, intervals, inequalities, chains.
 
-Splitting needs no algebra: it only looks for separators outside of all brackets, takes linear time
-and evaluates nothing. `equality` compares the parts.
+Splitting needs no algebra: it only looks for separators outside all brackets. The module `equality`
+compares the parts.
 """
 
 import re
@@ -60,11 +60,11 @@ class Collection(NamedTuple):
 
     kind: str  # single, list, ordered, set, or the brackets of a tuple
     parts: tuple[str, ...]
-    names: tuple[str, ...] = ()  # one if all parts share it, else one per part
+    names: tuple[str, ...] = ()  # one if all parts share it, else one per part; may be empty
 
 
 def split(text: str, separator: re.Pattern[str]) -> list[str]:
-    """Split a text at matches of `separator` outside of all brackets and LaTeX environments.
+    """Split `text` at matches of `separator` outside all brackets and LaTeX environments.
 
     Whitespace around the parts is stripped; parts may be empty.
     """
@@ -101,9 +101,9 @@ def depth_change(token: str) -> int:
 
 
 def brackets(text: str) -> tuple[str, str, str] | None:
-    """Return (opening bracket, content, closing bracket) of a text enclosed in one pair.
+    """Split text enclosed in one pair of brackets into (opening bracket, content, closing bracket).
 
-    Return `None` for any other text.
+    Whitespace around the content is stripped. Return `None` for any other text.
     """
     depth = 0
     tokens = list(_TOKEN.finditer(text))
@@ -122,14 +122,14 @@ def brackets(text: str) -> tuple[str, str, str] | None:
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text names an unknown or quantity: `x`, `f(2)`, `AB`, `total cost`."""
+    """Return whether `text` names an unknown or a quantity: `x`, `f(2)`, `AB`, `total cost`."""
     return _NAME.fullmatch(text) is not None and _NO_NAME.match(text) is None
 
 
 def chain(text: str) -> Chain:
-    r"""Split a text at its relations outside of brackets.
+    r"""Split `text` at the relation signs outside all brackets.
 
-    If all of them are `>` or `\ge`, the chain is reversed: `a > b` becomes `b < a`.
+    If all signs are `>` or `\ge`, the chain is reversed: `a > b` becomes `b < a`.
     """
     sides = split(text, _RELATION)
     operators = [_SPELLING.get(sign, sign) for sign in top_relations(text)]
@@ -142,7 +142,7 @@ def chain(text: str) -> Chain:
 
 
 def top_relations(text: str) -> Iterator[str]:
-    """Yield the relations outside of all brackets."""
+    """Yield the relation signs in `text` that are outside all brackets, in order."""
     depth = position = 0
     while position < len(text):
         match = _RELATION.match(text, position) if depth == 0 else None
@@ -157,7 +157,7 @@ def top_relations(text: str) -> Iterator[str]:
 
 
 def without_builder(text: str) -> str:
-    r"""Return the condition of a set `\{x | x > 3\}`; return any other text unchanged."""
+    r"""Reduce a set `\{x | x > 3\}` to its condition `x > 3`; return any other text unchanged."""
     match = _BUILDER.fullmatch(text)
     if match is None or not (is_name(match[1]) or MEMBER.search(match[1])):
         return text
@@ -213,7 +213,7 @@ def alternatives(text: str) -> list[str]:
 
 
 def signed(parts: list[str]) -> tuple[str, ...]:
-    r"""Expand each part with `\pm` or `\mp` into two parts."""
+    r"""Expand each part with `\pm` or `\mp` into two parts, one for each sign."""
     values = []
     for part in parts:
         if not _SIGNS.search(part):
@@ -227,7 +227,10 @@ def signed(parts: list[str]) -> tuple[str, ...]:
 
 
 def label(text: str) -> tuple[str | None, str]:
-    r"""Split `x = 5`, `x \in \{5\}` or `A(1, 2)` into (name, value); else return (`None`, text)."""
+    r"""Split `x = 5`, `x \in \{5\}` or `A(1, 2)` into (name, value).
+
+    Return (`None`, text) for any other text.
+    """
     sides, operators = chain(text)
     if operators and set(operators) == {"="} and is_name(sides[0]):
         return sides[0], " = ".join(sides[1:])
@@ -241,10 +244,16 @@ def label(text: str) -> tuple[str | None, str]:
 
 
 def labeled(kind: str, parts: list[str]) -> Collection:
-    """Separate names from values in a list of parts.
+    """Separate the names in a list of parts from the values, and return a `Collection`.
 
-    In `x = 1, 2` both values are named x; `y = 2, x = 1` is sorted by name. If the names are
-    incomplete or only some of them repeat, the parts are kept as they are.
+    In `x = 1, 2`, both values have the name x. Parts with different names, as in `y = 2, x = 1`,
+    are sorted by name. If a part has no name, or only some of the names repeat, the parts are kept
+    as they are.
+
+    Args:
+        kind: the kind of the list, "list" or "ordered". Parts that are sorted by name become
+            "ordered".
+        parts: the parts of the list.
     """
     names: list[str | None] = []
     values = []

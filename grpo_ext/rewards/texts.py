@@ -1,4 +1,4 @@
-"""Compare answers that are not formulas: texts, choices, times of day, numerals in a base."""
+"""Compare answers that are not formulas: words, choices, times of day, numerals in a base."""
 
 import re
 
@@ -70,23 +70,26 @@ _FILLERS = re.compile(
 
 
 def is_text(text: str) -> bool:
-    """Return whether an answer is a text, such as a name or the letter of a choice."""
+    """Return whether an answer is text, such as a name or the letter of a choice, not a formula."""
     return _TEXT.fullmatch(text) is not None
 
 
 def is_proper_name(text: str) -> bool:
-    """Return whether a text is a name of two to five words, such as `Leonardo da Vinci`."""
+    """Return whether `text` is a proper name of two to five words, such as `Leonardo da Vinci`."""
     return _PROPER_NAME.fullmatch(text) is not None
 
 
 def letter_of(text: str) -> str | None:
-    """Return the letter of a text that is only a choice (`B`, `(B)` or `B.`), else `None`."""
+    """Return the letter if `text` is only the letter of a choice (`B`, `(B)` or `B.`).
+
+    Return `None` for any other text.
+    """
     match = _LETTER.fullmatch(text)
     return None if match is None else match[1]
 
 
 def chosen_letter(text: str) -> str | None:
-    """Return the letter of an option, with or without its content; `None` for other texts."""
+    """Return the letter of a choice with or without its content; `None` for any other text."""
     chosen = option(text)
     if chosen is None:
         return letter_of(text)
@@ -94,7 +97,10 @@ def chosen_letter(text: str) -> str | None:
 
 
 def option(text: str) -> tuple[str, str] | None:
-    """Split an option such as `(B) 12` or `12 (B)` into (letter, content); else `None`."""
+    """Split a choice such as `(B) 12` or `12 (B)` into (letter, content).
+
+    Return `None` for any other text.
+    """
     match = _OPTION.fullmatch(text)
     if match is not None:
         return match[1], match[2]
@@ -105,13 +111,13 @@ def option(text: str) -> tuple[str, str] | None:
 
 
 def numbered_content(text: str) -> str | None:
-    """Return the content of a choice with a number: `Mars` for `(2) Mars`; else `None`."""
+    """Return the content of a numbered choice (`Mars` for `(2) Mars`); `None` for other text."""
     match = _NUMBERED.fullmatch(text)
     return None if match is None else match[1]
 
 
 def content_of(text: str) -> str:
-    """Return the content of a choice with a letter or number; any other text unchanged."""
+    """Return the content of a choice with a letter or number; return other text unchanged."""
     chosen = option(text)
     if chosen is not None:
         return chosen[1]
@@ -119,9 +125,11 @@ def content_of(text: str) -> str:
 
 
 def same_special(gold: str, answer: str) -> bool | None:
-    """Compare times of day or numerals in a base; `None` if neither answer is one of these.
+    """Return whether two times of day, or two numerals in a base, are equal.
 
-    Answers such as `2:15` are compared as times only if at least one of them has a.m. or p.m.
+    Return `None` if neither answer is one of these. Answers such as `2:15` are compared as times
+    only if at least one of them has a.m. or p.m. If only the gold answer names its base, the digits
+    are compared. If only the answer names its base, the result is `False`, unless the base is 10.
     """
     expected_clock = _CLOCK.fullmatch(gold)
     actual_clock = _CLOCK.fullmatch(answer)
@@ -149,7 +157,7 @@ def digits_of(numeral: str) -> str:
 
 
 def base_of(numeral: re.Match[str]) -> str:
-    """Return the base of a numeral; words up to "twelve" are converted to digits."""
+    """Return the base that a numeral names; words up to "twelve" are converted to digits."""
     base = numeral[2] or numeral[3] or numeral[4]
     if base in _CARDINALS:
         return str(_CARDINALS.index(base))
@@ -157,15 +165,15 @@ def base_of(numeral: re.Match[str]) -> str:
 
 
 def same_clock(expected: re.Match[str], actual: re.Match[str]) -> bool:
-    """Return whether two times can be the same; without a.m. or p.m., 2:15 may be 14:15."""
+    """Return whether two times can be the same; without a.m. or p.m., 2:15 may mean 14:15."""
     return not minutes_of(expected).isdisjoint(minutes_of(actual))
 
 
 def minutes_of(clock: re.Match[str]) -> set[int]:
     """Return the times of day, in minutes after midnight, that a clock time can mean.
 
-    A time such as 2:15, without a.m. or p.m., has two meanings; 02:15 and 14:15 have only one. An
-    invalid time or a bare 19 has none.
+    A time such as 2:15, without a.m. or p.m., can mean two times, but 02:15 and 14:15 only one. The
+    set is empty for an invalid time, or for a bare number such as 19.
     """
     hour = int(clock[1])
     minute = int(clock[2] or 0)
@@ -186,14 +194,14 @@ def minutes_of(clock: re.Match[str]) -> set[int]:
 
 
 def same_texts(gold: str, answer: str) -> bool | None:
-    """Compare two answers as texts; `None` if neither is a text."""
+    """Return whether two answers are the same text (see `as_text`); `None` if neither is text."""
     if _TEXT.fullmatch(gold) or _TEXT.fullmatch(answer):
         return as_text(gold) == as_text(answer)
     return None
 
 
 def says_none(text: str) -> bool:
-    """Return whether an answer says that there is none: `no solution`, `no such integer exists`."""
+    """Return whether an answer says that there is nothing, such as `no solution` or `none`."""
     return _NONE.fullmatch(text) is not None
 
 
@@ -203,11 +211,11 @@ def is_verdict(text: str) -> bool:
 
 
 def as_text(text: str) -> str:
-    """Normalize a text for comparison: drop filler words and ignore case.
+    """Normalize text for comparison: drop filler words and ignore case.
 
-    Ordinals and Roman numerals are replaced by numbers, so that `second quadrant` equals `Quadrant
-    II`. Names of days and months are cut to three letters, `Yes, it is.` becomes `yes`, and `no
-    solution` becomes `none`. A single letter keeps its case.
+    Ordinals, Roman numerals and integers become numbers such as `2nd`, so that `second quadrant`
+    equals `Quadrant II`. Names of days and months are cut to three letters, `Yes, it is.` becomes
+    `yes`, and `no solution` becomes `none`. A single letter keeps its case.
     """
     text = text.strip("() .")
     if len(text) == 1 or text.isdecimal():
@@ -224,7 +232,7 @@ def as_text(text: str) -> str:
 
 
 def in_short(word: str) -> str:
-    """Normalize ordinals, Roman numerals and integers to the number plus `nd`: `1nd`, `3nd`.
+    """Normalize an ordinal, Roman numeral or integer to its number followed by `nd`, as in `3nd`.
 
     Names of days and months are cut to three letters. Any other word is returned unchanged.
     """

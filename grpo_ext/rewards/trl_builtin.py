@@ -1,8 +1,8 @@
-"""TRL's rewards by name, with TRL's arguments as options.
+"""TRL's rewards, registered by name, with TRL's arguments as options.
 
-`cosine_scaled` and `reasoning_accuracy` judge answers in the same way as `accuracy`. TRL would pass
-any text of a completion to math-verify, and math-verify's alarms would cancel the deadline of a
-guard.
+`cosine_scaled` and `reasoning_accuracy` compare answers in the same way as the reward `accuracy`.
+TRL's own versions would pass arbitrary text from completions to math-verify, whose alarms would
+cancel the deadline of a guard.
 """
 
 import math
@@ -30,9 +30,9 @@ def soft_overlong_punishment(
     max_completion_len: int,
     soft_punish_cache: int,
 ) -> list[float]:
-    """0 for short completions, falling to -1 over the last tokens before the limit.
+    """0 for short completions, falling linearly to -1 over the last tokens before the limit.
 
-    From TRL; DAPO, equation 13.
+    Computed by TRL, following equation 13 of the DAPO paper.
 
     Args:
         max_completion_len: the limit in tokens.
@@ -53,7 +53,8 @@ def repetition_penalty(
 ) -> list[float]:
     """The share of repeated token n-grams, times `max_penalty`.
 
-    From TRL; arXiv 2502.03373, appendix C.2. 0 for fewer than `ngram_size` tokens.
+    The score is 0 for a completion with fewer than `ngram_size` tokens. Computed by TRL, following
+    appendix C.2 of arXiv 2502.03373.
 
     Args:
         ngram_size: the number of tokens in an n-gram.
@@ -82,14 +83,16 @@ def cosine_scaled(
 ) -> list[float | None]:
     """Correctness scaled by length: correct answers earn more if short, wrong ones if long.
 
-    None if the answers cannot be compared, for example because the gold answer cannot be read. From
-    TRL; arXiv 2502.03373, appendix C.1.
+    The score is `None` if the answers cannot be compared, for example because the gold answer
+    cannot be parsed. As in TRL, the formula follows appendix C.1 of arXiv 2502.03373.
 
     Args:
         solution: the gold answer.
-        max_len: the length in tokens at which the scale ends.
-        min_value_wrong, max_value_wrong: scores of a wrong answer, at length 0 and at `max_len`.
-        min_value_correct, max_value_correct: scores of a correct answer, at `max_len` and at
+        prompts: the prompts, used if the comparison depends on the question.
+        max_len: the length in tokens from which on the score stays the same.
+        min_value_wrong, max_value_wrong: the scores of a wrong answer, at length 0 and at
+            `max_len`.
+        min_value_correct, max_value_correct: the scores of a correct answer, at `max_len` and at
             length 0.
     """
     scores: list[float | None] = []
@@ -119,13 +122,15 @@ def reasoning_accuracy(
 ) -> list[float | None]:
     """1 if the answer after the reasoning equals the gold answer, else 0 (from TRL).
 
-    It is also 0 if the completion contains none of the delimiters, and `None` if the two answers
-    cannot be compared, for example because the gold answer cannot be read.
+    The score is 0 if the completion contains none of the delimiters, and `None` if the two answers
+    cannot be compared, for example because the gold answer cannot be parsed.
 
     Args:
         solution: the gold answer.
+        prompts: the prompts, used if the comparison depends on the question.
         reasoning_delimiters: strings that end the reasoning; `None` means `</think>`. The first one
-            in the list that occurs in the completion is used.
+            in the list that occurs in the completion is used, and the answer is the text after its
+            last occurrence.
     """
     scores: list[float | None] = []
     questions = prompts if prompts is not None else [None] * len(completions)

@@ -1,8 +1,8 @@
-"""The program of a reward worker: it scores one row at a time, with a memory limit.
+"""The program that a reward worker runs: it scores one row at a time, with a memory limit.
 
-A pool starts it as a fresh interpreter, so that neither the training script nor torch is loaded
-again. It forks: the child scores rows, and the parent, called the keeper, kills every process that
-a reward has started.
+A pool starts the program in a fresh interpreter, so that neither the training script nor torch is
+loaded again. The process then forks: the child scores rows, and the parent, called the keeper,
+kills every process that a reward has started once the child ends or the pool stops the worker.
 """
 
 import contextlib
@@ -28,9 +28,10 @@ KEEPER_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
 
 
 def leave_keeper(parent: int, fd: int) -> None:
-    """Fork and return in the child; the calling process becomes the child's keeper.
+    """Fork and return in the child; the calling process becomes its keeper and never returns.
 
-    The keeper runs until the child ends, `parent` dies, or SIGTERM arrives.
+    When the child ends, SIGTERM arrives or, on Linux, `parent` dies, the keeper kills all of its
+    descendants and exits.
 
     Args:
         parent: the process id of the pool's process.
@@ -50,7 +51,10 @@ def leave_keeper(parent: int, fd: int) -> None:
 
 
 def keep(child: int) -> NoReturn:
-    """Wait until the child ends or SIGTERM arrives, then kill all descendants and exit."""
+    """Wait until the child ends or SIGTERM arrives, then kill all descendants and exit.
+
+    The exit code is the child's, or 0 if the child was still running.
+    """
     exit_code = None
     while exit_code is None and signal.sigwait(KEEPER_SIGNALS) == signal.SIGCHLD:
         exit_code = reap(child)
@@ -68,7 +72,7 @@ def keep(child: int) -> NoReturn:
 
 
 def reap(child: int) -> int | None:
-    """Reap ended processes; return the exit code of `child`, or `None` if it is still running."""
+    """Reap exited child processes; return the exit code of `child`, or `None` if it still runs."""
     while True:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == child:
@@ -78,7 +82,7 @@ def reap(child: int) -> int | None:
 
 
 def out_of_memory() -> str:
-    """Return the error of a row that needs more memory than this process may use."""
+    """Return the error message for a row that needs more memory than this process may use."""
     limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
     size = "" if limit == resource.RLIM_INFINITY else f" ({limit / 2**30:.3g} GiB)"
     return f"MemoryError: scoring this row needed more memory than a reward worker may use{size}"
@@ -87,12 +91,16 @@ def out_of_memory() -> str:
 def score(
     reward: Reward, row: dict[str, list[Any]], too_large: str
 ) -> tuple[float | None, str | None]:
-    """Return the score of one row and its error; both are None if the reward declines the row.
+    """Score one row and return (score, error).
+
+    The error is `None` if the row was scored; both are `None` if the reward declines the row. No
+    exception is raised: every error is returned as a string.
 
     Args:
-        reward: the reward.
-        row: its arguments, each a list with one value.
-        too_large: the error if memory runs out; building it then would need memory.
+        reward: the reward to call.
+        row: the arguments of the reward, each a list with one value.
+        too_large: the error message to return if memory runs out. It is built in advance, because
+            building it then would need memory.
     """
     try:
         with exit_if_forked():
@@ -107,10 +115,10 @@ def score(
 def serve(connection: Connection) -> None:
     """Answer messages until the pipe is closed.
 
-    A message is a pickled pair: a pickled reward, and a row to score or None to load the reward.
-    The worker sends `null` when it is ready, and then one answer for each message: `[score, error]`
-    for a row, or `null` once a reward is loaded. Answers are JSON, so that the trainer unpickles
-    nothing from a worker.
+    A message is a pickled pair: a pickled reward, and a row to score or `None` to load the reward.
+    A reward must be loaded before its first row. The worker sends `null` when it is ready, and then
+    one answer for each message: `[score, error]` for a row, or `null` once a reward is loaded.
+    Answers are JSON, so that the trainer unpickles nothing from a worker.
     """
     rewards: dict[bytes, Reward | str] = {}  # a string is the error from loading the reward
     too_large = out_of_memory()
@@ -130,9 +138,9 @@ def serve(connection: Connection) -> None:
 
 
 def introduce(packed: bytes) -> Reward | str:
-    """Load a pickled reward; return it, or the text of the error.
+    """Unpickle a reward and return it, or return the error as a string.
 
-    Its first example is scored, so that no row has to wait for imports.
+    The reward's first example is scored as well, so that no row has to wait for imports.
     """
     try:
         reward = pickle.loads(packed)
@@ -150,7 +158,7 @@ def main() -> None:
     _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
     if hard_limit != resource.RLIM_INFINITY:
         memory_limit = min(memory_limit, hard_limit)
-    with contextlib.suppress(ValueError):  # macOS refuses this limit, and `check` says so
+    with contextlib.suppress(ValueError):  # macOS does not allow this limit, and `check` says so
         resource.setrlimit(resource.RLIMIT_DATA, (memory_limit, memory_limit))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         serve(Connection(fd))

@@ -29,7 +29,7 @@ Job = tuple[Future, bytes]  # a row's future, which gets a `Result`, and the mes
 
 
 class WorkerPool:
-    """Keeps workers ready to score rows.
+    """Runs workers that score rows, and replaces those that die or hang; `take` starts them.
 
     A row that takes far longer than usual makes its worker overdue: the worker continues at low
     priority and another one is started, so that a few hanging rows do not hold up a batch. Methods
@@ -37,8 +37,8 @@ class WorkerPool:
 
     Args:
         size: the number of workers to keep running, not counting overdue ones.
-        timeout: seconds that a row may take.
-        memory_limit: bytes of data that a worker may hold.
+        timeout: the time limit for a row, in seconds.
+        memory_limit: the maximum size of a worker's data segment, in bytes.
     """
 
     def __init__(self, size: int, timeout: float, memory_limit: int):
@@ -56,11 +56,11 @@ class WorkerPool:
 
     @property
     def patience(self) -> float:
-        """Seconds after which a row is overdue."""
+        """The number of seconds after which a row is overdue."""
         return max(0.2, self.timeout / 20, 10 * self.usual)
 
     def take(self, reward: bytes, jobs: list[Job]) -> None:
-        """Queue rows to be scored with a pickled reward."""
+        """Queue rows to be scored with a pickled reward, and start workers if some are missing."""
         with self.changed:
             self.rewards.add(reward)
             self.failed_starts = 0
@@ -71,7 +71,7 @@ class WorkerPool:
     def stop(self) -> None:
         """Stop all workers and leave the waiting rows unscored.
 
-        Does nothing in a forked copy of the pool.
+        In a forked copy of the pool, do nothing.
         """
         if os.getpid() != self.pid:
             return
@@ -89,8 +89,8 @@ class WorkerPool:
     def fill(self) -> None:
         """Start missing workers and replacements for overdue ones, or give up the waiting rows.
 
-        Rows are given up if the pool is stopped or workers repeatedly fail to start. The caller
-        must hold the lock.
+        Rows are given up if the pool is stopped or workers repeatedly fail before they score a row.
+        The caller must hold the lock.
         """
         if self.stopped:
             self.give_up("the reward workers have been stopped")
@@ -116,7 +116,7 @@ class WorkerPool:
             future.set_result((None, f"RuntimeError: {reason}"))
 
     def next_row(self) -> Job | None:
-        """Remove and return the next row that was not canceled, or None if there is none.
+        """Remove and return the next row that was not canceled, or `None` if there is none.
 
         The caller must hold the lock.
         """
@@ -129,7 +129,7 @@ class WorkerPool:
     def next_job(self, worker: "Worker") -> bytes | Job | None:
         """Wait for a reward that the worker has not loaded yet, or for a row, and return it.
 
-        Return None when the pool is stopped.
+        Return `None` when the pool is stopped.
 
         Raises:
             ChildProcessError: if the worker has died or sent something while it was idle.
@@ -160,7 +160,7 @@ class WorkerPool:
 
 
 class Worker(threading.Thread):
-    """A thread that drives one worker process, which the kernel kills when the thread ends."""
+    """A thread that starts one worker process, sends it rows, and kills it at the end."""
 
     process: subprocess.Popen | None = None  # None until it is started
     overdue = False
@@ -211,20 +211,21 @@ class Worker(threading.Thread):
             future.set_result(self.score(message))
 
     def await_ready(self) -> None:
-        """Wait until the worker has started, or has loaded a reward.
+        """Wait until the process has started, or has loaded a reward.
 
         Raises:
-            TimeoutError: if it has sent nothing for `START_LIMIT` seconds.
-            EOFError: if its process has ended.
+            TimeoutError: if the process sends nothing for `START_LIMIT` seconds.
+            EOFError: if the process has ended.
         """
         if not self.connection.poll(START_LIMIT):
             raise TimeoutError
         self.connection.recv_bytes()
 
     def score(self, message: bytes) -> Result:
-        """Send a row to the process and return its score and error.
+        """Send a row to the process and return the row's score and error.
 
-        If the process does not answer in time, or dies, the score is None and the error says so.
+        If the process does not answer in time, or dies, the score is `None` and the error says so.
+        Set `spent` if the process must not get another row.
         """
         timeout = self.pool.timeout
         patience = self.pool.patience
@@ -245,7 +246,7 @@ class Worker(threading.Thread):
         return score, error
 
     def cause_of_death(self) -> str:
-        """Return the error of a row for which the worker sent no score."""
+        """Return the error message for a row for which the process sent no score."""
         if self.pool.stopped:
             return "RuntimeError: the reward workers have been stopped"
         assert self.process is not None
@@ -257,7 +258,7 @@ class Worker(threading.Thread):
         )
 
     def step_back(self) -> None:
-        """Lower the priority of the process, and let the pool start another worker."""
+        """Mark this worker as overdue, lower its priority, and let the pool start another one."""
         assert self.process is not None
         with self.pool.changed, suppress(OSError):
             self.overdue = True

@@ -1,1 +1,1 @@
-"""Run a recipe: launch its processes, lock its folder, build its parts, train, save the model."""
+"""Run a recipe: launch processes, lock the output folder, build rows and rewards, train, save."""

@@ -1,4 +1,4 @@
-"""Name the environment of each row, in a recipe with several environments."""
+"""Add the columns that name each row's environment and task, if there are several environments."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ Rows: TypeAlias = Dataset | IterableDataset
 
 
 def with_environments(recipe: Recipe, rows: Rows) -> Rows:
-    """Return rows with the columns `environment` and `task`, if environments depend on the row.
+    """Return rows with the columns `environment` and `task`, if the environment depends on the row.
 
-    Without environments, or with one for all rows, the rows are returned unchanged.
+    If the recipe has no environment, or one for all rows, the rows are returned unchanged.
+    Otherwise there are two cases:
 
-    If entries in `tasks` set environments, a row has the environment of its entry, or `None`. If
-    the key `environments` sets them, the column `environment` of a row names one. Rows without a
-    column `task` then get the name of their environment as task, or `single_turn` for any other
-    entry, so that rewards can be chosen and figures are logged by environment.
+    - Tasks in `tasks` have environments. The column `environment` is set to the name of the row's
+      task if this task has an environment, otherwise to `None`.
+    - The recipe has the key `environments`, and the rows already have a column `environment`. If
+      they have no column `task`, one is added that holds the name of the row's environment, or
+      `single_turn` if the row names none. Rewards can then be chosen, and metrics are logged, by
+      environment.
 
     Raises:
-        ValueError: if `tasks` set no environments, and the rows have no column `environment` or a
-            row names an unknown environment. In a stream, the names are not checked here, and a
-            missing column may be found only when the stream is read.
+        ValueError: in the second case, if the column `environment` is missing, or a row names an
+            unknown environment. In a stream, the names are not checked here, and a missing column
+            may be found only when the stream is read.
     """
     environments = environments_of(recipe.flat)
     if not environments or "" in environments:
@@ -48,21 +51,22 @@ def with_environments(recipe: Recipe, rows: Rows) -> Rows:
 def with_column(
     rows: Rows, name: str, source: str, values: Mapping[str, str], other: str | None
 ) -> Rows:
-    """Return rows with a column that is looked up from another column.
+    """Return the rows with a new column, filled by looking up each entry of the column `source`.
 
     Args:
-        rows: the rows.
+        rows: the rows to extend.
         name: the name of the new column; an existing column of that name is replaced.
-        source: the column with the values to look up.
-        values: maps values of `source` to values of the new column.
-        other: the new column's value for all other values of `source`.
+        source: the column whose entries are looked up.
+        values: maps entries of `source` to values of the new column.
+        other: the value for entries of `source` that are not in `values`.
 
     Raises:
-        ValueError: when a stream without the column `source` is read.
+        ValueError: if `rows` is a stream without the column `source`; raised when the stream is
+            read.
     """
 
     def looked_up(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        if source not in batch:  # only a stream's columns may be unknown before
+        if source not in batch:  # only in a stream whose columns were unknown before
             raise ValueError(NO_COLUMN)
         return {name: [values.get(value, other) for value in batch[source]]}
 

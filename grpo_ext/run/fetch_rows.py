@@ -1,4 +1,4 @@
-"""Write the rows of a hub dataset to local files, for a machine that trains without a network."""
+"""Write the rows of a hub dataset to local files, for training on a machine without a network."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_LICENSE = 200  # maximum number of characters of a license
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset: its hub id or folder, and its configuration, if it has several."""
+    """A dataset: its hub id or folder, and the name of its configuration if it has several."""
 
     name: str
     config: str | None = None
@@ -41,7 +41,7 @@ class Source:
 
 @dataclass(frozen=True)
 class RowsFile:
-    """A file of rows: its split, its path and the number of its rows."""
+    """A file that holds the rows of one split, and the number of these rows."""
 
     split: str
     path: Path
@@ -49,7 +49,11 @@ class RowsFile:
 
 
 def packaged_sources() -> dict[str, Source]:
-    """Return the hub datasets that the package's recipes train on, by the folder of the recipe."""
+    """Return the hub datasets that the package's recipes train on, by recipe folder.
+
+    If the recipes of a folder train on different datasets, only that of the first recipe is
+    returned.
+    """
     sources: dict[str, Source] = {}
     for recipe in recipe_names():
         settings = read_settings(recipe, None)
@@ -65,11 +69,13 @@ def find_source(name: str, config: str | None = None) -> Source:
     """Return the dataset that `name` refers to.
 
     Args:
-        name: a name in `packaged_sources`, such as gsm8k, a hub id `owner/name`, or a local folder.
-        config: the configuration; `None`: the one in the package's recipe, if there is one.
+        name: a key of `packaged_sources`, such as `gsm8k`, a hub id `owner/name`, or a local
+            folder.
+        config: the name of the configuration. If `None`, use the one set in the package's recipe,
+            if any.
 
     Raises:
-        ValueError: if `name` is none of these. A hub id is not looked up on the hub.
+        ValueError: if `name` is none of these. Whether a hub id exists is not checked.
     """
     sources = packaged_sources()
     if name in sources:
@@ -77,31 +83,31 @@ def find_source(name: str, config: str | None = None) -> Source:
         return source if config is None else Source(source.name, config)
     if "/" not in name and not Path(name).exists():
         raise ValueError(
-            f"{unknown('dataset', name, sources)} To fetch another one from the hub, write its "
+            f"{unknown('dataset', name, sources)} To fetch another dataset from the hub, pass its "
             "id as owner/name."
         )
     return Source(name, config)
 
 
 def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) -> list[RowsFile]:
-    """Write the rows of a dataset to one jsonl file for each split, named by `file_name`.
+    """Write the rows of a dataset to one jsonl file per split, and return the files.
 
-    An existing file with other content is never overwritten. Return the files in the order of the
-    splits.
+    The files are named by `file_name`, and returned in the order of the splits. An existing file
+    with different content is not overwritten.
 
     Args:
         source: the dataset.
         folder: the folder for the files.
-        splits: the splits, in the syntax of `datasets`. `None`: `train`, and `test` if there is
-            one.
+        splits: the splits, in the syntax of `datasets`, such as `train[:100]`. If `None`, use
+            `train` and, if the dataset has it, `test`.
 
     Raises:
-        FileExistsError: if a file exists with other content.
-        ConnectionError: if the dataset is not on this machine and the hub does not answer.
+        FileExistsError: if a file exists with different content.
+        ConnectionError: if the dataset is not on this machine and the hub cannot be reached.
         FileNotFoundError: if there is no such dataset.
         OSError: if the dataset cannot be read, or a file cannot be written.
         ValueError: if there is no such split, if two splits would have the same file, if a row has
-            values that JSON cannot hold, or for the other reasons of `open_dataset`.
+            values that JSON cannot represent, or if the dataset is damaged or unsafe to read.
     """
     try:
         if splits is None:
@@ -122,11 +128,11 @@ def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) ->
 
 
 def default_splits(source: Source) -> list[str]:
-    """Return `train`, and `test` if the dataset has such a split.
+    """Return the split names to fetch by default: `train` and, if the dataset has it, `test`.
 
     Raises:
         FileNotFoundError: if there is no such dataset.
-        ConnectionError: if the hub does not answer.
+        ConnectionError: if the hub cannot be reached.
     """
     if is_unsplit(Path(source.name)):
         return ["train"]
@@ -137,7 +143,7 @@ def default_splits(source: Source) -> list[str]:
 
 
 def split_paths(source: Source, folder: Path, splits: list[str]) -> list[Path]:
-    """Return the paths of the files for splits.
+    """Return the path of the file for each split.
 
     Args:
         source: the dataset.
@@ -145,7 +151,7 @@ def split_paths(source: Source, folder: Path, splits: list[str]) -> list[Path]:
         splits: the splits, in the syntax of `datasets`.
 
     Raises:
-        ValueError: if two of them would have the same file.
+        ValueError: if two splits would have the same file.
     """
     paths: list[Path] = []
     for split in splits:
@@ -178,14 +184,14 @@ def write_rows(path: Path, rows: Dataset, title: str) -> None:
     Numbers that are not finite become null, because JSON cannot represent them.
 
     Args:
-        path: the file.
-        rows: the rows.
-        title: the title of the progress bar.
+        path: the file to write.
+        rows: the rows, one per line of the file.
+        title: the title of the progress bar, which also begins error messages.
 
     Raises:
-        FileExistsError: if the file exists with other content, or is not a regular file.
+        FileExistsError: if the file exists with different content, or is not a regular file.
         OSError: if the file cannot be written.
-        ValueError: if a row has values that JSON cannot hold, such as images.
+        ValueError: if a row has values that JSON cannot represent, such as images.
     """
     from tqdm import tqdm
 
@@ -203,7 +209,7 @@ def write_rows(path: Path, rows: Dataset, title: str) -> None:
         file.flush()
         if path.exists() and not (path.is_file() and filecmp.cmp(file.name, path, shallow=False)):
             raise FileExistsError(
-                f"{path} already exists with other content. Move it away, or name another folder "
+                f"{path} already exists with different content. Move it, or choose another folder "
                 "with --out."
             )
 
@@ -211,19 +217,20 @@ def write_rows(path: Path, rows: Dataset, title: str) -> None:
 def as_json(row: dict[str, Any]) -> str:
     """Return a row as one line of JSON, with null for NaN and infinity.
 
-    Raises `TypeError` for values that JSON cannot contain, such as bytes.
+    Raises:
+        TypeError: if a value cannot be represented in JSON, such as bytes.
     """
     text = json.dumps(row, ensure_ascii=False)
-    if "NaN" in text or "Infinity" in text:  # perhaps only as words in a text
+    if "NaN" in text or "Infinity" in text:  # perhaps only as words in a string
         text = json.dumps(finite(row, "", {}), ensure_ascii=False)
     return text
 
 
 def license_of(source: Source) -> str:
-    """Return the license in a dataset's card; `UNKNOWN` if the card names none or cannot be read.
+    """Return the license that a dataset's card names, truncated to `MOST_LICENSE` characters.
 
-    Args:
-        source: the dataset; a folder's card is its `README.md`.
+    The card of a folder is its `README.md`. Return `UNKNOWN` if the card names no license or cannot
+    be read.
     """
     from huggingface_hub import DatasetCard
 
@@ -234,7 +241,7 @@ def license_of(source: Source) -> str:
         else:
             card = DatasetCard.load(source.name)
         license = card.data.to_dict().get("license")
-    except Exception:  # from any of the libraries that it uses
+    except Exception:  # from any library that `DatasetCard` uses
         return UNKNOWN
     names = license if isinstance(license, list) else [license]
     if not names or not all(isinstance(name, str) for name in names):

@@ -31,18 +31,24 @@ Rows: TypeAlias = Dataset | IterableDataset
 
 
 def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool = True) -> Rows:
-    """Return the training examples of a recipe; several tasks are mixed, by their shares if set.
+    """Return a recipe's training examples; several tasks are mixed, by `share` if it is set.
 
-    Print on the first rank how many rows each filter kept, unless they are streamed.
+    Unless rows are streamed, the first rank prints how many rows each filter kept.
 
     Args:
         recipe: a recipe with one task or several.
-        streaming: whether to yield rows as they are read. `None`: the recipe's `dataset_streaming`.
-        prompts: whether to turn rows into examples.
+        streaming: whether to return a stream, which reads rows as they are needed. If `None`, the
+            recipe's `dataset_streaming` decides.
+        prompts: whether to turn rows into examples by adding the prompt and the columns that
+            rewards and environments read. If `False`, rows are returned as they are in the data.
 
     Raises:
-        ValueError, FileNotFoundError, ConnectionError, OSError: for the reasons of `train_rows_of`,
-            `mix` and `with_environments`.
+        ValueError: if a dataset cannot be opened or lacks the split, a task has no rows left, a
+            column has different types in two tasks, or, with the key `environments`, the rows do
+            not name known environments.
+        FileNotFoundError: if a dataset does not exist.
+        ConnectionError: if the hub cannot be reached.
+        OSError: if the tokenizer for a length limit, or a dataset folder, cannot be read.
     """
     if streaming is None:
         streaming = recipe.run.dataset_streaming
@@ -60,19 +66,25 @@ def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool =
 
 
 def eval_rows(recipe: Recipe, *, streaming: bool = False, prompts: bool = True) -> Rows:
-    """Return the held-out examples of a recipe; several tasks are mixed.
+    """Return a recipe's held-out examples; several tasks are mixed.
 
-    Each example occurs once, except with `streaming`: streams of several tasks repeat the shorter
-    ones. Print on the first rank how many rows each filter kept, unless they are streamed.
+    Each example occurs once. However, if several tasks are streamed, the shorter streams start
+    again until the longest one has ended. Unless rows are streamed, the first rank prints how many
+    rows each filter kept.
 
     Args:
         recipe: a recipe with one task or several.
-        streaming: whether to yield rows as they are read.
-        prompts: whether to turn rows into examples.
+        streaming: whether to return a stream, which reads rows as they are needed.
+        prompts: whether to turn rows into examples by adding the prompt and the columns that
+            rewards and environments read. If `False`, rows are returned as they are in the data.
 
     Raises:
-        ValueError, FileNotFoundError, ConnectionError, OSError: for the reasons of `eval_rows_of`,
-            `mix` and `with_environments`.
+        ValueError: if a dataset cannot be opened or lacks the split, a task has no held-out rows, a
+            column has different types in two tasks, or, with the key `environments`, the rows do
+            not name known environments.
+        FileNotFoundError: if a dataset does not exist.
+        ConnectionError: if the hub cannot be reached.
+        OSError: if the tokenizer for a length limit, or a dataset folder, cannot be read.
     """
     rows_by_task = {}
     for name, (task, options) in task_options(recipe).items():
@@ -89,18 +101,21 @@ def mix(
     shares: dict[str, float] | None,
     limit: int | None,
 ) -> Rows:
-    """Return the rows of several tasks as one dataset, or as one stream if any is a stream.
+    """Return the rows of several tasks as one dataset, or as one stream if any task is streamed.
 
-    Without `tasks`, return the only task's rows, to which the limit has already been applied.
+    If the recipe has no `tasks`, return the rows of its only task unchanged; `limit` has already
+    been applied to them.
 
     Args:
-        recipe: the recipe; its seed is used for streams.
-        rows_by_task: the rows of each task by its name.
-        shares: the shares of the tasks, as for `mixed` and `mixed_streams`.
-        limit: how many rows to keep; `None` keeps all.
+        recipe: the recipe; its seed is used to interleave streams.
+        rows_by_task: the rows of each task, by task name.
+        shares: the relative share of each task, by task name. If `None`, a dataset contains each
+            row once, and a stream draws from all tasks with equal probability.
+        limit: the maximum number of rows in the mix; `None` keeps all.
 
     Raises:
-        ValueError: for the reasons of `mixed` and `mixed_streams`.
+        ValueError: if a task has no rows, or a column has different types in two tasks (not checked
+            for streams).
     """
     if not recipe.tasks:
         return rows_by_task[""]
@@ -113,14 +128,21 @@ def mix(
 
 
 def has_eval_rows(recipe: Recipe) -> bool:
-    """Return whether there may be held-out rows; with several tasks, whether each may have some."""
+    """Return whether every task of a recipe may have held-out rows; a hub dataset always may.
+
+    Raises:
+        OSError, ValueError: if the `dataset_dict.json` of a dataset folder cannot be read or lists
+            no splits.
+    """
     return all(can_hold_out(options) for _, options in task_options(recipe).values())
 
 
 def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
-    """Return the rewards of a recipe and their weights.
+    """Return a recipe's rewards, each a callable or a reward-model id, and the weight of each.
 
-    They come from `tasks` or `reward_funcs`, or are the defaults of the recipe's task.
+    The rewards come from `tasks` or `reward_funcs`; if neither is set, they are the defaults of the
+    recipe's task. Rewards that load a language model get the recipe's model, unless they set their
+    own.
 
     Raises:
         ValueError: if a reward is unknown, an option or a weight is invalid, or a plugin cannot be
@@ -144,15 +166,15 @@ def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
 
 
 def guarded_rewards(recipe: Recipe, columns: Iterable[str] | None) -> tuple[list[Any], list[float]]:
-    """Return the rewards wrapped in guards, as in training, with their weights.
+    """Return a recipe's rewards, wrapped in guards as in training, and their weights.
 
     Args:
         recipe: the recipe, which sets the guards' time limit and number of worker processes.
-        columns: the columns of the dataset; `None` if they are not known.
+        columns: the names of the dataset's columns; `None` if they are unknown.
 
     Raises:
-        ValueError: if a reward does not fit the columns of the dataset, or for the reasons of
-            `named_rewards_and_weights`.
+        ValueError: if a reward reads a column that is missing, a column has a reserved name, a
+            reward is unknown, an option or a weight is invalid, or a plugin cannot be loaded.
     """
     rewards, weights = named_rewards_and_weights(recipe)
     if columns is not None and environments_of(recipe.flat):
@@ -165,12 +187,13 @@ def guarded_rewards(recipe: Recipe, columns: Iterable[str] | None) -> tuple[list
 
 
 def model_init_kwargs(recipe: Recipe) -> dict[str, Any]:
-    """Return the keyword arguments for loading the model; `model_init_kwargs` overrides the others.
+    """Return the keyword arguments for `from_pretrained`, as TRL's scripts set them.
 
-    They are the arguments of TRL's script without `trust_remote_code`, which TRL's trainers add.
+    The recipe's `model_init_kwargs` override the others. `trust_remote_code` is left out, because
+    TRL's trainers add it.
     """
     model = recipe.model
-    overrides: Any = recipe.training.model_init_kwargs or {}  # TRL has parsed text into a mapping
+    overrides: Any = recipe.training.model_init_kwargs or {}  # TRL has parsed JSON into a mapping
     return {
         "revision": model.model_revision,
         "attn_implementation": model.attn_implementation,
@@ -180,7 +203,7 @@ def model_init_kwargs(recipe: Recipe) -> dict[str, Any]:
 
 
 def adapter_of(recipe: Recipe) -> PeftConfig | None:
-    """Return peft's config for the adapter to train; `None` if the whole model is trained."""
+    """Return the PEFT config of the adapter to train, or `None` if the whole model is trained."""
     from trl import get_peft_config
 
     config = get_peft_config(recipe.model)
@@ -191,13 +214,16 @@ def adapter_of(recipe: Recipe) -> PeftConfig | None:
 
 
 def optimizer_of(recipe: Recipe) -> tuple[Any, dict[str, Any]] | None:
-    """Return the `optimizer_cls_and_kwargs` for `muon: true`; `None` if `optim` applies."""
+    """Return the trainer's `optimizer_cls_and_kwargs` for `muon: true`.
+
+    If `muon` is not set, return `None`: the trainer then creates the optimizer named by `optim`.
+    """
     from grpo_ext.tiny.optimizer import MuonWithAdamW
 
     if not recipe.get("muon"):
         return None
     training = recipe.training
-    # If this is a factory, the trainer passes the model to the optimizer that it returns.
+    # If the first entry is a factory, the trainer passes the model to the class it returns.
     return lambda: MuonWithAdamW, {
         "lr": training.learning_rate,
         "weight_decay": training.weight_decay,

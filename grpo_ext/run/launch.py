@@ -22,7 +22,7 @@ from grpo_ext.run.ranks import EXIT_INTERRUPTED, LAUNCHER, RANKS, is_alive
 if TYPE_CHECKING:
     from grpo_ext.recipe.load import Recipe
 
-# below this number of parameters, matrix products are too small to be shared among threads
+# below this number of parameters, matrix multiplications are too small to split among threads
 SMALL_MODEL = 5_000_000
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 # accelerate's CPU mode always starts one process, whatever number is requested; its distributed
@@ -40,11 +40,10 @@ CPU_RANKS = (
 )
 
 KILLED = """\
-A process of this run was killed, most often because the memory of the machine ran out. To continue
-from the newest checkpoint, if there is one, run the command again with `--resume auto`, or in
-supervised training with `--resume_from_checkpoint true`. To use less memory, lower
-per_device_train_batch_size, or set gradient_checkpointing: true; `grpo-ext plan` estimates what a
-recipe needs."""
+A process of this run was killed, most often because the machine ran out of memory. To continue from
+the newest checkpoint, if there is one, run the command again with `--resume auto`, or in supervised
+training with `--resume_from_checkpoint true`. To use less memory, lower per_device_train_batch_size
+or set gradient_checkpointing: true; `grpo-ext plan` estimates the memory that a recipe needs."""
 
 
 def launch_command(
@@ -54,20 +53,19 @@ def launch_command(
     num_processes: int | None = None,
     threads: int | None = None,
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command that runs a module in all its processes, and its environment variables.
+    """Return the `accelerate launch` command for a module, and the environment variables to add.
 
     Args:
         module: the Python module, such as "grpo_ext.train".
-        words: the command-line words of the module.
-        config_name: an accelerate config, by name or file. `None`: `single_gpu` if there is a GPU,
-            else `cpu`.
-        num_processes: replaces the number in the config.
-        threads: the number of threads per process on a CPU. `None`: the cores divided among the
-            processes. Ignored if `OMP_NUM_THREADS` is set.
+        words: the module's command-line arguments.
+        config_name: the name or file of an accelerate config. If `None`, use `single_gpu` if there
+            is a GPU, otherwise `cpu`.
+        num_processes: the number of processes; `None` uses the number in the config, or 1.
+        threads: the number of threads per process on a CPU. If `None`, the cores are divided among
+            the processes. Ignored if `OMP_NUM_THREADS` is set.
 
     Raises:
-        ValueError, OSError: if the accelerate config is invalid or cannot be read; see
-            `accelerate_settings`.
+        ValueError, OSError: if the accelerate config is invalid or cannot be read.
     """
     name = config_name or ("single_gpu" if gpu_is_there() else "cpu")
     config = accelerate_settings(name)
@@ -89,12 +87,13 @@ def launch_command(
 
 
 def threads_of(recipe: Recipe) -> int | None:
-    """Return the number of threads per process for a recipe's model: 1 if it is tiny, else `None`.
+    """Return the number of threads per process for `launch_command`: 1 for a tiny model, or `None`.
 
-    With a tiny model, threads would wait for each other longer than they compute. On a given
-    machine, the number depends only on the model, because a run with another number of threads
-    rounds sums differently, and would not resume bit for bit. It is also `None` with a GPU, if
-    `OMP_NUM_THREADS` is set, or if the size of the model is unknown.
+    In a model with fewer than `SMALL_MODEL` parameters, threads wait for each other longer than
+    they compute. The number depends only on the model, because a run that resumes with another
+    number of threads rounds sums differently, and would not continue bit for bit. Return `None` for
+    a larger model, if there is a GPU, if `OMP_NUM_THREADS` is set, or if the model's size is
+    unknown.
 
     Raises:
         ValueError: if the model has no layer that the recipe's adapter names.
@@ -115,21 +114,24 @@ def launch(
     num_processes: int | None = None,
     environment: dict[str, str] | None = None,
 ) -> int:
-    """Run `launch_command(...)` for a recipe and return the exit code of its ranks.
+    """Run a module with `accelerate launch` for a recipe, and return the exit code of the run.
 
     SIGTERM, SIGUSR1, SIGHUP and Ctrl-C are passed on to the ranks, which finish their step and exit
-    with a checkpoint; before training starts, the command ends immediately. accelerate turns every
-    nonzero exit code into 1, so the ranks write theirs to a folder.
+    with a checkpoint; before training starts, the command ends immediately. The ranks report their
+    exit codes in a temporary folder, because accelerate turns every nonzero exit code into 1.
 
     Args:
         module: the Python module, such as "grpo_ext.train".
-        words: the command-line words of the module.
-        recipe: the recipe that `words` name.
-        num_processes: replaces the number in the recipe's accelerate config.
-        environment: additional environment variables.
+        words: the module's command-line arguments.
+        recipe: the recipe that `words` describe.
+        num_processes: the number of processes; `None` uses the number in the recipe's accelerate
+            config.
+        environment: additional environment variables for the launcher and its ranks.
 
     Raises:
-        ValueError, OSError: for the reasons of `launch_command` and `threads_of`.
+        ValueError: if the accelerate config is invalid, or the model has no layer that the recipe's
+            adapter names.
+        OSError: if the accelerate config cannot be read.
     """
     command, launch_environment = launch_command(
         module,
@@ -152,12 +154,15 @@ def launch(
 
 
 class Launched:
-    """A launcher process and the ranks that it has started.
+    """Starts a launcher process, and passes signals on to its ranks.
+
+    The constructor starts the process and installs handlers for the signals in `PASSED_ON` that
+    this process does not ignore; `wait` restores the previous handlers.
 
     Args:
         command: the command that starts the launcher.
-        environment: all environment variables of the launcher.
-        folder: the folder where ranks report their process ids and exit codes.
+        environment: the complete environment of the launcher.
+        folder: the folder in which ranks report their process ids and exit codes.
     """
 
     def __init__(self, command: list[str], environment: dict[str, str], folder: Path):
@@ -167,9 +172,9 @@ class Launched:
         for number in PASSED_ON:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._previous_handlers[number] = signal.signal(number, self._pass_on)
-        # In a new session, Ctrl-C reaches accelerate only through us; otherwise accelerate would
-        # exit while its ranks keep running unseen. Schedulers send SIGUSR1 to every process, and
-        # only the ranks handle it.
+        # In a new session, Ctrl-C reaches accelerate only through this process; otherwise
+        # accelerate would exit while its ranks keep running unseen. The launcher ignores SIGUSR1,
+        # because schedulers send it to every process and only the ranks handle it.
         ignore_sigusr1 = partial(signal.signal, signal.SIGUSR1, signal.SIG_IGN)
         self.process = subprocess.Popen(
             command,
@@ -181,10 +186,16 @@ class Launched:
     def wait(self) -> int:
         """Wait for the launcher and all its ranks, and return the exit code of the run.
 
-        It is `EXIT_INTERRUPTED` or 2 if a rank exited with that code, and 128 plus the signal's
-        number if a signal ended the ranks before they could report. Otherwise it is the launcher's
-        exit code. If a rank ended without reporting, and no signal was passed on, a message on
-        stderr says that it was killed.
+        The exit code is
+
+        - 128 plus the signal's number if a signal was passed on, and the launcher failed before any
+          rank reported an exit code,
+        - `EXIT_INTERRUPTED` if a rank reported it,
+        - 2 if the launcher failed and a rank reported 2,
+        - the launcher's exit code in all other cases.
+
+        If the launcher failed, a rank ended without reporting an exit code, and no signal was
+        passed on, print on stderr that a process was killed.
         """
         try:
             code = self.process.wait()
@@ -205,7 +216,7 @@ class Launched:
         return 2 if code and 2 in rank_codes else code
 
     def ranks(self) -> list[int]:
-        """Return the process ids of all ranks that have reported, even if they have ended."""
+        """Return the process ids of all ranks that have reported, even if they have ended since."""
         names = [path.name for path in self.folder.glob("rank-*")]
         return [int(name.removeprefix("rank-")) for name in names]
 

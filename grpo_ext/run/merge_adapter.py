@@ -27,8 +27,8 @@ def merge_adapter(
 
     Args:
         folder: the folder of the adapter.
-        out: the folder to save to, which must be empty or not exist.
-        dtype: the dtype of the weights; `"auto"`: the one of the base model's files.
+        out: the folder to save to, which must be empty or must not exist.
+        dtype: the dtype of the merged weights; `"auto"` keeps that of the base model's files.
         trust_remote_code: whether to run code that comes with the base model.
 
     Returns:
@@ -37,13 +37,13 @@ def merge_adapter(
 
     Raises:
         ValueError: if `out` is not empty, if loading a folder could block or fill the memory, or if
-            the difference in log-probs is too large; only then is `out` removed.
+            the difference in log-probs is too large; in the last case, `out` is removed.
         OSError: if `out` is a file, or a folder cannot be read or written.
         ValueError, OSError: from peft, if there is no adapter or no base model, or if a merged
             weight is not finite.
     """
     if out.exists() and any(out.iterdir()):
-        raise ValueError(f"{out} is not empty: name another folder (--out), or empty this one.")
+        raise ValueError(f"{out} is not empty. Empty it, or choose another folder with --out.")
     check_model_folder(folder)
     from peft import AutoPeftModelForCausalLM, PeftConfig
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -82,7 +82,10 @@ def merge_adapter(
 
 
 def probe_logps(model: PreTrainedModel) -> Tensor:
-    """Return the log-probs (T, V) of a model on a fixed sequence of tokens."""
+    """Return a model's float32 log-probs, (T, V), on a fixed sequence of T random tokens.
+
+    The model is left in eval mode.
+    """
     import torch
 
     vocab_size = model.get_input_embeddings().get_parameter("weight").shape[0]

@@ -54,7 +54,9 @@ def hold(folder: Path, seconds: float = 0.0) -> FileLock | None:
 
 
 def hold_folder(recipe: Recipe) -> None:
-    """Lock the run's folder until this process ends. All ranks must call it.
+    """Lock the run's `output_dir` until this process ends.
+
+    All ranks must call this function; the main rank holds the lock for all of them.
 
     Raises:
         ValueError: on all ranks, if another run holds the lock.
@@ -71,22 +73,23 @@ def hold_folder(recipe: Recipe) -> None:
         is_taken = lock is None
     if broadcast_object_list([is_taken])[0]:
         raise ValueError(
-            f"another run is writing to {folder}: stop it, or write another --output_dir."
+            f"another run is writing to {folder}. Stop that run, or set another --output_dir."
         )
     HELD.append(lock)
 
 
 def checkpoint_to_resume(recipe: Recipe, trainer: TransformersTrainer) -> str | bool | None:
-    """Choose the checkpoint to resume from; without one, move the files of an earlier run aside.
+    """Choose the checkpoint to resume from; if there is none, move an earlier run's files aside.
 
-    All ranks must call it; only the main process moves files. If a run continues with changed
-    values, a warning names them. Supervised training neither moves files nor compares values.
+    All ranks must call this function; only the main process moves files, to a subfolder
+    `earlier-N`. If the run continues with changed recipe values, a warning lists them. In
+    supervised training, no files are moved and no values are compared.
 
     Returns:
-        The checkpoint's folder; `True` for the newest one, which transformers finds; `None` to
-        start from scratch.
+        The value for the trainer's `resume_from_checkpoint`: a checkpoint's folder, `True` to let
+        transformers find the newest one, or `None` to start from scratch.
     """
-    has_resume = recipe.flat.has("resume")  # supervised training knows only TRL's key
+    has_resume = recipe.flat.has("resume")  # supervised training has only TRL's key
     choice = recipe.training.resume_from_checkpoint
     if not choice and has_resume:
         choice = recipe.get("resume")

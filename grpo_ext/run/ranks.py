@@ -1,7 +1,7 @@
-"""The duties of a training process toward the launcher that started it.
+"""How a training process cooperates with the launcher that started it.
 
-It verifies the number of ranks, reports readiness and its exit code, dies with the launcher, and
-shuts down cleanly.
+The process checks that all ranks have been started, reports when it handles signals and with which
+code it exits, dies with the launcher, and shuts down cleanly.
 """
 
 import gc
@@ -17,15 +17,15 @@ import psutil
 # EX_TEMPFAIL: a signal ended the run with a checkpoint; the same command continues it
 EXIT_INTERRUPTED = 75
 # environment variables
-LAUNCHER = "GRPO_EXT_LAUNCHER"  # process id of `grpo-ext train`; its ranks die with it
-RANKS = "GRPO_EXT_RANKS"  # folder where ranks report that they handle signals, and exit codes
+LAUNCHER = "GRPO_EXT_LAUNCHER"  # process id of `grpo-ext train`; the ranks die with this process
+RANKS = "GRPO_EXT_RANKS"  # folder in which ranks report that they handle signals, and exit codes
 
 
 def end_with_launcher() -> None:
-    """Make this process die with the `grpo-ext` command that started it.
+    """Start a thread that kills this process when the `grpo-ext` command that started it ends.
 
-    If it kept running, it would write to the same files as a second start of the command. Does
-    nothing if this process was started in another way.
+    If the process kept running, it would write to the same files as a second run of the command.
+    Does nothing if this process was started in another way.
     """
     launcher = os.environ.get(LAUNCHER)
     if launcher:
@@ -54,8 +54,9 @@ def report_exit(code: int) -> int:
     """Report the exit code to the `grpo-ext` command that started this process, if any.
 
     Returns:
-        The code to exit with. It is 0 for an interrupted run that such a command started, because
-        torch's launcher would otherwise report a failure and end the other ranks.
+        The code to exit with: `code`, but 0 if such a command started this process and the run was
+        interrupted, because torch's launcher would otherwise report a failure and end the other
+        ranks.
     """
     folder = os.environ.get(RANKS)
     if not folder:
@@ -65,19 +66,19 @@ def report_exit(code: int) -> int:
 
 
 def leave_ranks() -> None:
-    """Destroy the process group, if there is one, and the groups of a vLLM engine.
+    """Destroy the process group, if there is one, including the groups of a vLLM engine.
 
     Otherwise a gloo thread could free the tensors of its last collective while Python shuts down,
     which aborts the process (SIGABRT, "terminate called without an active exception"). No trainer
-    may still be in scope: it holds the group, so the gloo thread and the thread that frees the
-    trainer could wait for each other.
+    may be in scope any more, because a trainer holds the group, and the gloo thread and the thread
+    that frees the trainer could deadlock.
     """
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_initialized():
         return
-    gc.collect()  # a trainer is in reference cycles, and its DDP reducer holds the group
-    time.sleep(0.1)  # DeepSpeed never frees its groups: let their threads finish
+    gc.collect()  # trainers are part of reference cycles, and their DDP reducer holds the group
+    time.sleep(0.1)  # DeepSpeed never frees its groups, so let their threads finish
     if "vllm.distributed" in sys.modules:
         # An engine in this process destroys its groups as Python exits, too late for torch.
         from vllm.distributed import destroy_distributed_environment, destroy_model_parallel
@@ -108,7 +109,7 @@ def check_sharding(fsdp: bool, deepspeed: bool) -> None:
 
     Args:
         fsdp: whether the trainer shards the model with FSDP.
-        deepspeed: whether it shards the model with DeepSpeed.
+        deepspeed: whether the trainer shards the model with DeepSpeed.
     """
     for name, is_sharded in (("FSDP", fsdp), ("DeepSpeed", deepspeed)):
         if is_set(f"ACCELERATE_USE_{name.upper()}") and not is_sharded:
@@ -121,7 +122,7 @@ def check_sharding(fsdp: bool, deepspeed: bool) -> None:
 
 
 def is_set(variable: str) -> bool:
-    """Return whether an environment variable is "true" (in any case), as accelerate writes it."""
+    """Return whether the value of an environment variable is "true", ignoring case."""
     return os.environ.get(variable, "").lower() == "true"
 
 

@@ -1,4 +1,4 @@
-"""Get the training and the evaluation rows of one task of a recipe, and filter them."""
+"""Load and filter the training and evaluation rows of one task of a recipe."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Options = RunConfig | TaskOptions
 
 @dataclass
 class TaskRows:
-    """The rows of a task, and the filters that they passed.
+    """The rows of a task, and the filters that were applied to them.
 
-    The filters of a stream count its rows as they are read.
+    For a stream, the filters are applied, and count the rows, only as the stream is read.
     """
 
     rows: Dataset | IterableDataset
@@ -43,7 +43,7 @@ class TaskRows:
 def task_options(recipe: Recipe) -> dict[str, tuple[Task, Options]]:
     """Return each task of a recipe with its options, by the name of its entry in `tasks`.
 
-    The task of a recipe without `tasks` has the name "".
+    If the recipe has no `tasks`, its only task has the name `""`.
     """
     if not recipe.tasks:
         return {"": (recipe.task, recipe.run)}
@@ -63,12 +63,16 @@ def train_rows_of(
         recipe: the whole recipe.
         task: one of its tasks.
         options: the options of this task.
-        streaming: whether to yield rows as they are read, as for `Task.dataset`.
-        prompts: whether to turn rows into examples, as for `Task.dataset`.
+        streaming: whether to return a stream, which reads rows as they are needed.
+        prompts: whether to turn rows into examples by adding the prompt and the columns that
+            rewards read. If `False`, rows are returned as they are in the data.
 
     Raises:
-        ValueError, FileNotFoundError, ConnectionError: for the reasons of `Task.dataset`.
-        OSError: for the reasons of `row_filters`.
+        ValueError: if the dataset cannot be opened or lacks the split, or no row is left (not
+            checked for a stream).
+        FileNotFoundError: if the dataset does not exist.
+        ConnectionError: if the hub cannot be reached.
+        OSError: if the tokenizer for a length limit, or a dataset folder, cannot be read.
     """
     filters = row_filters(recipe, options, held_out=False)
     rows = task.dataset(
@@ -93,20 +97,23 @@ def eval_rows_of(
 ) -> TaskRows:
     """Return the held-out examples of one task.
 
-    With `held_out_share` and `dataset_streaming`, rows are read from the stream until there are
-    `max_eval_samples`, unless `streaming` is set.
+    If `held_out_share` and `dataset_streaming` are set, the data is streamed, but its held-out
+    rows, at most `max_eval_samples`, are returned as a dataset unless `streaming` is true.
 
     Args:
         recipe: the whole recipe.
         task: one of its tasks.
         options: the options of this task.
-        streaming: whether to yield rows as they are read, as for `Task.dataset`.
-        prompts: whether to turn rows into examples, as for `Task.dataset`.
+        streaming: whether to return a stream, which reads rows as they are needed.
+        prompts: whether to turn rows into examples by adding the prompt and the columns that
+            rewards read. If `False`, rows are returned as they are in the data.
 
     Raises:
-        ValueError: if the dataset has no held-out rows.
-        ValueError, FileNotFoundError, ConnectionError: for the reasons of `Task.dataset`.
-        OSError: for the reasons of `row_filters`.
+        ValueError: if the dataset has no held-out rows (not checked for a returned stream), cannot
+            be opened, or lacks the split.
+        FileNotFoundError: if the dataset does not exist.
+        ConnectionError: if the hub cannot be reached.
+        OSError: if the tokenizer for a length limit, or a dataset folder, cannot be read.
     """
     name = options.eval_dataset_name or options.dataset_name
     if not can_hold_out(options) and is_unsplit(Path(str(name)).expanduser()):
@@ -134,28 +141,29 @@ def eval_rows_of(
 
 
 def why_empty(name: str, filters: list[RowFilter]) -> str:
-    """Return the error message for a stream that has no rows left after its filters.
+    """Return the error message for a stream of which no row passes the filters.
 
     Args:
         name: the name of the dataset.
-        filters: the filters of its rows, in order, after they have read the stream.
+        filters: the row filters, in the order in which they were applied. The stream must have been
+            read to its end, so that the filters have counted all rows.
     """
     for row_filter in filters:
         if row_filter.read and not row_filter.kept:
             return row_filter.nothing_left(row_filter.read)
     return (
-        f"{name} has no rows, or the task accepts none of them. Name another dataset, or loosen "
+        f"{name} has no rows, or the task accepts none of them. Choose another dataset, or loosen "
         "the options of the task."
     )
 
 
 def row_filters(recipe: Recipe, options: Options, held_out: bool) -> list[RowFilter]:
-    """Return the filters of a task's rows, in order.
+    """Return the filters for a task's rows, in the order in which they are applied.
 
     Args:
         recipe: the whole recipe.
         options: the options of the task.
-        held_out: whether to filter evaluation rows; otherwise training rows.
+        held_out: `True` for the evaluation rows, `False` for the training rows.
 
     Raises:
         OSError: if a length limit is set, and the model's tokenizer cannot be loaded.
@@ -169,14 +177,14 @@ def row_filters(recipe: Recipe, options: Options, held_out: bool) -> list[RowFil
 
 
 def can_hold_out(options: Options) -> bool:
-    """Return whether the data may have held-out rows.
+    """Return whether a task's data may have held-out rows.
 
-    Without `held_out_share` or `eval_dataset_name`, a file has none, and neither does a folder that
-    `datasets` saved without the evaluation split. Returns `True` for rows that the task generates,
-    and for a dataset on the hub, without a request.
+    The result is `True` if `held_out_share` or `eval_dataset_name` is set, or if the task generates
+    its rows. Otherwise, it is `False` for a file and for a folder that `datasets` saved without the
+    evaluation split, and `True` for any other dataset. No request is sent to the hub.
 
     Raises:
-        OSError, ValueError: if the folder's `dataset_dict.json` cannot be read, or names no splits.
+        OSError, ValueError: if the folder's `dataset_dict.json` cannot be read or lists no splits.
     """
     if options.eval_dataset_name or options.held_out_share or not options.dataset_name:
         return True
@@ -195,7 +203,7 @@ def can_hold_out(options: Options) -> bool:
 
 
 def source_of_eval_rows(options: Options) -> str:
-    """Describe where the rows for evaluation come from."""
+    """Return a phrase that says where evaluation rows come from, such as `held-out rows of X`."""
     name = options.eval_dataset_name or options.dataset_name
     if name is None:
         return "held-out rows that the task generates"
@@ -208,7 +216,9 @@ def source_of_eval_rows(options: Options) -> str:
 
 
 def length_filter(recipe: Recipe, options: Options) -> LengthFilter:
-    """Return the filter by `max_prompt_tokens` and `max_answer_tokens`, with the model's tokenizer.
+    """Return a filter that applies `max_prompt_tokens` and `max_answer_tokens`.
+
+    It counts tokens with the tokenizer of the recipe's model.
 
     Raises:
         OSError: if the tokenizer cannot be loaded.
@@ -236,16 +246,16 @@ def load_tokenizer(
     revision: str | None,
     trust_remote_code: bool,
 ) -> PreTrainedTokenizerBase:
-    """Return a model's tokenizer; the two used most recently are cached.
+    """Load a model's tokenizer; the two used most recently are cached.
 
     Args:
         name: the folder or hub id of the model.
-        revision: the revision of the hub repository; `None`: its default branch.
+        revision: the revision of the hub repository; `None` uses its default branch.
         trust_remote_code: whether to run code that comes with the tokenizer.
 
     Raises:
-        OSError: if the model is neither a folder nor in the cache nor on a hub that answers, or its
-            tokenizer cannot be loaded.
+        OSError: if the model is not a folder and can be found neither in the cache nor on the hub,
+            or if its tokenizer cannot be loaded.
     """
     from transformers import AutoTokenizer
 
@@ -258,12 +268,12 @@ def load_tokenizer(
 def report_filters(task: str, rows: TaskRows, purpose: str) -> None:
     """Print on the first rank how many rows each filter kept.
 
-    Nothing is printed for a stream, which has not been read yet.
+    Nothing is printed for a stream that has not been read yet.
 
     Args:
-        task: the name of the task, or "".
-        rows: the rows of the task.
-        purpose: the purpose of the rows, such as "training".
+        task: the name of the task; `""` if the recipe has only one.
+        rows: the task's rows, with their filters.
+        purpose: what the rows are for, such as "training".
     """
     if os.environ.get("RANK", "0") != "0":
         return

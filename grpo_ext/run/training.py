@@ -43,19 +43,25 @@ def run_training(
 
     Args:
         words: command-line arguments that name the recipe and override its keys; `None` uses
-            `sys.argv`.
-        make_trainer: a function that returns the trainer of a recipe.
+            `sys.argv[1:]`.
+        make_trainer: a function that takes the loaded recipe and returns its trainer.
         supervised: whether the recipe is for supervised training.
 
     Returns:
-        The exit code: 0; 1 if a reward or the environment failed too often, an engine failed, steps
-        had no finite gradient, an alarm ended the run, the run learned nothing, or the model or the
-        last checkpoint could not be saved; 2 if the recipe, its data, its rewards or the checkpoint
-        cannot be used, or the run could not learn; 75 if a signal ended the run, which can be
-        continued (0 if a `grpo-ext` command started this process; see `report_exit`).
+        The exit code:
+
+        - 0: the model was trained and saved.
+        - 1: a reward or the environment failed too often, an engine failed, too many steps had a
+          non-finite gradient, an alarm ended the run, the run learned nothing, or the model or the
+          last checkpoint could not be saved.
+        - 2: the recipe, its data, its rewards or the checkpoint cannot be used, or the run could
+          not learn.
+        - 75: a signal ended the run, which can be continued. If a `grpo-ext` command started this
+          process, 0 is returned instead, and 75 is reported to that command.
 
     Raises:
-        SystemExit: see `check_ranks` and `check_sharding`.
+        SystemExit: if `--config` has no value, if accelerate started a single process instead of
+            several, or if the model is not sharded although the accelerate config asks for it.
     """
     wait_calmly()
     keep_allocator_from_children()
@@ -69,7 +75,7 @@ def run_training(
 
 
 def _train(words: list[str] | None, make_trainer: MakeTrainer, supervised: bool) -> int:
-    """Train and return the exit code."""
+    """Do the work of `run_training`, and return the exit code without reporting it."""
     with without_collector():
         from grpo_ext.recipe.load import load_recipe, load_sft_recipe
         from grpo_ext.trainer.checkpoint import CheckpointMismatch
@@ -123,9 +129,10 @@ def _train(words: list[str] | None, make_trainer: MakeTrainer, supervised: bool)
 
 
 def save_model(recipe: Recipe, trainer: TransformersTrainer) -> int:
-    """Save the trained model and suggest the next commands; return the exit code.
+    """Save the trained model, print suggested next commands, and return the exit code.
 
-    All ranks must call it. The code is 1 if saving failed or the run learned nothing, otherwise 0.
+    All ranks must call this function. The exit code is 1 if the model could not be saved or the run
+    learned nothing, otherwise 0.
     """
     from grpo_ext.trainer.checkpoint import save_result
 
@@ -133,8 +140,8 @@ def save_model(recipe: Recipe, trainer: TransformersTrainer) -> int:
     if failure:
         trainer.accelerator.print(
             f"The trained model could not be saved in {recipe.output_dir} ({failure}). Correct the "
-            f"cause, such as a full disk, and {how_to_continue(recipe)}: this continues from the "
-            "newest checkpoint, if there is one, and saves the model."
+            f"cause, such as a full disk, and {how_to_continue(recipe)}. The run then continues "
+            "from the newest checkpoint, if there is one, and saves the model."
         )
         return 1
     trainer.accelerator.print(f"Saved to {recipe.output_dir}.{where_to_look(recipe)}")
@@ -147,7 +154,10 @@ def save_model(recipe: Recipe, trainer: TransformersTrainer) -> int:
 
 
 def where_to_look(recipe: Recipe) -> str:
-    """Return a sentence that names the files of a run with its completions and curves."""
+    """Return a sentence that names the files with a run's completions and curves.
+
+    The sentence begins with a space. Return an empty string if the run has neither file.
+    """
     from grpo_ext.evaluation.table import CURVES
 
     folder = Path(recipe.output_dir)
@@ -157,7 +167,7 @@ def where_to_look(recipe: Recipe) -> str:
 
 
 def how_to_continue(recipe: Recipe) -> str:
-    """Return a clause that says how to continue a run from its newest checkpoint."""
+    """Return a clause in the imperative that says how to continue from the newest checkpoint."""
     choice = recipe.get("resume_from_checkpoint")
     if not choice and recipe.flat.has("resume"):
         if recipe.get("resume") != "auto":
@@ -168,10 +178,11 @@ def how_to_continue(recipe: Recipe) -> str:
 
 
 def next_commands(recipe: Recipe, folder: str) -> list[str]:
-    """Return the commands to suggest at the end of a run.
+    """Return the shell commands to suggest after a run whose model was saved in `folder`.
 
-    They report on the run, compare its model with the original one, and merge the adapter or, if
-    there are checkpoints, train longer.
+    They print a report, compare the trained model with the original one and, if an adapter was
+    trained, merge it. If the whole model was trained and there are checkpoints, the last command
+    trains for twice as long instead.
     """
     from grpo_ext.run.from_recipe import has_eval_rows
 
@@ -185,7 +196,7 @@ def next_commands(recipe: Recipe, folder: str) -> list[str]:
     ]
     if recipe.get("use_peft"):
         commands.append(f"grpo-ext merge --model {model}")
-    elif checkpoints(Path(folder)):  # without one, a longer run is refused
+    elif checkpoints(Path(folder)):  # without one, a longer run would be an error
         length = "max_steps" if recipe.get("max_steps") > 0 else "num_train_epochs"
         twice = f"--{length} {2 * recipe.get(length):g}"
         commands.append(f"grpo-ext train --config {saved_recipe} {twice}")
@@ -193,14 +204,14 @@ def next_commands(recipe: Recipe, folder: str) -> list[str]:
 
 
 def end_early(trainer: TransformersTrainer, reason: object, code: int) -> int:
-    """Print why the run ended early; return `code`, or 1 if no checkpoint could be written.
+    """Print why the run ended early, and return the exit code.
 
-    All ranks must call it.
+    All ranks must call this function.
 
     Args:
-        trainer: the trainer, which has written a checkpoint or has a `save_error`.
+        trainer: the trainer, which has written a checkpoint or set `save_error`.
         reason: why the run ended.
-        code: the exit code.
+        code: the exit code to return if a checkpoint was written; otherwise 1 is returned.
     """
     error = getattr(trainer, "save_error", None)
     saved = "with a checkpoint"

@@ -1,5 +1,5 @@
-"""Samplers complete prompts with transformers, vLLM, or the user's own function.
+"""Samplers, which complete prompts with transformers, vLLM, or the user's own function.
 
-A sampler takes weights and a request, and returns a `Generation`. It has no access to rewards,
+A sampler receives weights and a request, and returns a `Generation`. It has no access to rewards,
 groups or losses.
 """

@@ -1,4 +1,4 @@
-"""Play episodes on a server; each requests its next turn as soon as its environment answers."""
+"""Play episodes with a server; each one requests its next turn once its environment answers."""
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -19,12 +19,12 @@ def play_as_ready(
 ) -> ServerFailure | None:
     """Play episodes until all have ended or a request fails.
 
-    After a failure, turns in flight are completed but no new ones are requested; call again to
-    continue the episodes.
+    After a failure, requests that were already sent are completed, but no new ones are sent. Call
+    the function again to continue the episodes.
 
-    Requests are sent from threads. Synchronous environment code runs in the calling thread, because
-    deadlines work only in the main thread, and there it delays the other episodes. Async code, and
-    code that runs in threads, runs in the background; its episode continues once it has answered.
+    Requests are sent from threads. Synchronous environment code delays the other episodes, because
+    it runs in the calling thread: deadlines work only in the main thread. Async code, and code that
+    runs in the recipe's `threads`, runs in the background and does not delay them.
 
     Args:
         episodes: this rank's episodes.
@@ -78,7 +78,7 @@ def wait_for_any(turns: Collection[Future[Turn]], asking: Sequence[Episode]) -> 
     for.
 
     Args:
-        turns: the turns that the engine is completing; if there are none, the time spent waiting
+        turns: the turns that the engine is generating. If there are none, the time spent waiting
             counts as environment time.
         asking: the episodes whose environment has a turn to answer.
     """

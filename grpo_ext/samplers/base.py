@@ -1,4 +1,4 @@
-"""The interface that every sampler implements."""
+"""The base class for samplers, and the requests that they receive."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,54 +14,57 @@ PROBE_TOKENS = 4  # tokens per completion in that check
 
 @dataclass(frozen=True)
 class Request:
-    """A request for a generation."""
+    """A rank's request for one completion of each of its B prompts."""
 
-    #: B strings or conversations of this rank; the copies of one prompt are adjacent
+    #: B strings or conversations; the copies of one prompt are adjacent
     prompts: list[Any]
-    prompt_ids: list[list[int]]  #: B lists of tokens; empty if the sampler tokenizes prompts itself
-    num_generations: int  #: copies of each prompt, over all ranks
+    #: the token ids of the B prompts; empty if the sampler tokenizes prompts itself
+    prompt_ids: list[list[int]]
+    num_generations: int  #: the number of copies of each prompt, over all ranks
     policy_step: int  #: the optimizer step whose weights to sample with
     #: one episode per prompt; empty if each completion is a single turn
     episodes: list[Episode] = field(default_factory=list)
     #: rows of the dataset, one per prompt, for a sampler that reorders prompts
     rows: list[dict[str, Any]] = field(default_factory=list)
-    #: maximum length of a completion in tokens; `None`: `max_completion_length`
+    #: maximum length of a completion in tokens; if `None`, `max_completion_length` applies
     max_new_tokens: int | None = None
 
 
 @dataclass(frozen=True)
 class SamplerAbilities:
-    """The abilities of a sampler. The trainer reads them before the first generation."""
+    """What a sampler can do. The trainer uses this to choose and check its settings."""
 
-    #: another engine samples from its own copy of the weights, so its log-probs correct the
-    #: gradient (`vllm_importance_sampling_correction`, `behaviour_policy`)
+    #: whether another engine samples from its own copy of the weights; its log-probs are then used
+    #: to correct the gradient (`vllm_importance_sampling_correction`, `behaviour_policy`)
     separate_engine: bool = False
-    #: generations contain the tokens that truncation kept, so any truncation can be scored exactly
+    #: whether generations contain the tokens that truncated sampling (such as top_k) kept, so that
+    #: any truncation can be scored exactly
     returns_kept_tokens: bool = False
-    #: it tokenizes prompts itself, and requests have no `prompt_ids`
+    #: whether the sampler tokenizes prompts itself; requests then have no `prompt_ids`
     tokenizes_prompts: bool = False
-    #: it plays episodes of several turns
+    #: whether the sampler can play episodes of several turns
     plays_episodes: bool = False
-    #: it defines `syncs`, `dtype` and `probe`, so `SyncCheck` can verify that weights arrive
+    #: whether the sampler defines `syncs`, `dtype` and `probe`, with which `SyncCheck` verifies
+    #: that weights arrive
     reports_weights: bool = False
-    #: the order in which it applies truncations, as in `SamplingParams`
+    #: the order in which the sampler applies truncations, as in `SamplingParams`
     truncation_order: Literal["hf", "vllm"] = "hf"
 
 
 class Sampler:
-    """Completes prompts.
+    """Base class for samplers, which complete prompts.
 
     All ranks must call `load_weights`, `submit` and `collect`, in this order, for each generation.
 
-    A subclass defines `name`, `abilities` and `sample`. A subclass that generates in the background
+    A subclass must define `name`, `abilities` and `sample`. If it generates in the background, it
     also overrides `submit`.
     """
 
-    name: str  #: the name in logs
+    name: str  #: the sampler's name in logs
     abilities: SamplerAbilities
 
     seconds: float = 0.0  #: duration of the last generation, in seconds
-    syncs: int = 0  #: number of weight syncs so far (`reports_weights`)
+    syncs: int = 0  #: number of weight syncs so far, if the sampler `reports_weights`
 
     _request: Request | None = None
 
@@ -81,9 +84,10 @@ class Sampler:
         raise NotImplementedError
 
     def generations_to_request(self) -> range:
-        """Return the indices of the generations to request prompts for; 0 is the next generation.
+        """Return the indices of the generations whose prompts the next request must contain.
 
-        A sampler that returns completions out of order also needs prompts of later generations.
+        Index 0 is the next generation. A sampler that returns completions out of order also needs
+        the prompts of later generations.
         """
         return range(1)
 
@@ -96,26 +100,29 @@ class Sampler:
         """Discard the completions held back for a later generation."""
 
     def metrics(self, generation: Generation) -> dict[str, float]:
-        """Return metrics of a generation, keyed by the name they are logged under."""
+        """Return metrics of a generation, by their names in the log; empty by default."""
         return {}
 
     def probe(self, request: Request) -> Generation:
         """Generate up to `PROBE_TOKENS` tokens for each of the first `PROBE_ROWS` prompts.
 
-        Their log-probs show which weights the engine has. Only samplers with `reports_weights`
-        define it.
+        The log-probs of these tokens show which weights the engine has. Only samplers with
+        `reports_weights` define this method.
         """
         raise NotImplementedError
 
     def dtype(self) -> str:
         """Return the dtype that the engine computes in, such as `"float32"`.
 
-        Only samplers with `reports_weights` define it.
+        Only samplers with `reports_weights` define this method.
         """
         raise NotImplementedError
 
     def readable_weights(self) -> dict[str, Tensor]:
-        """Return the engine weights that this process can read, by name; empty by default."""
+        """Return those of the engine's weights that this process can access, by parameter name.
+
+        By default, there are none.
+        """
         return {}
 
     def describe(self) -> str:
@@ -143,7 +150,7 @@ class Sampler:
         self._request = None
 
     def load_weights(self, step: int) -> None:
-        """Load the trainer's current weights, from optimizer step `step`.
+        """Load the trainer's current weights, which are those of optimizer step `step`.
 
-        Does nothing by default: a sampler without its own copy of the weights needs no update.
+        By default, do nothing: a sampler without its own copy of the weights needs no update.
         """

@@ -1,4 +1,4 @@
-"""Choose the sampler of a trainer, and check that its samples can be scored exactly."""
+"""Choose a trainer's sampler, and check that its samples can be scored exactly."""
 
 import copy
 import logging
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
-    """Return a context manager within which new trainers create our vLLM engine, not TRL's."""
+    """Return a context manager in which trainers create this package's vLLM engine, not TRL's."""
     if args.vllm_sync_adapter != "adapter":
         return generates_with(partial(OurVLLM, args))
     # imports packages that only a client needs
@@ -46,15 +46,16 @@ def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
 
 
 def make_sampler(trainer: SampledTrainer, watched: bool) -> tuple[Sampler, SamplingParams]:
-    """Return a trainer's sampler, and the sampling parameters for scoring its completions.
+    """Create a trainer's sampler; return it and the sampling parameters for scoring its samples.
 
     Args:
         trainer: the trainer whose model is sampled.
-        watched: whether our own code reads the generations, so that they may contain the tokens
-            that truncation kept.
+        watched: whether the sampler's steps can be observed, so that generations may contain the
+            tokens that truncation kept.
 
     Raises:
-        ValueError: see `scoring_params`, `process_sampler` and `precision_of`.
+        ValueError: if the samples cannot be scored exactly, the model does not support the
+            requested precision, or `sampler: process` cannot be used here.
     """
     vllm = VLLMSampler(trainer.vllm_generation, watched) if trainer.use_vllm else None
     if trainer.rollout_func is not None:
@@ -71,12 +72,12 @@ def make_sampler(trainer: SampledTrainer, watched: bool) -> tuple[Sampler, Sampl
 
 
 def process_sampler(trainer: SampledTrainer, params: SamplingParams) -> ProcessSampler:
-    """Return the `ProcessSampler` of this rank.
+    """Create the `ProcessSampler` of this rank, which samples with the parameters `params`.
 
     Raises:
-        ValueError: if the model is sharded or cannot be copied to another process, this process
-            trains on several GPUs, or `sampler_device` is not a device or does not exist; also see
-            `precision_of`.
+        ValueError: if the model is sharded, cannot be copied to another process, or does not
+            support `residual_in_fp32` or `attention_in_fp32`; if this process trains on several
+            GPUs; or if `sampler_device` is not a device or does not exist.
     """
     if trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled():
         raise ValueError(SHARDED)
@@ -106,11 +107,11 @@ def precision_of(trainer: SampledTrainer) -> Precision:
     """Return the dtypes that the trainer's sampler and scorer compute in.
 
     Raises:
-        ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model does not
-            support it.
+        ValueError: if `residual_in_fp32` or `attention_in_fp32` is set, but the model does not
+            support this setting.
     """
     args = trainer.args
-    # continuous batching has an attention of its own, and takes no model with another
+    # continuous batching has its own attention, and does not accept a model with another one
     attention = False if trainer.use_transformers_continuous_batching else args.attention_in_fp32
     return choose_precision(
         trainer.accelerator.unwrap_model(trainer.model),
@@ -127,13 +128,13 @@ def check_device(name: str) -> None:
         device = torch.device(name)
     except RuntimeError:
         raise ValueError(
-            f"sampler_device: {name!r} is not a device. Write cpu, or a GPU such as cuda:1."
+            f"sampler_device: {name!r} is not a device. Set it to cpu, or to a GPU such as cuda:1."
         ) from None
     num_gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= num_gpus:
         devices = ["cpu", *(f"cuda:{index}" for index in range(num_gpus))]
         raise ValueError(
-            f"sampler_device: {name} does not exist. Write a device that this process sees: "
+            f"sampler_device: {name} does not exist. Choose a device that this process can use: "
             f"{', '.join(devices)}."
         )
 
@@ -141,8 +142,8 @@ def check_device(name: str) -> None:
 def free_device(trainer: SampledTrainer) -> str:
     """Return the device for this rank's sampler: a GPU that no trainer uses, or else the CPU.
 
-    If there are fewer free GPUs than ranks, ranks share them. The main process warns if all GPUs
-    are used for training. A trainer on the CPU samples there, too.
+    If there are fewer free GPUs than ranks, several ranks share a GPU. If all GPUs are used for
+    training, the main process logs a warning. If the trainer runs on the CPU, so does the sampler.
     """
     if trainer.accelerator.device.type == "cpu":
         return "cpu"
@@ -162,8 +163,8 @@ def free_device(trainer: SampledTrainer) -> str:
 def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> SamplingParams:
     """Return the sampling parameters for scoring completions, according to `logprob_policy`.
 
-    Warn about dropout unless the policy is "trl". If it is "model", also warn about sampling
-    options that scoring ignores.
+    Log a warning about dropout unless `logprob_policy` is "trl". If it is "model", also log a
+    warning about sampling options that scoring ignores.
 
     Args:
         trainer: the trainer whose arguments and model determine the parameters.
@@ -205,14 +206,19 @@ def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> Samp
 def _refuse_unknown_kept_tokens(
     args: GRPOExtConfig, params: SamplingParams, abilities: SamplerAbilities
 ) -> None:
-    """Refuse options under which the trainer cannot recompute the tokens that the sampler kept.
+    """Check that no option requires kept tokens that the sampler does not return.
 
-    Under these options, the trainer's weights are newer than the sampler's, or the trainer runs no
-    pass with the sampler's weights.
+    The options in `KEPT_TOKENS_NEEDED` require kept tokens: with these options, the trainer cannot
+    recompute them, because it runs no forward pass with the sampler's weights.
+
+    Args:
+        args: the training arguments.
+        params: the sampling parameters.
+        abilities: the sampler's abilities.
 
     Raises:
         ValueError: if such an option is set, sampling is truncated, and the sampler is a separate
-            engine that does not return the tokens that it kept.
+            engine that does not return kept tokens.
     """
     if abilities.returns_kept_tokens or not params.truncated or not abilities.separate_engine:
         return
@@ -229,7 +235,11 @@ def _refuse_unknown_kept_tokens(
 
 
 def _sampling_of(trainer: SampledTrainer, abilities: SamplerAbilities) -> SamplingParams:
-    """Resolve the sampling parameters from the config, `generation_kwargs` and model defaults."""
+    """Resolve the sampling parameters from the config, `generation_kwargs` and model defaults.
+
+    Raises:
+        SamplingError: if samples drawn with these parameters cannot be scored exactly.
+    """
     args = trainer.args
     by_vllm = abilities.truncation_order == "vllm"
     generation_kwargs = dict(args.generation_kwargs or {})
@@ -254,7 +264,7 @@ def _sampling_of(trainer: SampledTrainer, abilities: SamplerAbilities) -> Sampli
 
 
 def _warn_of_dropout(trainer: SampledTrainer) -> None:
-    """Warn about the effect of dropout on log-probs, if dropout is on."""
+    """Log a warning if the model uses dropout, because log-probs then differ from the sampler's."""
     rates = []
     for module in trainer.model.modules():
         if isinstance(module, (Dropout, AlphaDropout, FeatureAlphaDropout)) and module.p > 0:
@@ -264,7 +274,7 @@ def _warn_of_dropout(trainer: SampledTrainer) -> None:
     if attention_rate:
         rates.append(attention_rate)
         remedy = (
-            "Load the model with attention_dropout 0 (in a recipe, `model_init_kwargs: "
+            "Load the model with attention_dropout=0.0 (in a recipe, `model_init_kwargs: "
             "{attention_dropout: 0.0}`), and set `disable_dropout: true`."
         )
     if rates and trainer.accelerator.is_main_process:
@@ -276,7 +286,7 @@ def _warn_of_dropout(trainer: SampledTrainer) -> None:
 
 
 def _warn_of_another_policy(trainer: SampledTrainer, abilities: SamplerAbilities) -> None:
-    """Warn if scoring with `logprob_policy: model` ignores sampling options that are set."""
+    """Log a warning if `logprob_policy: model` makes scoring ignore options used for sampling."""
     if not trainer.accelerator.is_main_process:
         return
     try:
@@ -301,7 +311,7 @@ def _warn_of_another_policy(trainer: SampledTrainer, abilities: SamplerAbilities
 
 
 def _refuse_raw_logprobs(trainer: SampledTrainer) -> None:
-    """Raise `ValueError` on all ranks unless the vLLM server returns processed log-probs."""
+    """Raise `ValueError` on all ranks if the vLLM server does not return processed log-probs."""
     info = from_main(
         trainer.accelerator, lambda: trainer.vllm_generation.vllm_client.get_server_info()
     )

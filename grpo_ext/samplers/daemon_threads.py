@@ -1,6 +1,7 @@
-"""Make several requests at once in threads that do not delay the end of the process.
+"""Make several requests at once, in threads that do not delay the end of the process.
 
-When Python exits, it waits for the threads of a `ThreadPoolExecutor`, even if their server hangs.
+A `ThreadPoolExecutor` is not used, because Python waits for its threads when the process exits,
+even if their server hangs.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ Result = TypeVar("Result")
 def map_in_daemons(
     function: Callable[[Item], Result], items: Sequence[Item], max_threads: int
 ) -> list[Result]:
-    """Return `function(item)` for each item, computed by up to `max_threads` daemon threads.
+    """Return `function(item)` for each of `items`, computed by up to `max_threads` daemon threads.
 
     If a call raises an exception, calls that have not begun are skipped, and the exception is
     raised once the running calls have ended.

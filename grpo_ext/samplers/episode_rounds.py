@@ -1,9 +1,9 @@
 """Play episodes with transformers' `generate`, in rounds of one call each.
 
-In a call, a row whose environment answers in the background leaves the batch at the end of its
-turn, while decoding goes on for the others. When all rows have ended or wait, the answers are
-collected and the next call continues, with the tokens so far as its prompts. The rows of a call,
-and therefore the tokens that are drawn, depend only on the tokens so far, never on how long an
+During a call, a row whose environment answers in the background leaves the batch at the end of its
+turn, while decoding continues for the other rows. When every row has ended or is waiting, the
+answers are collected, and the next call continues with the tokens so far as its prompts. The rows
+of a call, and therefore the sampled tokens, depend only on the tokens so far, never on how long an
 answer takes.
 """
 
@@ -24,11 +24,11 @@ Part = TypeVar("Part")
 
 
 def rounds(episodes: Sequence[Episode]) -> Iterator[list[int]]:
-    """Yield the indices of the episodes in each call of `generate`, until all episodes have ended.
+    """Yield the indices of the episodes for each call of `generate`, until all episodes have ended.
 
-    Between two calls, wait for the environments' answers and read them. All ranks must iterate
-    together, because all ranks of a sharded model make the same number of calls: a rank whose
-    episodes have ended repeats its first row, which ends at once.
+    Between two calls, the environments' answers are awaited and appended to the episodes. All ranks
+    must iterate together, because the ranks of a sharded model must make the same number of calls:
+    a rank whose episodes have ended repeats its first row, which ends at once.
 
     Args:
         episodes: this rank's episodes.
@@ -57,14 +57,14 @@ class TokenRecord:
         self._length = 0  # number of recorded tokens
 
     def add(self, ids: list[int], first: int, logps: Tensor | None, kept: KeptSet | None) -> None:
-        """Add the tokens of a call of `generate`, and the answer before them.
+        """Record the tokens of a call of `generate`, and of the environment's answer before them.
 
         Args:
             ids: all tokens of the episode so far.
-            first: the index of the call's first token.
+            first: the index of the call's first token in `ids`.
             logps: the log-probs of the call's tokens; `None` if they were not recorded.
-            kept: the kept tokens at the call's positions; `None` if sampling was not truncated, or
-                they were not recorded.
+            kept: the kept tokens at the positions of the call; `None` if sampling was not truncated
+                or they were not recorded.
         """
         answer = ids[self._length : first]
         if logps is not None:
@@ -85,10 +85,10 @@ class TokenRecord:
 
 
 def played(request: Request, records: Sequence[TokenRecord]) -> Generation:
-    """Return the generation of a request after its episodes have ended.
+    """Return the generation for a request whose episodes have ended.
 
-    Its log-probs are those in `records`, or `None` if any record lacks them; the same holds for the
-    kept tokens.
+    The log-probs are taken from `records`, one per episode, but are `None` if any record has none.
+    The same applies to the kept tokens.
     """
     generation = Generation(
         prompt_ids=request.prompt_ids,
@@ -101,6 +101,6 @@ def played(request: Request, records: Sequence[TokenRecord]) -> Generation:
 
 
 def complete(parts: Sequence[Part | None]) -> list[Part] | None:
-    """Return the parts of all episodes; `None` if any is missing."""
+    """Return the parts as a list, or `None` if any of them is `None`."""
     found = [part for part in parts if part is not None]
     return found if len(found) == len(parts) else None

@@ -1,8 +1,8 @@
 """Restore a model's base weights exactly after its adapter was merged and unmerged.
 
-peft adds the product of the adapter to a weight and later subtracts it, and both operations round.
-Some weights come back changed (in bfloat16 more of them with every weight sync), so the frozen base
-that the reference and the saved adapter rely on would drift.
+peft adds the adapter's update to a weight and later subtracts it, and both operations round. Some
+weights would therefore change (in bfloat16, more of them with every weight sync), and the frozen
+base, which the reference policy and the saved adapter rely on, would drift.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,11 @@ from torch import Tensor
 
 @contextmanager
 def base_kept(model: PeftModel) -> Iterator[None]:
-    """Restore the base weights after a `with` block that merges and unmerges adapters.
+    """Context manager that restores the base weights after its block merged and unmerged adapters.
 
-    They are not restored if the block raises. Beforehand, each layer is merged and unmerged once to
-    find the values that change. These are few, and are kept on the CPU with their positions.
+    Before the block, each layer is merged and unmerged once to find the values that change. These
+    are few, and are kept on the CPU with their positions. If the block raises an error, the weights
+    are not restored.
     """
     changes: list[tuple[Tensor, Tensor, Tensor]] = []
     for layer in model.modules():
@@ -34,8 +35,8 @@ def base_kept(model: PeftModel) -> Iterator[None]:
 def changed_by_merging(layer: BaseTunerLayer) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield (weight, positions, values) for each weight that merging and unmerging changes.
 
-    `positions` (N,) are the flat indices of the changed elements, and `values` (N,) are their old
-    values, both on the CPU. All weights of the layer are restored.
+    `positions` (N,) are the flat indices of the changed elements, and `values` (N,) are their
+    original values, both on the CPU. The layer's weights are restored before they are yielded.
     """
     weights = list(layer.get_base_layer().parameters())
     before = [weight.detach().clone() for weight in weights]

@@ -1,8 +1,8 @@
 """Sample with transformers' `generate` on the model being trained.
 
-With `returns_kept_tokens`, the kept tokens of each step are recorded, so that completions can be
-scored exactly under any truncation. The log-probs of drawn tokens are recorded, too, for a share of
-the completions (`sampler_check_share`).
+If the sampler has the ability `returns_kept_tokens`, the tokens that truncation keeps are recorded
+at each step, so that completions can be scored exactly. The log-probs of the sampled tokens are
+also recorded, for a share of the completions (`sampler_check_share`).
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -31,8 +31,8 @@ class HFSampler(Sampler):
 
     Args:
         trainer: the trainer whose model and generation config are used.
-        abilities: the sampler's abilities; kept tokens and log-probs are recorded only with
-            `returns_kept_tokens`.
+        abilities: the sampler's abilities; kept tokens and log-probs are recorded only if
+            `returns_kept_tokens` is `True`.
         params: the sampling parameters, which determine the tokens that truncation keeps.
         precision: the dtypes that completions are scored in.
     """
@@ -51,7 +51,7 @@ class HFSampler(Sampler):
         self.abilities = abilities
         self.params = params
         self.precision = precision
-        # whether the model has its own `generate`, which does not run our processors
+        # whether the model has its own `generate`, which does not run this package's processors
         self._own_generate = False
 
     def sample(self, request: Request) -> Generation:
@@ -68,9 +68,9 @@ class HFSampler(Sampler):
         return Generation(request.prompt_ids, completion_ids, request.policy_step, logps, kept_sets)
 
     def _play(self, request: Request) -> Generation:
-        """Play the episodes of a request in as few calls of `generate` as possible.
+        """Play the episodes of a request in rounds, with one call of `generate` each.
 
-        With a model's own `generate`, each call completes only one turn of each episode.
+        If the model overrides `generate`, each call completes only one turn of each episode.
         """
         if self._own_generate:
             return play_by_turns(request, self._turns)
@@ -102,11 +102,11 @@ class HFSampler(Sampler):
         return played(request, records)
 
     def _recorder(self) -> Recorder | None:
-        """Return a new recorder for a call of `generate`; `None` if sampling is not recorded."""
+        """Return a new recorder for one `generate` call, or `None` if sampling is not recorded."""
         if not self.abilities.returns_kept_tokens:
             return None
         args = self.trainer.args
-        # with other policies completions are not scored exactly anyway
+        # with other policies, completions are not scored exactly anyway
         strict = args.logprob_policy == "sampling"
         every = 1 if args.deterministic else round(1 / args.sampler_check_share)
         return Recorder(self.params, strict, every)
@@ -123,8 +123,8 @@ class HFSampler(Sampler):
         Args:
             request: the request that the lists belong to.
             contexts: the lists of tokens.
-            recorder: records the sampling steps; `None`: they are not recorded.
-            player: plays an episode in each row, and only the first turns are returned; `None`:
+            recorder: records the sampling steps; if `None`, they are not recorded.
+            player: plays an episode in each row; only the first turns are then returned. If `None`,
                 each completion is a single turn.
         """
         trainer = self.trainer
@@ -138,12 +138,15 @@ class HFSampler(Sampler):
         return [stops.cut(ids) for ids in completions]
 
     def _stops(self) -> StopStrings | None:
-        """Return a `StopStrings` that ends single turns; `None` if there are no stop strings."""
+        """Return a `StopStrings` that ends completions, or `None` if there are no stop strings."""
         texts = stop_strings_of(self.trainer.args.generation_kwargs)
         return StopStrings(seam.tokenizer_of(self.trainer), texts) if texts else None
 
     def _refuse_own_generate(self) -> None:
-        """Raise `ValueError` with `deterministic: true`, which needs a record of all log-probs."""
+        """Raise `ValueError` if `deterministic: true` is set.
+
+        Call it if the sampler's log-probs were not recorded, which this setting requires.
+        """
         if self.trainer.args.deterministic:
             raise ValueError(
                 "`deterministic: true` does not work with this model, whose own `generate` does "
@@ -158,18 +161,18 @@ class HFSampler(Sampler):
         )
 
     def _as_scored(self, model: torch.nn.Module) -> AbstractContextManager[None]:
-        """Return a context in which the model computes in the scorer's dtypes.
+        """Return a context manager under which the model computes in the scorer's dtypes.
 
-        With continuous batching, which generates in another thread, the context does nothing.
+        With continuous batching, which generates in another thread, it does nothing.
         """
         if self.trainer.use_transformers_continuous_batching:  # generates in another thread
             return nullcontext()
         return sampling_in(self.precision, model)
 
     def _turns(self, contexts: list[list[int]], max_tokens: int) -> list[Turn]:
-        """Complete one turn of each episode with the model's own `generate`.
+        """Generate one turn after each context with the model's own `generate`.
 
-        Log-probs are `None`, and tokens beyond `max_tokens` are dropped.
+        The log-probs are `None`, and tokens beyond `max_tokens` are dropped.
         """
         model = self.trainer.accelerator.unwrap_model(self.trainer.model_wrapped)
         turns = []
@@ -186,7 +189,7 @@ def how_it_generates(model: torch.nn.Module, config: GenerationConfig, fast: boo
 
     Args:
         model: a transformers model, with or without PEFT adapters.
-        config: the config of `generate`.
+        config: the generation config.
         fast: whether the fast decoding loop may be used (`fast_generate`).
     """
     if not fast:

@@ -20,16 +20,15 @@ class Turn:
 
     ids: list[int]
     logps: list[float | None]  # the log-prob of each token; `None` if unknown
-    kept: KeptSet | None = None  # the tokens that truncation kept at each position
+    # the tokens that truncation kept at each position; `None` if unknown
+    kept: KeptSet | None = None
 
 
 @dataclass
 class PlayedTokens:
-    """Log-probs and kept tokens of an episode so far; the tokens themselves are in `episode.ids`.
+    """The log-probs and kept tokens of an episode so far; the tokens are in `Episode.ids`."""
 
-    `vocab_size` is the size of the vocabulary, or `None` if the engine returns no kept tokens.
-    """
-
+    #: the size of the vocabulary; `None` if the engine returns no kept tokens
     vocab_size: int | None = None
     #: the log-prob of each token; `None` for tokens of the environment
     logps: list[float | None] = field(default_factory=list)
@@ -37,7 +36,7 @@ class PlayedTokens:
     kept: list[KeptSet] = field(default_factory=list)
 
     def read(self, episode: Episode) -> None:
-        """Append the environment's pending answer, if any, to the episode and to this record."""
+        """Append the environment's pending answer, if any, to the episode and to this object."""
         answer = list(episode.pending)
         while episode.pending:
             episode.read()
@@ -46,14 +45,14 @@ class PlayedTokens:
             self.kept.append(KeptSet.of_tokens(answer, self.vocab_size))
 
     def write(self, episode: Episode, turn: Turn, max_tokens: int) -> None:
-        """Append a generated turn to the episode, and its log-probs and kept tokens to this record.
+        """Append a generated turn to the episode, and its log-probs and kept tokens to this object.
 
-        Tokens that `write_turn` drops are left out.
+        Tokens after the end of the turn, or after its limit, are dropped from both.
 
         Args:
             episode: the episode that the turn belongs to.
-            turn: the tokens that the engine generated.
-            max_tokens: the limit that was requested.
+            turn: the turn that the engine generated.
+            max_tokens: the maximum number of new tokens in the request to the engine.
         """
         count = write_turn(episode, turn.ids, max_tokens)
         self.logps += turn.logps[:count]
@@ -78,17 +77,16 @@ def play_by_turns(
 
     All ranks must call it.
 
-    An engine shared by several ranks returns the same number of completions to each, so all ranks
-    request the same number of turns: a rank with fewer running episodes adds requests and ignores
-    their completions. The token limit of a request is the largest that any episode on any rank has
-    left, so that each request completes all turns; tokens beyond an episode's own limit are
-    dropped.
+    An engine shared by several ranks must return the same number of completions to each, so all
+    ranks request the same number of turns: a rank with fewer running episodes adds requests and
+    ignores their completions. The token limit of a request is the largest number of tokens that any
+    episode on any rank has left; tokens beyond an episode's own limit are dropped.
 
     Args:
         request: a request with episodes.
         turns_of: a function that completes lists of tokens, given the maximum number of new tokens;
             all ranks call it with the same number of lists.
-        vocab_size: see `PlayedTokens`.
+        vocab_size: the size of the vocabulary; `None` if the engine returns no kept tokens.
     """
     episodes = request.episodes
     played = [PlayedTokens(vocab_size) for _ in episodes]
@@ -112,10 +110,10 @@ def play_by_turns(
 
 
 def of_played(request: Request, played: list[PlayedTokens]) -> Generation:
-    """Return the generation of a request whose episodes have ended.
+    """Return the generation for a request whose episodes have ended.
 
     Args:
-        request: a request with episodes.
+        request: the request with the episodes.
         played: the log-probs and kept tokens of each episode.
     """
     kept = []
@@ -134,10 +132,10 @@ def of_played(request: Request, played: list[PlayedTokens]) -> Generation:
 
 
 def hear(episodes: list[Episode]) -> None:
-    """Wait for the environments' answers to the turns that `write_turn` has ended.
+    """Wait for the environments' answers to finished turns; each episode then continues or ends.
 
-    Each episode then continues or ends. Environments whose code is async or runs in threads work on
-    their answers at the same time.
+    Episodes without a finished turn are skipped. Environments whose code is async or runs in
+    threads work on their answers at the same time.
     """
     hear_all([episode for episode in episodes if episode.asking])
 
@@ -145,14 +143,14 @@ def hear(episodes: list[Episode]) -> None:
 def write_turn(episode: Episode, tokens: list[int], max_tokens: int) -> int:
     """Append an engine's tokens to the current turn of an episode.
 
-    If this ends the turn, it is passed to the environment; `hear` waits for the answer. If the
-    engine stopped before `max_tokens` without ending the turn, the episode is cut off. Tokens after
-    the end of the turn, or after its limit, are dropped.
+    If the turn is then finished, it is passed to the environment; `hear` waits for the answer. If
+    the engine stopped before `max_tokens` without ending the turn, the episode is cut off. Tokens
+    after the end of the turn, or after its limit, are dropped.
 
     Args:
         episode: the episode that the turn belongs to.
         tokens: the tokens that the engine generated.
-        max_tokens: the limit that was requested.
+        max_tokens: the maximum number of new tokens in the request to the engine.
 
     Returns:
         The number of tokens that belong to the turn.

@@ -6,7 +6,7 @@ A few long completions then do not block the step (Kimi k1.5, arXiv 2501.12599, 
                                             ▲                            │ the others
                                             └──── next generation ───────┘
 
-Each token keeps the log-prob that it was drawn with, and the step of the weights that drew it.
+Each token keeps the log-prob that it was sampled with, and the step of the weights that sampled it.
 Completions that are unfinished at `max_steps` are dropped.
 """
 
@@ -24,15 +24,16 @@ from grpo_ext.step.records import Generation, Ranks
 
 @dataclass
 class PartialRollout:
-    """A completion that has begun, and is unfinished or waits for the others of its group."""
+    """A completion that is unfinished, or that waits for the other completions of its group."""
 
     row: dict[str, Any]  #: the row of the dataset
     prompt_ids: list[int]
-    completion_ids: list[int] = field(default_factory=list)  #: T tokens so far
-    #: T, the optimizer step whose weights sampled each token
+    completion_ids: list[int] = field(default_factory=list)  #: the T tokens so far
+    #: for each of the T tokens, the optimizer step whose weights sampled it
     policy_step: list[int] = field(default_factory=list)
-    logps: list[Tensor] = field(default_factory=list)  #: the sampler's log-probs, T in all
-    #: the tokens that truncated sampling kept, T positions in all
+    #: the sampler's log-probs, one tensor per round, with T entries together
+    logps: list[Tensor] = field(default_factory=list)
+    #: the tokens that truncated sampling kept, one set per round, with T positions together
     kept: list[KeptSet] = field(default_factory=list)
     ended: bool = False
 
@@ -41,12 +42,12 @@ class PartialSampler(Sampler):
     """Completes prompts in rounds through another sampler, and returns the first completed groups.
 
     Args:
-        sampler: the sampler that completes lists of tokens.
-        ends: the rule that decides whether a completion has ended; its limit is a multiple of
+        sampler: the sampler that runs each round; it must return log-probs.
+        ends: the rule that decides whether a completion has ended; its limit must be a multiple of
             `tokens`.
         tokens: maximum number of tokens that a round adds to a completion.
         rows: number of completions per generation on this rank, a multiple of `size`.
-        size: G, the number of completions per prompt.
+        size: number of completions per prompt.
         ranks: the ranks; all of them run every round, with the same number of rows.
     """
 
@@ -107,7 +108,8 @@ class PartialSampler(Sampler):
     def sample(self, request: Request) -> Generation:
         """Return the first completed groups, and keep all other completions for later generations.
 
-        If any rank has too few groups, run further rounds with the same weights.
+        As long as any rank has too few completed groups, all ranks run further rounds with the same
+        weights.
         """
         while True:
             generation = self.sampler.collect()
@@ -142,7 +144,7 @@ class PartialSampler(Sampler):
         return completed
 
     def _extend(self, generation: Generation, step: int) -> None:
-        """Append the tokens of a round to the completions, and mark those that have ended.
+        """Append the tokens of a round to the unfinished completions, and mark those that ended.
 
         The tokens were sampled with the weights of optimizer step `step`.
         """
@@ -170,7 +172,7 @@ class PartialSampler(Sampler):
     def load_state_dict(self, state: Any) -> bool:
         """Restore the unfinished completions; return whether the state could be restored.
 
-        It cannot be restored if it is `None`, or if a size has changed.
+        The state cannot be restored if it is `None`, or if a setting in `_sizes` has changed.
         """
         fits = state is not None and state["sizes"] == self._sizes
         if fits:
@@ -179,7 +181,7 @@ class PartialSampler(Sampler):
 
     @property
     def _sizes(self) -> tuple[int, ...]:
-        """The sizes that `under_way` depends on."""
+        """The settings that must be unchanged when `under_way` is restored."""
         return self.tokens, self.rows, self.size, self.ends.limit
 
     def stop(self) -> None:

@@ -1,7 +1,7 @@
 """`sampler: process`: run transformers' `generate` in a second process, on another device.
 
-Each rank has its own sampler process. The two processes share memory, to which the trainer writes
-the weights while the sampler process waits.
+Each rank has its own sampler process. The rank writes the weights to memory that it shares with
+this process, while the process waits for a request.
 """
 
 import contextlib
@@ -35,14 +35,14 @@ logger = logging.getLogger(__name__)
 
 
 class ProcessSampler(Sampler):
-    """Samples in another process, which has a copy of the weights.
+    """Samples in another process, which has a copy of the weights and starts at the first request.
 
     Args:
         model: the model without wrappers; `load_weights` copies its weights to the process.
-        config: the config of `generate`.
-        params: the sampling parameters that completions are drawn and scored with.
+        config: the generation config.
+        params: the sampling parameters, for sampling and for scoring.
         device: the device that the process samples on, such as `"cuda:1"` or `"cpu"`.
-        limit: seconds without an answer after which the process counts as hung.
+        limit: number of seconds without a response after which the process is restarted.
         fast: whether rows that have ended leave the batch (`fast_generate`).
         precision: the dtypes that completions are scored in.
 
@@ -94,10 +94,11 @@ class ProcessSampler(Sampler):
     def load_weights(self, step: int) -> None:
         """Copy the weights to the shared memory; frozen parameters are copied only the first time.
 
-        Do nothing if neither the step nor a weight has changed.
+        After `stop`, all weights are copied again. Do nothing if neither the step nor a weight has
+        changed.
 
         Raises:
-            ValueError: if the shape of a weight has changed since the sampler was made.
+            ValueError: if the shape of a weight has changed since the sampler was created.
         """
         tensors = tensors_of(self.model)
         version = step, *(tensor._version for tensor in tensors if not tensor.is_inference())
@@ -105,7 +106,7 @@ class ProcessSampler(Sampler):
             return
         if [tensor.shape for tensor in tensors] != [tensor.shape for tensor in self._shared]:
             raise ValueError(
-                "The shapes of the model's weights have changed since the trainer was made, but "
+                "The shapes of the model's weights have changed since the trainer was created, but "
                 "`sampler: process` has memory for the old shapes only. Create a new trainer."
             )
         with torch.no_grad():
@@ -152,10 +153,14 @@ class ProcessSampler(Sampler):
             self._send()
 
     def sample(self, request: Request) -> Generation:
-        """Return the generation; raise `EngineFailure` on all ranks if a sampler process fails.
+        """Wait for the completions of a request, or play its episodes.
 
-        All ranks must call it. A process that died or hung is restarted up to `RESTARTS` times,
-        with the same weights and request.
+        All ranks must call it. A sampler process that dies or hangs is restarted up to `RESTARTS`
+        times, with the same weights and request.
+
+        Raises:
+            EngineFailure: on all ranks, if a process reports an error or still fails after its last
+                restart.
         """
         if request.episodes:
             vocab_size = None
@@ -167,7 +172,7 @@ class ProcessSampler(Sampler):
         return self._generation(request)
 
     def _turns(self, contexts: list[list[int]], max_tokens: int) -> list[Turn]:
-        """Complete one turn of each episode."""
+        """Generate one turn after each context. All ranks must call it."""
         request = Request([], contexts, 1, policy_step=0, max_new_tokens=max_tokens)
         self._start_job(request, seed=int(torch.randint(2**62, ())))
         generation = self._generation(request)
@@ -180,7 +185,11 @@ class ProcessSampler(Sampler):
         return turns
 
     def _generation(self, request: Request) -> Generation:
-        """Wait for the completions of a request; raise `EngineFailure` if any rank failed."""
+        """Wait for the completions of a request. All ranks must call it.
+
+        Raises:
+            EngineFailure: on all ranks, if the sampler process of any rank failed.
+        """
         answer = self._answer()
         for failure in gather_object([answer if isinstance(answer, Failure) else None]):
             if failure is not None:
@@ -224,9 +233,9 @@ class ProcessSampler(Sampler):
             except (EOFError, OSError):
                 continue
         return Failure(
-            f"it failed {1 + RESTARTS} times, because it ran out of memory, crashed, or did not "
-            f"respond for {self.limit:g} s (vllm_server_request_timeout). Its own messages are in "
-            "the output of this run."
+            f"the process failed {1 + RESTARTS} times, because it ran out of memory, crashed, or "
+            f"did not respond for {self.limit:g} s (vllm_server_request_timeout). Its own messages "
+            "are in the output of this run."
         )
 
     def _launch(self) -> None:
@@ -242,7 +251,7 @@ class ProcessSampler(Sampler):
         self._connection.send_bytes(pickle.dumps(start))
 
     def stop(self) -> None:
-        """Kill the process; the next request starts another one."""
+        """Kill the sampler process; the next request starts another one."""
         super().stop()
         self._loaded = None
         self._end()

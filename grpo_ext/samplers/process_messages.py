@@ -1,7 +1,7 @@
 """The messages between a trainer and its sampler process.
 
-The classes are not in `process_worker`, because that module runs as `__main__` and pickle would
-store them under that name.
+The classes are not in `process_worker`, because that module runs as `__main__`, and pickle would
+store the classes under that name.
 """
 
 from dataclasses import dataclass
@@ -17,43 +17,44 @@ from grpo_ext.seams.precision import Precision
 
 @dataclass(frozen=True)
 class Start:
-    """The first message to a sampler process, with the model and the settings that it needs."""
+    """The first message to a sampler process, with the model and the settings for all jobs."""
 
     model: bytes  # from `packed`
     weights: int  # file descriptor of the shared memory
-    size: int  # of the shared memory, in bytes
-    places: list[Place]
+    size: int  # size of the shared memory, in bytes
+    places: list[Place]  # where the model's tensors are in the shared memory
     device: str
-    threads: int
+    threads: int  # number of torch threads
     fast: bool  # whether rows that have ended leave the batch
-    precision: Precision  # the number types that completions are scored in
+    precision: Precision  # the dtypes that completions are scored in
 
 
 @dataclass(frozen=True)
 class Job:
     """A request to complete prompts."""
 
-    prompt_ids: list[list[int]]  # B lists of tokens
+    prompt_ids: list[list[int]]  # B lists of token ids
     config: GenerationConfig
-    params: SamplingParams  # the config's sampling parameters; completions are scored with them
+    params: SamplingParams  # the sampling parameters in `config`, with which completions are scored
     seed: int
 
 
 @dataclass(frozen=True)
 class Completions:
-    """The answer to a job.
+    """The completions for a job.
 
-    Values of all completions are concatenated: sending a tensor through a pipe takes 0.3 ms.
+    The values of all completions are concatenated, because each tensor takes about 0.3 ms to send
+    through the pipe.
     """
 
-    ids: list[list[int]]  # B lists of tokens, N in all
+    ids: list[list[int]]  # B lists of token ids, with N ids together
     kept_sets: KeptSet | None  # N positions; `None` if sampling was not truncated
-    logps: Tensor | None  # (N,)
-    seconds: float
+    logps: Tensor | None  # (N,); `None` if log-probs were not recorded
+    seconds: float  # duration of the job
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The outcome of a job if it raised an error or its process failed."""
+    """The result of a job that raised an error, or whose process failed."""
 
     message: str

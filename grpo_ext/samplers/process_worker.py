@@ -1,7 +1,7 @@
 """The program of a sampler process, which completes prompts with weights in shared memory.
 
-It runs in a fresh interpreter, so the training script is not run again, and it ends with the
-trainer.
+It runs in a new interpreter, which does not run the training script again, and ends with the
+trainer's process.
 """
 
 import gc
@@ -27,11 +27,14 @@ with without_collector():
     from grpo_ext.samplers.shared_weights import mapped, tensors_of, unpacked
     from grpo_ext.seams.generate import fast_generation, generate_batch, watching
     from grpo_ext.seams.precision import Precision, sampling_in
-gc.freeze()  # what is imported is never garbage
+gc.freeze()  # imported objects are never garbage
 
 
 def serve(connection: Connection) -> None:
-    """Answer each `Job` with `Completions` or a `Failure`, until the pipe is closed."""
+    """Receive a `Start`, then answer each `Job` with `Completions` or a `Failure`.
+
+    Return when the other end closes the pipe.
+    """
     start: Start = pickle.loads(connection.recv_bytes())
     torch.set_num_threads(start.threads)
     shared_weights = mapped(start.weights, start.size, start.places)
@@ -55,9 +58,9 @@ def serve(connection: Connection) -> None:
 
 
 def loaded_model(start: Start, shared_weights: list[Tensor]) -> PreTrainedModel:
-    """Return the model in evaluation mode.
+    """Return the model in evaluation mode, on the sampler's device.
 
-    On a CPU it uses the shared weights; on other devices it uses copies of them.
+    On a CPU, the model uses the shared weights; on other devices, it uses copies of them.
     """
     weights = shared_weights
     if start.device != "cpu":
@@ -67,13 +70,13 @@ def loaded_model(start: Start, shared_weights: list[Tensor]) -> PreTrainedModel:
 
 @torch.no_grad()
 def complete(model: PreTrainedModel, job: Job, fast: bool, precision: Precision) -> Completions:
-    """Complete the prompts of a job, after seeding torch with its seed.
+    """Complete the prompts of a job, after seeding torch with the job's seed.
 
     The config of the job becomes the generation config of the model.
 
     Args:
         model: a model in evaluation mode, with or without adapters.
-        job: the request.
+        job: the prompts, and the settings to sample with.
         fast: whether rows that have ended leave the batch.
         precision: the dtypes that completions are scored in.
     """

@@ -15,13 +15,15 @@ REQUIRED = ("prompt_ids", "completion_ids", "logprobs")
 
 
 class FunctionSampler(Sampler):
-    """Calls the user's function, which returns tokens, log-probs, and columns for the rewards.
+    """Samples by calling the user's `rollout_func`.
 
     Args:
-        rollout_func: the function, called with the prompts and the trainer.
-        trainer: the trainer, whose model the function may use.
-        vllm: an engine with the trainer's weights that the function may use; `None` if there is
-            none.
+        rollout_func: a function that is called with the prompts and the trainer. It returns a dict
+            with `prompt_ids`, `completion_ids` and `logprobs`. The key `env_mask` may mark the
+            tokens that the model sampled; other keys become columns for the rewards.
+        trainer: the trainer that is passed to `rollout_func`.
+        vllm: the sampler that updates the weights of a vLLM engine, which `rollout_func` may use;
+            `None` if there is no such engine.
     """
 
     name = "rollout_func"
@@ -48,7 +50,7 @@ class FunctionSampler(Sampler):
             self.vllm.load_weights(step)
 
     def sample(self, request: Request) -> Generation:
-        """Call the function; raise `ValueError` if its result is no dict or lacks a key."""
+        """Call `rollout_func`; raise `ValueError` if its result is not a dict or lacks a key."""
         rollout = self.rollout_func(copy.deepcopy(request.prompts), self.trainer)
         if not isinstance(rollout, dict):
             raise ValueError(

@@ -1,7 +1,7 @@
-"""The connection of a trainer to a vLLM server, and the transfer of weights.
+"""The trainer's connection to a vLLM server, and the transfer of weights.
 
-A failure is stored and not raised, because often only one rank makes requests; `OurVLLM` then
-informs all ranks.
+Failures are stored and not raised, because often only one rank makes requests, and `OurVLLM` must
+first inform all ranks.
 """
 
 import time
@@ -23,9 +23,9 @@ Result = TypeVar("Result")
 
 
 class Session(VllmLine):
-    """The HTTP session of TRL's client, with errors that carry the status of the response.
+    """The HTTP session for TRL's client; it raises `StatusError` for a bad status.
 
-    A bad status raises a `StatusError`, except 404 and 405, for which TRL has its own messages.
+    It does not do so for 404 and 405, because TRL has its own messages for these.
     """
 
     def get(self, *args: Any, **kwargs: Any) -> Answer:
@@ -42,9 +42,9 @@ class Session(VllmLine):
 class ServerConnection(VLLMClient):
     """Like TRL's client, but most failures are stored in `failure` instead of raised.
 
-    This applies to weight updates, cache resets, `reconnect()` and, in `ServerClient`, `generate`
-    and `image_features`; most other methods raise errors. After a failure, these requests do
-    nothing until `reconnect()`.
+    This applies to weight updates, cache resets, `reconnect` and, in `ServerClient`, `generate` and
+    `image_features`; most other methods raise errors. After a failure, all of these except
+    `reconnect` do nothing until `reconnect` is called.
 
     Args:
         args: the positional arguments of TRL's client.
@@ -62,11 +62,16 @@ class ServerConnection(VLLMClient):
         super().__init__(*args, **kwargs)
 
     def check_server(self, total_timeout: float = 0.0, retry_interval: float = 1.0) -> None:
-        """Wait for a healthy vLLM server.
+        """Wait until a healthy vLLM server answers.
 
-        Raise `ConnectionError` with the last cause after `total_timeout` seconds.
+        Args:
+            total_timeout: the maximum time to wait, in seconds.
+            retry_interval: the time between two attempts, in seconds.
+
+        Raises:
+            ConnectionError: if no server is ready in time; the message contains the last error.
         """
-        self.session = self._line  # replaces the session that TRL has just made
+        self.session = self._line  # replaces the session that TRL has just created
         end = time.monotonic() + total_timeout
         while True:
             try:
@@ -82,13 +87,23 @@ class ServerConnection(VLLMClient):
             time.sleep(retry_interval)
 
     def _get(self, url: str, **options: Any) -> dict[str, Any]:
-        """Return the JSON object in the response; raise `StatusError` for a bad status."""
+        """Send a GET request and return the JSON object in the response.
+
+        Raises:
+            StatusError: if the status is not 200.
+            ConnectionError: if there is no complete response in vLLM's format.
+        """
         answer = self.session.get(url, **options)
         answer.raise_for_status()
         return answer.json()
 
     def _post(self, url: str, **options: Any) -> dict[str, Any]:
-        """Like `_get`, for a POST request."""
+        """Send a POST request and return the JSON object in the response.
+
+        Raises:
+            StatusError: if the status is not 200.
+            ConnectionError: if there is no complete response in vLLM's format.
+        """
         answer = self.session.post(url, **options)
         answer.raise_for_status()
         return answer.json()
@@ -96,9 +111,13 @@ class ServerConnection(VLLMClient):
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
         """Join a process group with the server's workers: over gloo if they use it, else as in TRL.
 
-        Raise `ValueError` if `device` is a CPU and the workers do not use gloo, `ConnectionError`
-        if a request fails or no port is free, and `RuntimeError` if the server does not expose
-        vLLM's development endpoints.
+        Args:
+            device: the trainer's device.
+
+        Raises:
+            ValueError: if `device` is a CPU and the workers do not use gloo.
+            ConnectionError: if a request fails or no port is free.
+            RuntimeError: if the server does not expose vLLM's development endpoints.
         """
         self._device = device
         config = self.get_server_info()["weight_transfer_config"]
@@ -106,8 +125,8 @@ class ServerConnection(VLLMClient):
             self._join_by_gloo()
         elif torch.device(device).type == "cpu":
             raise ValueError(
-                f"The vLLM server at {self.base_url} cannot receive weights from a CPU: start it "
-                "with `grpo-ext serve`, or with "
+                f"The vLLM server at {self.base_url} cannot receive weights from a CPU. Start the "
+                "server with `grpo-ext serve`, or with "
                 """--weight-transfer-config '{"backend": "gloo"}'."""
             )
         else:
@@ -165,14 +184,17 @@ class ServerConnection(VLLMClient):
     def failed(self, failure: ServerFailure | None) -> None:
         """Store `failure`; if it is `None`, check that the server has the trainer's weights.
 
-        An earlier failure is not replaced. If no vLLM server answers, a refused request is stored
-        as a connection failure.
+        An earlier failure is not replaced. If `failure` is a rejected request, but no vLLM server
+        answers any more, a connection failure is stored instead.
         """
         self.failure = self.failure or self._confirmed(failure)
         self._attempt(lambda: None)
 
     def reconnect(self, seconds: float) -> None:
-        """Wait up to `seconds` for a server and join its workers; set `failure` if that fails."""
+        """Wait up to `seconds` for the server and join its workers.
+
+        Clear `failure` first; if no connection is made, the reason is stored in `failure`.
+        """
         self.failure = None
         self.version = None
         self._attempt(lambda: self._connect(seconds))
@@ -192,7 +214,7 @@ class ServerConnection(VLLMClient):
         """Return the result of `request()`; on failure, store the failure and return `None`.
 
         It is also a failure if the server does not have the trainer's weights. After an earlier
-        failure nothing is requested.
+        failure, `request` is not called.
         """
         if self.failure is not None:
             return None
@@ -207,7 +229,10 @@ class ServerConnection(VLLMClient):
             return None
 
     def _confirmed(self, failure: ServerFailure | None) -> ServerFailure | None:
-        """Return `failure`, or a connection failure if it is a refusal and no server answers."""
+        """Return `failure`, or a connection failure if it is a rejection but no server answers.
+
+        Unlike a rejected request, a failed connection is retried.
+        """
         if failure is not None and failure.refused:
             try:
                 who_answers(self._line, self.base_url)
@@ -216,7 +241,7 @@ class ServerConnection(VLLMClient):
         return failure
 
     def _check_weights(self, version: str | None, seconds: float = PROBE_SECONDS) -> None:
-        """Raise `ConnectionError` if the server's weights are not `version`.
+        """Raise `ConnectionError` if the server does not have the version `version` of the weights.
 
         Nothing is checked if `version` is `None` or the server has no route `/weight_info`.
         """

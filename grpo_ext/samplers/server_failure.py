@@ -7,17 +7,17 @@ from grpo_ext.common.http import StatusError
 from grpo_ext.common.untrusted import one_line
 
 MAX_MESSAGE = 300  # characters
-# Statuses from 400 to 499 after which the same request can succeed: the server is busy.
+# Statuses from 400 to 499 that mean that the server is busy, so the same request can succeed later.
 BUSY_STATUSES = (408, 425, 429)
 
 
 @dataclass(frozen=True)
 class ServerFailure:
-    """A failed request.
+    """Describes why a request failed.
 
     Args:
         message: one short line for the user.
-        status: the HTTP status of the response; `None` for an error other than a bad status.
+        status: the HTTP status of the response; `None` if the error was not a bad status.
     """
 
     message: str
@@ -25,9 +25,9 @@ class ServerFailure:
 
     @classmethod
     def of(cls, error: Exception) -> Self:
-        """Return a failure with the type and message of `error`, and its HTTP status if any.
+        """Create a failure with the type, the message and, if any, the HTTP status of an error.
 
-        A full stop at the end of the message is left out, because sentences quote it.
+        A full stop at the end of the message is removed, because other messages quote the message.
         """
         text = one_line(" ".join(str(error).split())).removesuffix(".")
         status = error.status if isinstance(error, StatusError) else None
@@ -35,9 +35,9 @@ class ServerFailure:
 
     @property
     def refused(self) -> bool:
-        """Whether the server rejected the request itself (4xx, except the codes for a busy server).
+        """Whether the server rejected the request itself, so that a retry would fail again.
 
-        A retry would fail again.
+        This is the case for statuses from 400 to 499, except those for a busy server.
         """
         if self.status is None or self.status in BUSY_STATUSES:
             return False

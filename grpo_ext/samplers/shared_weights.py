@@ -1,7 +1,7 @@
-"""The weights of a model in memory that two processes map: one writes, the other reads.
+"""Share a model's weights between two processes, in memory that one writes and the other reads.
 
-The model itself is sent as a pickle in which an index replaces each parameter and buffer. Both
-processes run the same code, so the pickle is as safe as the model's code.
+The rest of the model is sent as a pickle, in which an index replaces each parameter and buffer.
+Both processes run the same code, so the pickle is as safe as the model's code.
 """
 
 import io
@@ -23,7 +23,7 @@ ALIGNMENT = 64  # bytes
 
 @dataclass(frozen=True)
 class Place:
-    """The location of a tensor in the shared memory."""
+    """The location and type of a tensor in the shared memory."""
 
     start: int  # offset in bytes
     shape: tuple[int, ...]
@@ -32,7 +32,7 @@ class Place:
 
 
 def tensors_of(model: Module) -> list[Tensor]:
-    """Return a model's parameters and buffers, each once, in a fixed order."""
+    """Return a model's parameters, then its buffers, each once and in a fixed order."""
     return [*model.parameters(), *model.buffers()]
 
 
@@ -62,12 +62,14 @@ def new_memory(size: int) -> int:
 
 
 def mapped(fd: int, size: int, places: list[Place]) -> list[Tensor]:
-    """Map a file and return the tensors in it; all processes that map the file share them.
+    """Map a file into memory and return tensors that use this memory.
+
+    All processes that map the file share the values of the tensors.
 
     Args:
         fd: the descriptor of the file.
         size: the size of the file, in bytes.
-        places: the places of the tensors.
+        places: the places of the tensors in the file.
     """
     memory = torch.from_file(f"/dev/fd/{fd}", shared=True, size=size, dtype=torch.uint8)
     tensors = []
@@ -79,14 +81,14 @@ def mapped(fd: int, size: int, places: list[Place]) -> list[Tensor]:
 
 
 def no_hook(*args: object, **kwargs: object) -> None:
-    """Do nothing; replaces a hook that is defined inside a function.
+    """Do nothing; replaces a hook that is defined inside a function and cannot be pickled.
 
     Sampling does not need such hooks. Gradient checkpointing, for example, adds one.
     """
 
 
 def packed(model: Module) -> bytes:
-    """Pickle a model without its tensors; raise `ValueError` if it cannot be pickled.
+    """Pickle a model without its tensors; raise `ValueError` if the model cannot be pickled.
 
     Functions defined inside other functions are replaced by `no_hook`.
     """
@@ -124,12 +126,12 @@ def packed(model: Module) -> bytes:
 
 
 def unpacked(model: bytes, places: list[Place], tensors: list[Tensor]) -> Any:
-    """Unpickle a model that uses the given tensors; its parameters do not require gradients.
+    """Unpickle a model so that it uses the given tensors; parameters do not require gradients.
 
     Args:
         model: the pickle, from `packed`.
         places: the places of the tensors; `trained` marks the parameters.
-        tensors: the tensors of the model, in the order of `tensors_of`.
+        tensors: the model's parameters and buffers, in the order of `tensors_of`.
     """
     model_tensors = []
     for place, tensor in zip(places, tensors, strict=True):

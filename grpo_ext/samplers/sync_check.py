@@ -1,8 +1,8 @@
 """Check that a separate sampler has the trainer's weights, by checksums and by log-probs.
 
-A tensor that did not arrive, such as a tied output head that the engine copies, hardly changes
-greedy completions, but it changes log-probs at once. After an update at a learning rate of 1e-6,
-however, the difference is below the rounding of bfloat16. In that case checksums show whether the
+If a tensor did not arrive, such as a tied output head that the engine copies, greedy completions
+hardly change, but log-probs change at once. After an update at a learning rate of 1e-6, however,
+the change is smaller than the rounding errors of bfloat16. In that case, checksums show whether the
 weights were sent, and a few tensors of a colocated engine show whether they arrived.
 """
 
@@ -21,12 +21,12 @@ from grpo_ext.vllm import EngineFailure
 class SyncCheck:
     """Compares log-probs after the first weight sync, and then every `vllm_sync_check_steps` syncs.
 
-    It checks nothing if `vllm_sync_check_steps` is 0, or if completions are scored under a
-    different policy than they were sampled from.
+    Nothing is checked if `vllm_sync_check_steps` is 0, or if completions are scored under a
+    different policy than the one that sampled them.
 
     Args:
         trainer: the trainer whose weights the sampler should have.
-        sampler: the sampler to check, which must report its weights.
+        sampler: the sampler to check; it must have the ability `reports_weights`.
         scorer: computes the trainer's log-probs.
         ranks: the ranks that are checked together.
     """
@@ -53,7 +53,7 @@ class SyncCheck:
         self._checked: int | None = None  # the sync of the last check
         # the last sync seen, and the checksums of the weights at that time
         self._sent: tuple[int, list[int]] = (-1, [])
-        # tensors of the engine that equalled ours after the first sync
+        # names of the engine's tensors that equalled the trainer's after the first sync
         self._arrived: set[str] | None = None
 
     @property
@@ -64,22 +64,23 @@ class SyncCheck:
         )
 
     def check(self, table: Scored) -> None:
-        """Refuse stale weights; if a comparison is due, check and log the mean log-prob difference.
+        """Check that the weights arrived; if a comparison is due, also check the log-probs.
 
-        The first `PROBE_ROWS` completions of each rank are compared. If the sampler returns the
-        tokens that truncation kept, also log the share of tokens that the trainer's truncation
-        would have removed.
+        The comparison uses the first `PROBE_ROWS` completions of each rank, and logs the mean
+        difference as `sampling/sync_difference`. If the sampler returns the tokens that truncation
+        kept, the share of tokens that the trainer's truncation would have removed is also logged,
+        as `sampling/edge_tokens`.
 
         All ranks must call it. Nothing is compared if any rank's table has images or lacks the
-        sampler's log-probs, or if these completions have no tokens in the loss.
+        sampler's log-probs, or if the completions to compare have no tokens in the loss.
 
         Args:
             table: the completions that the engine has just sampled, without carried-over groups,
-                because their log-probs come from older weights.
+                because the log-probs of those come from older weights.
 
         Raises:
-            EngineFailure: on all ranks, if the difference exceeds the limit; also see
-                `refuse_stale`.
+            EngineFailure: on all ranks, if the last update did not reach the sampler, or if the
+                mean difference exceeds `vllm_sync_check_limit` or its default.
         """
         self.refuse_stale()
         lacks_logps = bool(table.model_inputs) or table.sampling_per_token_logps is None
@@ -99,7 +100,7 @@ class SyncCheck:
             raise EngineFailure(
                 f"The sampler's log-probs differ by {difference:.3g} on average from the "
                 f"trainer's, but may differ by at most {limit:g}. Probably the engine does not use "
-                "the weights that it was sent; if it only rounds differently, set a higher "
+                "the weights that it was sent. If the engine only rounds differently, raise "
                 "vllm_sync_check_limit."
             )
         figures = {"sampling/sync_difference": difference}
@@ -117,16 +118,16 @@ class SyncCheck:
         return 1e-3 if in_float32 and self.sampler.dtype() == "float32" else 0.2
 
     def _has_kept(self, table: Scored) -> bool:
-        """Return True if sampling is truncated and the table contains the kept tokens."""
+        """Return whether sampling is truncated and the table contains the kept tokens."""
         return self.scorer.params.truncated and table.kept is not None
 
     @torch.no_grad()
     def refuse_stale(self) -> None:
-        """Raise `EngineFailure` on all ranks if the last update did not reach the sampler.
+        """Raise `EngineFailure` on all ranks if the sampler's weights are older than the trainer's.
 
         This is the case if the trainer's weights have changed since the last sync, or if one of a
-        few tensors that the engine received in the first sync now differs from the trainer's.
-        Nothing is checked if no log-probs are compared in this run. All ranks must call it.
+        few engine tensors that equalled the trainer's after the first sync now differs. Nothing is
+        checked if this run does not compare log-probs. All ranks must call it.
         """
         if not self.compares:
             return
@@ -156,15 +157,14 @@ class SyncCheck:
 
     @torch.no_grad()
     def _compared(self, table: Scored) -> tuple[Tensor, Tensor]:
-        """Compare the log-probs of a few completions of this rank with the sampler's.
+        """Compare the trainer's log-probs of this rank's completions with the sampler's.
 
-        Without the sampler's kept tokens, the 10% of tokens that differ most are dropped if
-        sampling is truncated, because rounding may keep or remove a token at the edge of the kept
-        set.
+        If sampling is truncated and the kept tokens are unknown, the 10% of tokens that differ most
+        are left out, because rounding may keep or remove a token at the edge of the kept set.
 
         Returns:
-            The absolute differences (N,), and the number of edge tokens, which is 0 without the
-            sampler's kept tokens.
+            The absolute differences (N,) at the N compared tokens, and the number of tokens that
+            the trainer's truncation would have removed (0 if the kept tokens are unknown).
         """
         sampled = table.sampling_per_token_logps  # (B, T)
         assert sampled is not None
@@ -188,9 +188,10 @@ class SyncCheck:
 
 
 def checksums(model: torch.nn.Module) -> list[int]:
-    """Return a checksum of each trainable parameter: the sum of its bit patterns as integers.
+    """Return a checksum of each trainable parameter: the sum of its values, with bits as integers.
 
-    Even a tiny update changes some sums. For a sharded tensor, only this rank's shard is summed.
+    Even a tiny update changes some of the sums. For a sharded tensor, only this rank's shard is
+    summed.
     """
     sums = []
     for parameter in model.parameters():

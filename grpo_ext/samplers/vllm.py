@@ -1,4 +1,4 @@
-"""vLLM as a sampler, inside this process or as a server."""
+"""A sampler that uses vLLM, either in this process or as a server."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +16,10 @@ from grpo_ext.step.records import Generation
 
 
 class VLLMSampler(Sampler):
-    """Samples with vLLM, syncing the trainer's weights to it whenever the step has changed.
+    """Samples with vLLM; `load_weights` sends the trainer's weights if the step has changed.
 
     Args:
-        vllm: the engine, or the client of a server.
+        vllm: the engine, or the client for a server.
         watched: whether generations contain the tokens that truncation kept, if vLLM returns them.
     """
 
@@ -50,7 +50,7 @@ class VLLMSampler(Sampler):
 
     @property
     def seconds(self) -> float:  # type: ignore[override]  # the client measures them
-        """Seconds that a server's last generation took; 0 if colocated or on ranks other than 0."""
+        """The seconds that a server's last generation took; 0 if colocated or not on rank 0."""
         return self.vllm.seconds
 
     @property
@@ -115,7 +115,7 @@ class VLLMSampler(Sampler):
 
     @contextmanager
     def _length_limit(self, max_tokens: int | None) -> Iterator[None]:
-        """Within the context, limit completions to `max_tokens` (`None`: the configured limit)."""
+        """Context manager that limits completions to `max_tokens`, unless it is `None`."""
         max_completion_length = self.vllm.max_completion_length
         self.vllm.max_completion_length = max_tokens or max_completion_length
         try:
@@ -125,7 +125,13 @@ class VLLMSampler(Sampler):
 
 
 def _generation(prompt_ids: list[list[int]], step: int, turns: list[Turn]) -> Generation:
-    """Return the turns as a generation, sampled with the weights of optimizer step `step`."""
+    """Combine single turns into a generation.
+
+    Args:
+        prompt_ids: the token ids of the prompt of each turn.
+        step: the optimizer step whose weights sampled the turns.
+        turns: the turns that the engine generated.
+    """
     kept_sets = [turn.kept for turn in turns if turn.kept is not None]
     return Generation(
         prompt_ids=prompt_ids,

@@ -1,8 +1,8 @@
-"""Send vLLM only the adapter, which the engine adds to its own copy of the base.
+"""Send vLLM only the adapter, which the engine applies to its own copy of the base model.
 
-After each step the adapter is written in peft's format, loaded by the engine under a new name, and
-deleted. The new name keeps vLLM from using results of an earlier adapter: its prefix cache depends
-on name and path.
+After each step, the adapter is saved in peft's format, loaded by the engine under a new name, and
+deleted. The new name prevents vLLM from using cached results of an earlier adapter, because the
+prefix cache depends on the adapter's name and path.
 """
 
 import tempfile
@@ -26,7 +26,7 @@ from grpo_ext.seams.vllm import add_adapters
 from grpo_ext.vllm.http import PROBE_SECONDS
 from grpo_ext.vllm.settings import adapter_settings
 
-# Fields of a LoraConfig that vLLM reads, or that do not change the output of a trained adapter.
+# Fields of a LoraConfig that vLLM supports, or that do not change the output of a trained adapter.
 SUPPORTED_FIELDS = {
     "r",
     "lora_alpha",
@@ -50,15 +50,16 @@ class AdapterVLLM(OurVLLM):
     """Like `OurVLLM`, but sends the engine only the adapter instead of all weights.
 
     Raises:
-        ValueError: if the model has no adapter or is sharded, if vLLM would run the adapter
-            differently from the trainer, or if the server does not accept the adapter's rank.
+        ValueError: if the model has no adapter or is sharded, if vLLM does not support the adapter
+            or would compute a different output than the trainer, or if the server does not accept
+            the adapter's rank.
     """
 
     def _init_vllm(self) -> None:
         check_adapter(self.model)
         if self._dist.is_fsdp or self._dist.is_zero3:
             raise ValueError(
-                "`vllm_sync_adapter: adapter` cannot gather a sharded adapter: train without FSDP "
+                "`vllm_sync_adapter: adapter` cannot gather a sharded adapter. Train without FSDP "
                 f"or ZeRO-3{OR_MERGED}"
             )
         self.request: Any = None  # vLLM's LoRARequest for the adapter of the last sync
@@ -90,34 +91,48 @@ class AdapterVLLM(OurVLLM):
 
 
 class AdapterClient(ServerClient):
-    """Like `ServerClient`, for a server that loads adapters of rank `rank` from a folder."""
+    """Like `ServerClient`, for a server that loads LoRA adapters from a folder.
+
+    Args:
+        args: the positional arguments of `ServerClient`.
+        rank: the LoRA rank of the adapters.
+        kwargs: the keyword arguments of `ServerClient`.
+    """
 
     def __init__(self, *args: Any, rank: int, **kwargs: Any):
         self._rank = rank
         super().__init__(*args, **kwargs)
 
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
-        """Check that the server accepts adapters of this rank; no process group is joined.
+        """Check that the server accepts adapters of this rank, without joining a process group.
 
-        Raise `ValueError` if the server does not accept them, `ConnectionError` if a request fails,
-        and `RuntimeError` if the server does not expose vLLM's development endpoints.
+        Args:
+            device: the trainer's device, which is used if the client reconnects.
+
+        Raises:
+            ValueError: if the server does not accept adapters of this rank.
+            ConnectionError: if a request fails.
+            RuntimeError: if the server does not expose vLLM's development endpoints.
         """
         self._device = device
         config = self.get_server_info()["lora_config"]
-        # an existing path returns status 405, since it takes only POST
+        # an existing route returns status 405, because it accepts only POST
         path = self.session.get(f"{self.base_url}/v1/load_lora_adapter")
         if config is None or config["max_lora_rank"] < self._rank or path.status_code == 404:
             rank = adapter_settings(self._rank)["max_lora_rank"]
             raise ValueError(
-                f"The vLLM server at {self.base_url} does not accept LoRA rank {self._rank}: "
-                f"start it with `grpo-ext serve`, or with --enable-lora --max-lora-rank {rank} and "
-                f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment{OR_MERGED}"
+                f"The vLLM server at {self.base_url} does not accept LoRA rank {self._rank}. "
+                "Start the server with `grpo-ext serve`, or with --enable-lora --max-lora-rank "
+                f"{rank} and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment{OR_MERGED}"
             )
 
     def load_adapter(self, writing: AbstractContextManager[str]) -> None:
-        """Have the server load and use the adapter in the folder that `writing` yields.
+        """Make the server load the adapter and use it for all later requests.
 
-        A failure is stored in `failure`, not raised.
+        A failure is stored in `failure` and not raised.
+
+        Args:
+            writing: a context manager that yields the folder of the adapter.
         """
         self._attempt(lambda: self._load(writing))
 
@@ -136,8 +151,8 @@ class AdapterClient(ServerClient):
         if answer.status_code == 404 and "lora_path" in body:
             raise StatusError(
                 404,
-                f"the server cannot find {body['lora_path']}: give it access to output_dir at the "
-                f"same path{OR_MERGED}",
+                f"the server cannot find {body['lora_path']}. Make output_dir available to the "
+                f"server at the same path{OR_MERGED}",
             )
         answer.raise_for_status()
 
@@ -156,16 +171,21 @@ def trained(model: PeftModel) -> LoraConfig:
 
 
 def check_adapter(model: torch.nn.Module) -> None:
-    """Raise `ValueError` if a model has no adapter, or vLLM cannot run it like the trainer."""
+    """Check that a model has an adapter, and that vLLM computes the same output with it.
+
+    Raises:
+        ValueError: if the model has no LoRA adapter, or if vLLM does not support the adapter or
+            would compute a different output than the trainer.
+    """
     if not isinstance(model, PeftModel):
         raise ValueError(
-            "`vllm_sync_adapter: adapter` needs an adapter, but the model has none: pass a "
+            "`vllm_sync_adapter: adapter` needs an adapter, but the model has none. Pass a "
             "peft_config to the trainer."
         )
     config = trained(model)
     if type(config) is not LoraConfig:
         raise ValueError(
-            f"vLLM supports LoRA, but not {type(config).__name__}: use LoRA{OR_MERGED}"
+            f"vLLM supports LoRA, but not {type(config).__name__}. Use LoRA{OR_MERGED}"
         )
     adapter_settings(config.r)
     default = LoraConfig()
@@ -182,24 +202,24 @@ def check_adapter(model: torch.nn.Module) -> None:
         )
     if getattr(model.config, "quantization_config", None):
         raise ValueError(
-            "vLLM may quantize the base model differently from the trainer: load the model without "
+            "vLLM may quantize the base model differently from the trainer. Load the model without "
             f"quantization{OR_MERGED}"
         )
     for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
         if isinstance(layer, BaseTunerLayer):
             raise ValueError(
-                "`vllm_sync_adapter: adapter` does not support adapters on embeddings or the "
-                "output head, which vLLM runs only for some models: remove them from "
-                f"target_modules{OR_MERGED}"
+                "`vllm_sync_adapter: adapter` does not support adapters on the embeddings or the "
+                "output head, because vLLM supports those only for some models. Remove these "
+                f"modules from target_modules{OR_MERGED}"
             )
 
 
 @contextmanager
 def saved(model: PeftModel, parent: Path | str | None = None) -> Iterator[str]:
-    """Within the context, save the adapter in a temporary folder, and yield the path to load.
+    """Context manager that saves the adapter in a temporary folder and yields the path to load.
 
-    The path is absolute. The folder is created in `parent`, which is created if needed, or in the
-    system's temporary folder if `parent` is `None`.
+    The path is absolute, and the folder is deleted on exit. It is created in `parent` (created if
+    needed), or in the system's temporary folder if `parent` is `None`.
     """
     if parent is not None:
         parent = Path(parent).absolute()

@@ -1,7 +1,7 @@
-"""The trainer's client of a vLLM server.
+"""The trainer's client for a vLLM server.
 
-It waits for a limited time, checks that the server still has the trainer's weights, and accepts
-only completions that match its request.
+Each request has a time limit. The client checks that the server still has the trainer's weights,
+and rejects completions that do not match the request.
 """
 
 import time
@@ -36,7 +36,7 @@ NOTHING: Answer = {
 
 
 class ServerClient(ServerConnection):
-    """Requests completions and checks them.
+    """A client that requests completions from a vLLM server and checks them.
 
     Args:
         args: the positional arguments of TRL's client.
@@ -56,19 +56,19 @@ class ServerClient(ServerConnection):
         super().__init__(*args, **kwargs)
 
     def ask_for_kept(self) -> None:
-        """From now on, request completions by a route that also returns their kept tokens.
+        """Switch all later requests to a route that also returns the tokens that truncation kept.
 
         Raises:
             ValueError: if the server does not have this route.
             ConnectionError: if the server does not answer.
         """
         answer = self._line.ask("POST", self.base_url + GENERATE, b"{}", PROBE_SECONDS)
-        # without the route, vLLM returns 404, or 403 from 0.33 on; with it, it refuses `{}`
+        # without the route, vLLM returns 404, or 403 from 0.33 on; with it, vLLM rejects `{}`
         if answer.status_code in (403, 404):
             raise ValueError(
                 f"The vLLM server at {self.base_url} does not have the route {GENERATE}, which "
-                "returns the tokens that truncation kept: start it with `grpo-ext serve`, or with "
-                "--enable-scale-out."
+                "returns the tokens that truncation kept. Start the server with `grpo-ext serve`, "
+                "or with --enable-scale-out."
             )
         self.returns_kept = True
 
@@ -89,16 +89,18 @@ class ServerClient(ServerConnection):
     def generate(  # type: ignore[override]
         self, prompts: Prompts, features: Features = None, n: int = 1, **sampling: Any
     ) -> Answer:
-        """Return completions like TRL's client, or `NOTHING` if the request fails.
+        """Return completions in the format of TRL's client, or `NOTHING` if the request fails.
 
-        If `returns_kept`, the key `kept` holds the tokens that truncation kept, a `KeptSet` for
-        each completion. If `starts` is set, send the request from a thread and return `NOTHING`;
-        the next call returns the completions of this request and ignores its own arguments.
+        If `returns_kept` is `True`, the key `kept` holds the tokens that truncation kept, as a
+        `KeptSet` for each completion.
+
+        If `starts` is `True`, the request is sent from a thread, and `NOTHING` is returned at once.
+        The next call returns the completions of this request and ignores its own arguments.
 
         Args:
-            prompts: strings or lists of tokens.
-            features: image data of each prompt; `None`: no images.
-            n: number of completions of each prompt.
+            prompts: strings or lists of token ids.
+            features: image data of each prompt; `None` if there are no images.
+            n: number of completions per prompt.
             sampling: other options of TRL's `generate`.
         """
         self._await_dropped()
@@ -123,7 +125,10 @@ class ServerClient(ServerConnection):
         return NOTHING
 
     def drop_answer(self) -> None:
-        """Discard the response to the request in flight; the next request first waits for it."""
+        """Discard the response to the request in flight, if any.
+
+        The next request first waits for this response.
+        """
         self._dropped = self._answer or self._dropped
         self._answer = None
         self.starts = False
@@ -152,7 +157,10 @@ class ServerClient(ServerConnection):
         n: int,
         sampling: dict[str, Any],
     ) -> Answer:
-        """Return completions; reject a response larger than the requested completions can be."""
+        """Return completions; reject a response that is too large for the requested completions.
+
+        The arguments are those of `generate`.
+        """
         generation_kwargs = sampling.get("generation_kwargs") or {}
         settings = {"max_tokens": 16, "logprobs": 0, **sampling, **generation_kwargs}
         max_tokens = settings["max_tokens"]
@@ -182,7 +190,16 @@ class ServerClient(ServerConnection):
         num_logprobs: int | None,
         sampling: dict[str, Any],
     ) -> Answer:
-        """Return completions; raise `ConnectionError` if they do not match the request."""
+        """Return completions; raise `ConnectionError` if they do not match the request.
+
+        Args:
+            prompts: strings or lists of token ids.
+            features: image data of each prompt; `None` if there are no images.
+            n: number of completions per prompt.
+            max_tokens: maximum length of a completion.
+            num_logprobs: maximum number of log-probs per token; `None` if none were requested.
+            sampling: other options of TRL's `generate`.
+        """
         has_kept = self.returns_kept
         try:
             if has_kept or features is not None:
@@ -214,7 +231,10 @@ class ServerClient(ServerConnection):
         n: int,
         sampling: dict[str, Any],
     ) -> Answer:
-        """Request completions from vLLM's endpoint for token ids, one request for each prompt."""
+        """Request completions through the route `GENERATE`, with one request for each prompt.
+
+        The arguments are those of `generate`.
+        """
         params = sampling_params(n, sampling)
 
         def send(i: int) -> dict[str, Any]:
@@ -226,19 +246,19 @@ class ServerClient(ServerConnection):
         return answer_of(prompts, responses)
 
     def _num_kept(self, settings: dict[str, Any]) -> int:
-        """Return how many kept tokens a response may contain per position, apart from ties."""
+        """Return how many kept tokens a response may contain per position, not counting ties."""
         return settings.get("top_k", 0) if self.returns_kept else 0
 
     @contextmanager
     def _size_limit(
         self, num_tokens: int, num_logprobs: int = 1, num_kept: int = 0
     ) -> Iterator[None]:
-        """Within the context, accept responses of up to `num_tokens` tokens.
+        """Context manager that sets the size limit of responses, which is restored on exit.
 
         Args:
-            num_tokens: maximum number of tokens.
-            num_logprobs: maximum number of log-probs of each token.
-            num_kept: maximum number of kept tokens at each position.
+            num_tokens: maximum number of tokens in a response.
+            num_logprobs: maximum number of log-probs per token.
+            num_kept: maximum number of kept tokens per position.
         """
         token_bytes = num_logprobs * TOKEN_BYTES + num_kept * KEPT_BYTES
         self._line.most = MOST_BYTES + num_tokens * token_bytes
@@ -250,9 +270,11 @@ class ServerClient(ServerConnection):
     # ---- episodes, whose turns are requested by many threads
 
     def room_for(self, request: Request, sampling: dict[str, Any]) -> AbstractContextManager[None]:
-        """Within the context, accept responses as large as any one turn of the episodes needs.
+        """Context manager that allows responses as large as the largest turn of the episodes.
 
-        `sampling` contains the options of each turn's request.
+        Args:
+            request: a request with episodes.
+            sampling: the sampling options of the requests for turns.
         """
         num_tokens = 0
         for ids, episode in zip(request.prompt_ids, request.episodes, strict=True):
@@ -267,17 +289,18 @@ class ServerClient(ServerConnection):
         max_tokens: int,
         **sampling: Any,
     ) -> Answer:
-        """Request one completion of a list of tokens.
+        """Request one completion after a list of tokens. Can be called from several threads.
 
         Args:
-            ids: the tokens of the context.
-            version: the version of the weights that the server must have; `None`: any.
+            ids: the token ids of the context.
+            version: the version of the weights that the server must have; `None` allows any.
             max_tokens: maximum length of the completion.
-            sampling: other options of TRL's `generate`, including `logprobs`. The
-                `generation_kwargs` cannot override `n`, `max_tokens` and `logprobs`.
+            sampling: other options of TRL's `generate`; `logprobs` is required. Entries `n`,
+                `max_tokens` and `logprobs` of `generation_kwargs` are ignored.
 
         Returns:
-            One completion, with log-probs and, if `returns_kept`, kept tokens.
+            The completion in the format of `generate`, with log-probs and, if `returns_kept` is
+            `True`, kept tokens.
 
         Raises:
             ConnectionError: if the completion does not match the request, or the server has other

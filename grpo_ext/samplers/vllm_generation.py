@@ -1,7 +1,8 @@
 """TRL's `VLLMGeneration` in the trainer's dtype, with retries if the server fails.
 
-Only the main process sends weights to a server; with episodes, every rank requests turns. All ranks
-learn the result before any of them continues, so they send weights, retry and give up together.
+Only the main process sends weights to a server, but with episodes, every rank requests turns. All
+ranks learn the result of a request before any of them continues, so that they send weights, retry
+and give up together.
 """
 
 from __future__ import annotations
@@ -37,7 +38,13 @@ Result = TypeVar("Result")
 class OurVLLM(VLLMGeneration):
     """TRL's `VLLMGeneration` with retries; `syncs` counts how often weights were sent.
 
-    If `returns_kept`, the engine also returns the tokens that truncation kept.
+    If `returns_kept` is `True`, the engine also returns the tokens that truncation kept, and
+    `generate` stores those of this rank in `kept`.
+
+    Args:
+        options: the training arguments.
+        args: the positional arguments of `VLLMGeneration`.
+        kwargs: the keyword arguments of `VLLMGeneration`.
     """
 
     options: GRPOExtConfig  # the trainer's arguments
@@ -58,7 +65,7 @@ class OurVLLM(VLLMGeneration):
 
     @property
     def seconds(self) -> float:
-        """Seconds that a server's last generation took; 0 if colocated or on ranks other than 0."""
+        """The seconds that a server's last generation took; 0 if colocated or not on rank 0."""
         if self.mode == "server" and self.accelerator.is_main_process:
             return self.vllm_client.seconds
         return 0.0
@@ -77,10 +84,10 @@ class OurVLLM(VLLMGeneration):
             watch_outputs(self.llm, self._keep)
 
     def _connect(self) -> tuple[str, bool]:
-        """Find the server and join its workers.
+        """Create the client for the server, and join a process group with the server's workers.
 
-        Return the dtype of the server's model, and whether the server returns the kept tokens that
-        this run needs.
+        Return the dtype of the server's model, and whether generations are to contain kept tokens,
+        that is, whether this run uses them and the server can return them.
         """
         self.vllm_client = self._new_client()
         self.vllm_client.init_communicator(device=self.accelerator.device)
@@ -92,13 +99,18 @@ class OurVLLM(VLLMGeneration):
         return model_config["dtype"], returns_kept
 
     def _keep(self, outputs: list[Any]) -> None:
-        """Store the kept tokens of the engine's completions; raise like `kept_of_outputs`."""
+        """Extract the kept tokens from the engine's outputs, and store them.
+
+        Raises:
+            EngineFailure: if a completion does not have one set of kept tokens per token.
+        """
         self._engine_kept = kept_of_outputs(outputs, self.vocab_size)
 
     def _own_kept(self, num_rows: int) -> list[KeptSet]:
-        """Return the kept tokens of this rank's completions, `num_rows` on each rank.
+        """Return the kept tokens of this rank's completions. All ranks must call it.
 
-        All ranks must call it.
+        Args:
+            num_rows: the number of completions, which is the same on each rank.
         """
         rank = 0
         kept_sets = self._engine_kept
@@ -127,10 +139,10 @@ class OurVLLM(VLLMGeneration):
         return ServerClient
 
     def _settings(self) -> dict[str, Any]:
-        """Return arguments for `vllm.LLM` beyond TRL's.
+        """Return arguments for `vllm.LLM` in addition to TRL's.
 
-        On a CPU they come from `cpu_settings`, and our vLLM plugin is registered. On other devices
-        they come from `engine_settings`.
+        On a CPU, they come from `cpu_settings`, and this package's vLLM plugin is registered. On
+        other devices, they come from `engine_settings`.
         """
         if self.accelerator.device.type != "cpu":
             return engine_settings(vars(self.options))
@@ -157,7 +169,7 @@ class OurVLLM(VLLMGeneration):
         """Send the engine the weights, as TRL does; if a server fails, wait for it and retry.
 
         Raises:
-            EngineFailure: on all ranks, if the server does not come back or refuses the request.
+            EngineFailure: on all ranks, if the server does not recover or rejects the request.
         """
         self._until_answered(self._push)
         self.syncs += 1
@@ -167,9 +179,9 @@ class OurVLLM(VLLMGeneration):
         super().sync_weights()
 
     def _iter_named_params(self) -> Iterator[tuple[str, Any]]:
-        """Yield weights as TRL does, with the adapter merged.
+        """Yield the weights as TRL does, with the adapter, if any, merged into them.
 
-        If the model is not sharded, restore the base weights exactly afterwards.
+        If the model is not sharded, the base weights are restored exactly afterwards.
         """
         is_sharded = self._dist.is_fsdp or self._dist.is_zero3
         if is_sharded or not isinstance(self.model, PeftModel):
@@ -182,8 +194,8 @@ class OurVLLM(VLLMGeneration):
         """Generate as TRL does; if a server fails, wait for it, send the weights and retry.
 
         Raises:
-            EngineFailure: on all ranks, if the server does not come back or refuses the request; on
-                this rank, if a colocated engine does not return the kept tokens.
+            EngineFailure: on all ranks, if the server does not recover or rejects the request; on
+                this rank only, if a colocated engine does not return the kept tokens.
         """
         completions = self._until_answered(partial(super().generate, *args, **kwargs))
         if self.returns_kept:
@@ -192,9 +204,9 @@ class OurVLLM(VLLMGeneration):
         return completions
 
     def start(self, *args: Any, **kwargs: Any) -> None:
-        """Send a request to the server; `generate` with equal arguments then returns the result.
+        """Send a request to the server without waiting for the result. All ranks must call it.
 
-        All ranks must call it.
+        Call `generate` with the same arguments to wait for the result.
         """
         if self.accelerator.is_main_process:
             self.vllm_client.starts = True
@@ -204,15 +216,15 @@ class OurVLLM(VLLMGeneration):
     def play(self, request: Request, played: list[PlayedTokens]) -> None:
         """Play a request's episodes. All ranks must call it, each with its own episodes.
 
-        If the server fails, wait for it and send it the current weights; the episodes continue.
+        If the server fails, wait for it, send it the current weights, and continue the episodes.
 
         Args:
             request: a request with episodes.
-            played: see `play_as_ready`.
+            played: the log-probs and kept tokens of each episode so far; extended in place.
 
         Raises:
-            EngineFailure: on all ranks, if any rank finds no server, or if the server does not come
-                back or refuses a request.
+            EngineFailure: on all ranks, if any rank cannot connect to the server, or if the server
+                does not recover or rejects a request.
         """
         client = self._client_of_rank()
         sampling = {
@@ -244,10 +256,10 @@ class OurVLLM(VLLMGeneration):
         self._until_answered(play_once)
 
     def _client_of_rank(self) -> Any:
-        """Return this rank's client of the server; create it if needed. All ranks must call it.
+        """Return this rank's client for the server; create it if needed. All ranks must call it.
 
         Raises:
-            EngineFailure: on all ranks, if any of them finds no server.
+            EngineFailure: on all ranks, if any of them cannot connect to the server.
         """
         problems = []
         if not hasattr(self, "vllm_client"):  # the main process has one
@@ -265,12 +277,13 @@ class OurVLLM(VLLMGeneration):
         return self.vllm_client
 
     def _until_answered(self, request: Callable[[], Result]) -> Result:
-        """Return the result of `request()`; with a server, repeat it until it succeeds.
+        """Return the result of `request()`; with a server, retry the request if it fails.
 
-        Before each repetition, wait for the server and send it the weights.
+        Before each retry, wait for the server and send it the weights.
 
         Raises:
-            EngineFailure: on all ranks, after `vllm_server_retries` retries or a refused request.
+            EngineFailure: on all ranks, if the server rejects the request, or if it still fails
+                after `vllm_server_retries` retries.
         """
         if self.mode != "server":
             return request()
@@ -299,12 +312,15 @@ class OurVLLM(VLLMGeneration):
         )
 
     def _recover(self, attempt: str) -> None:
-        """Warn, wait for the server and send it the weights; a failure is stored in the client."""
+        """Log a warning, wait for the server and send it the weights.
+
+        If this fails, the failure is stored in the client and not raised.
+        """
         if self.accelerator.is_main_process:
             logger.warning(
                 f"The vLLM server failed: {self.vllm_client.failure.message}. Waiting up to "
-                f"{self.server_timeout:g} s for it to come back; it will then get the current "
-                f"weights and the request again ({attempt})."
+                f"{self.server_timeout:g} s for the server to recover; the current weights and the "
+                f"request are then sent to it again ({attempt})."
             )
             self.vllm_client.reconnect(self.server_timeout)
         self._push()

@@ -1,4 +1,4 @@
-"""Read the kept tokens of truncated sampling from the outputs of a vLLM engine in this process."""
+"""Extract the tokens that truncated sampling kept from the outputs of a colocated vLLM engine."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ def kept_of_outputs(outputs: list[Any], vocab_size: int) -> list[KeptSet]:
     """Return the kept tokens at each position of each completion, in the order of `outputs`.
 
     Args:
-        outputs: vLLM's `RequestOutput` of each prompt.
+        outputs: vLLM's `RequestOutput` for each prompt.
         vocab_size: the number of tokens in the model's vocabulary.
 
     Raises:
@@ -23,7 +23,7 @@ def kept_of_outputs(outputs: list[Any], vocab_size: int) -> list[KeptSet]:
             ids = [] if mask is None else mask.token_ids
             if len(ids) != len(completion.token_ids):
                 raise EngineFailure(
-                    f"vLLM returned the kept tokens of {len(ids)} positions for a completion of "
+                    f"vLLM returned kept tokens for {len(ids)} positions, but the completion has "
                     f"{len(completion.token_ids)} tokens. To run without kept tokens, set "
                     "VLLM_USE_V2_MODEL_RUNNER=0 in the environment."
                 )

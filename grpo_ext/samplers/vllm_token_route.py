@@ -1,20 +1,26 @@
-"""vLLM's route for one list of tokens, `/inference/v1/generate`.
+"""Requests to vLLM's route `/inference/v1/generate`, which completes one list of token ids.
 
-Unlike `/v1/completions`, it accepts prompts with images, for which TRL uses it too, and can return
-the tokens that truncation kept.
+Unlike `/v1/completions`, this route accepts prompts with images (TRL also uses it for those), and
+can return the tokens that truncated sampling kept.
 """
 
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
-FINAL_ONLY = 2  # vLLM's `RequestOutputKind`; others lose completions of a prompt that has several
+# a `RequestOutputKind` of vLLM; with other kinds, some of several completions of a prompt are lost
+FINAL_ONLY = 2
 TOKEN = "token_id:"  # precedes the id of a token in the responses of vLLM up to 0.31
 Answer = dict[str, Any]  # completions in TRL's format, with `kept_ids` if there are any
 
 
 def sampling_params(n: int, sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """Return vLLM's sampling parameters for the keyword arguments of TRL's `generate`."""
+    """Convert the keyword arguments of TRL's `generate` to vLLM's sampling parameters.
+
+    Args:
+        n: number of completions.
+        sampling: the keyword arguments; entries of `generation_kwargs` override the others.
+    """
     params = {"n": n, "max_tokens": 16, "logprobs": 0, **sampling}
     generation_kwargs = params.pop("generation_kwargs", None) or {}
     regex = params.pop("structured_outputs_regex", None)
@@ -29,12 +35,12 @@ def request_of(
     features: dict[str, Any] | None,
     params: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the body of a request.
+    """Return the body of a request for completions of one prompt.
 
     Args:
         model: the name of the model or adapter on the server.
-        prompt: the tokens of the prompt.
-        features: image data of the prompt, from vLLM.
+        prompt: the token ids of the prompt.
+        features: image data of the prompt, as returned by vLLM; `None` if there are no images.
         params: vLLM's sampling parameters.
     """
     return {
@@ -47,7 +53,10 @@ def request_of(
 
 
 def answer_of(prompts: list[list[int]], responses: list[dict[str, Any]]) -> Answer:
-    """Return the completions of prompts, given the response to each prompt's request."""
+    """Combine the responses, one for each prompt, into completions in TRL's format.
+
+    If the responses contain kept tokens, the key `kept_ids` is added.
+    """
     choices = []
     for response in responses:
         choices += response["choices"]
@@ -73,7 +82,7 @@ def answer_of(prompts: list[list[int]], responses: list[dict[str, Any]]) -> Answ
 
 
 def token_of(entry: dict[str, Any]) -> int:
-    """Return the token id of a log-prob entry, which versions of vLLM store in two ways."""
+    """Return the token id of a log-prob entry, whose format depends on the version of vLLM."""
     if "token_id" in entry:
         return entry["token_id"]
     return int(entry["token"].removeprefix(TOKEN))

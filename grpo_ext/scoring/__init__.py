@@ -1,6 +1,6 @@
-"""Score completions under the policy that sampled them, running as few tokens as possible.
+"""Compute the log-probs of completions under a model, running as few tokens as possible.
 
-A pass runs completions through a model in one of three layouts: padded rectangles, chunks of
-similar length with each prompt read once, or packed rows. Every token sees the same context in all
-three, so log-probs and gradients are the same.
+A forward pass uses one of three layouts: padded rectangles, chunks of completions of similar length
+that can share the cached keys and values of their prompt, or packed rows. Every token attends to
+the same context in all three, so log-probs and gradients are the same.
 """

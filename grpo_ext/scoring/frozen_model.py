@@ -1,4 +1,4 @@
-"""A frozen causal language model that rewards use to score texts given their prompts."""
+"""A frozen causal language model, which rewards use to score text given a prompt."""
 
 import inspect
 from collections.abc import Sequence
@@ -20,13 +20,16 @@ from grpo_ext.common.head_input import contiguous_head_input
 
 MOST_TOKENS = 16_384  # in a batch
 MOST_LOGITS = 2**27  # in a batch: 512 MB in float32
-CHARACTERS_PER_TOKEN = 20  # at most; longer texts are cut before they are tokenized
+CHARACTERS_PER_TOKEN = 20  # at most; longer text is cut before it is tokenized
 
 Prompt = str | list[dict[str, Any]]
 
 
 class FrozenModel:
-    """A model in evaluation mode, without gradients, with its tokenizer."""
+    """A causal language model that scores text, with its tokenizer.
+
+    The constructor puts `model` in evaluation mode and turns off the gradients of its weights.
+    """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
         self.model = model.eval().requires_grad_(False)
@@ -41,7 +44,8 @@ class FrozenModel:
     def prompt_ids(self, prompt: Prompt) -> list[int]:
         """Return the token ids of a prompt, which is a string or a conversation.
 
-        A prompt without tokens becomes the end-of-sequence token, or token 0 if there is none.
+        If the prompt has no tokens, return the end-of-sequence token, or token 0 if the tokenizer
+        has none.
         """
         if isinstance(prompt, str):
             ids = self.tokenizer(encodable(prompt)).input_ids
@@ -53,10 +57,10 @@ class FrozenModel:
         return list(ids)
 
     def rendered(self, messages: list[dict[str, Any]]) -> str:
-        """Render a conversation by the chat template or, without one, as one line per message.
+        """Render a conversation with the chat template, or as one line per message without one.
 
-        If the last message is the assistant's, the template leaves it open to be continued;
-        otherwise it opens a new turn of the assistant.
+        With a template, a final assistant message is left open so that it can be continued. After
+        any other final message, the generation prompt is added.
         """
         texts = []
         for message in messages:
@@ -75,9 +79,10 @@ class FrozenModel:
         return str(rendered)
 
     def text_ids(self, text: str, most: int) -> list[int]:
-        """Return the first token ids of a text, at most `most` of them.
+        """Return the first `most` token ids of `text`, or all of them if there are fewer.
 
-        Only the first `most * CHARACTERS_PER_TOKEN` characters are tokenized.
+        No special tokens are added. Only the first `most * CHARACTERS_PER_TOKEN` characters are
+        tokenized.
         """
         text = encodable(text[: most * CHARACTERS_PER_TOKEN])
         ids = self.tokenizer(text, add_special_tokens=False).input_ids
@@ -85,11 +90,11 @@ class FrozenModel:
 
     @torch.no_grad()
     def log_probs(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Tensor]:
-        """Return the log-probs (T,) of each text given its prompt, in float32 and on the CPU.
+        """Return the token log-probs (T,) of each text given its prompt, in float32 on the CPU.
 
         Args:
-            pairs: prompts and texts as token ids, none of them empty. If a prompt and its text do
-                not fit into the model's context, the beginning of the prompt is dropped.
+            pairs: the token ids of each prompt and of its text, none of them empty. If a pair does
+                not fit into the model's context, the beginning of its prompt is dropped.
         """
         sequences = []
         lengths = []
@@ -106,12 +111,16 @@ class FrozenModel:
         return logps
 
     def batches(self, sequences: list[list[int]], lengths: list[int]) -> list[list[int]]:
-        """Group rows of similar length into batches within `MOST_TOKENS` and `MOST_LOGITS`.
+        """Group sequences of similar length into batches within `MOST_TOKENS` and `MOST_LOGITS`.
 
-        A row that exceeds a limit is a batch of its own. `lengths` are the lengths of the texts.
+        A sequence that exceeds a limit by itself is a batch of its own.
+
+        Args:
+            sequences: the token ids of each prompt with its text.
+            lengths: the number of tokens of each text.
 
         Returns:
-            The indices of the rows in each batch.
+            The indices of the sequences in each batch.
         """
         batches: list[list[int]] = []
         text_width = 0
@@ -130,7 +139,7 @@ class FrozenModel:
         return batches
 
     def fitted(self, prompt: Sequence[int], text: Sequence[int]) -> list[int]:
-        """Join prompt and text, dropping the beginning of the prompt if they exceed the context.
+        """Concatenate prompt and text; if they exceed the context, cut the prompt at its start.
 
         At least the last token of the prompt is kept, and the text is never cut.
         """
@@ -140,7 +149,15 @@ class FrozenModel:
         return [*prompt[-room:], *text]
 
     def batch(self, sequences: list[list[int]], lengths: list[int]) -> list[Tensor]:
-        """Run a batch; return the log-probs of the last `lengths[i]` tokens of each sequence i."""
+        """Run the model on a batch and return the log-probs of each sequence's last tokens.
+
+        Args:
+            sequences: the token ids of each sequence.
+            lengths: for each sequence, the number of tokens to score, less than its length.
+
+        Returns:
+            One float32 tensor (lengths[i],) per sequence, on the CPU.
+        """
         width = max(len(sequence) for sequence in sequences)  # S
         text_width = max(lengths)  # T
         ids = torch.zeros(len(sequences), width, dtype=torch.long)  # (B, S), padded on the left
@@ -176,7 +193,10 @@ def encodable(text: str) -> str:
 
 
 def content_of(message: dict[str, Any]) -> str:
-    """Return the text of a message, with its text blocks joined; empty if it has no content."""
+    """Return the text of a message, or an empty string if it has no content.
+
+    If the content is a list of blocks, the texts of its text blocks are concatenated.
+    """
     content = message.get("content")
     if content is None:
         return ""
@@ -193,19 +213,21 @@ def load_frozen(
     dtype: str = "float32",
     device: str | None = None,
 ) -> FrozenModel:
-    """Load a causal language model; this process caches the four most recently used.
+    """Load a frozen causal language model and its tokenizer.
+
+    Each process caches the four most recently used models.
 
     Args:
         name: a folder or a Hugging Face hub id.
-        revision: the revision of a hub model; `None`: the default one.
-        dtype: the torch name of the dtype of the weights.
-        device: the torch name of a device; `None`: this process's GPU if there is one, otherwise
-            the CPU.
+        revision: the revision of a hub model; `None` for the default revision.
+        dtype: the dtype of the weights, by its name in torch, such as "bfloat16".
+        device: the device, by its name in torch. If `None`, this process's GPU is used if it has
+            one, otherwise the CPU.
 
     Raises:
         RuntimeError: under DeepSpeed ZeRO-3, where `from_pretrained` shards every model, or under
             FSDP with `fsdp_cpu_ram_efficient_loading`, where one process per node gets the weights.
-        OSError: if there is no such model.
+        OSError: if the model or the revision does not exist.
     """
     if is_deepspeed_zero3_enabled() or is_fsdp_enabled():
         raise RuntimeError(

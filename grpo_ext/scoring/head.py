@@ -16,13 +16,16 @@ from grpo_ext.step.records import Scores
 
 @dataclass
 class Head:
-    """The scoring head of one forward pass, called once per block of rows, in order."""
+    """The scoring head for one forward pass, which replaces the model's own head.
+
+    The model calls it once per block of rows, in order.
+    """
 
     params: SamplingParams  # the sampling parameters of the completions
-    # the kept tokens at each scored position of the pass; `None`: computed from the logits
+    # the kept tokens at each scored position of the pass; if `None`, they are computed from logits
     kept_set: KeptSet | None = None
-    # compute logits only at the scored positions; with `False`, a CPU computes all logits, as TRL
-    # does
+    # whether logits are computed only at scored positions; if `False`, a CPU computes all logits,
+    # as in TRL
     compact: bool = True
     used: list[KeptSet] = field(default_factory=list)  # the kept tokens that each block used
     _scored: int = 0  # number of positions scored so far
@@ -35,10 +38,16 @@ class Head:
         targets: Tensor,
         logit_transform: LogitTransform,
     ) -> tuple[Tensor, Tensor]:
-        """Return log-probs (N,) and entropies (N,) of the next N positions of the pass.
+        """Return the log-probs (N,) and entropies (N,) at the next N positions of the pass.
 
-        See `sampling_log_probs` for the arguments. With truncation, the kept tokens are appended to
-        `used`.
+        With truncation, the kept tokens of these positions are appended to `used`.
+
+        Args:
+            hidden: (N, H), the last hidden states at these positions.
+            weight: (V, H), the weight of the language model head.
+            bias: (V,), its bias, or `None`.
+            targets: (N,), the tokens to score.
+            logit_transform: the logit scale and soft cap.
         """
         end = self._scored + len(hidden)
         kept_set = self.kept_set
@@ -62,7 +71,11 @@ class Head:
 
 @dataclass
 class EdgeHead(Head):
-    """A head that returns 1 for `edge_tokens` and 0 for others as log-probs; entropies are 0."""
+    """A head that reports edge tokens in place of log-probs.
+
+    Instead of a log-prob it returns 1 for a token that suppression or truncation of the model's own
+    logits would remove (see `edge_tokens`), and 0 for any other token. The entropies are 0.
+    """
 
     def __call__(
         self,
@@ -78,14 +91,14 @@ class EdgeHead(Head):
 
 # Calls a model with a `Head` instead of its own: `(model, head, labels, **inputs)`. Scores are 0
 # where there is no label, and have one column fewer than the input, since the first token is not
-# predicted. The reference returns no entropies.
+# predicted.
 RunModel = Callable[..., Scores]
 
 
 def outermost(model: torch.nn.Module, first: bool) -> torch.nn.Module:
-    """Return the model to call: a DDP wrapper for the first call of a batch, then its module.
+    """Return the model to call: the DDP wrapper for the first call of a batch, then its module.
 
-    A model without a DDP wrapper is returned as it is.
+    A model without a DDP wrapper is returned unchanged.
     """
     if isinstance(model, DistributedDataParallel) and not first:
         return model.module
@@ -93,14 +106,20 @@ def outermost(model: torch.nn.Module, first: bool) -> torch.nn.Module:
 
 
 def positions_of(mask: Tensor) -> Tensor:
-    """Return the position (B, L) of each token in its sequence; 0 for padding on the left."""
+    """Return the position (B, L) of each token in its sequence, given an attention mask (B, L).
+
+    Left padding has position 0.
+    """
     return (mask.cumsum(1) - 1).clamp(min=0)
 
 
 def labels_of(ids: Tensor, mask: Tensor, width: int) -> Tensor:
-    """Return the labels (B, L): tokens of completions, and -100 for tokens that are not scored.
+    """Return the labels (B, L): the completion tokens, and -100 for tokens that are not scored.
 
-    The completions are the last `width` columns; `mask` (B, L) is 1 for their tokens.
+    Args:
+        ids: (B, L), the tokens of prompts and completions.
+        mask: (B, L), 1 for tokens and 0 for padding; completion tokens with 0 are not scored.
+        width: the number of completion columns, which are the last ones.
     """
     labels = ids.masked_fill(mask == 0, -100)
     labels[:, :-width] = -100

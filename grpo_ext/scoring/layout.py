@@ -1,4 +1,4 @@
-"""Choose how completions are laid out for a pass, given the model, its attention and the ranks."""
+"""Choose how completions are laid out for a forward pass."""
 
 import inspect
 from dataclasses import dataclass
@@ -9,10 +9,11 @@ from peft import PeftModel
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 
-# With a mask, attention costs the square of the row length: on a CPU rows of 2,048 take 1.5 times
-# as long as rows of 512.
+# The time of attention with a mask grows with the square of the row length: on a CPU, rows of 2,048
+# tokens took 1.5 times as long as rows of 512.
 MASKED_ROW_TOKENS = 512
-# On a CPU, the mask of such a row costs little beside the matrix products of a layer this wide.
+# On a CPU, the mask of such a row costs little beside the matrix multiplications of a layer of this
+# width.
 WIDE = 512
 #: the attention of `seams.attention`, as registered with transformers
 SDPA_IN_FP32 = "sdpa_in_fp32"
@@ -21,18 +22,18 @@ Kind = Literal["padded", "chunks", "packed"]
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of completions in a pass, which does not affect log-probs."""
+    """How completions are laid out in a forward pass; the layout does not affect log-probs."""
 
     kind: Kind = "chunks"
     reason: str = ""  # why `kind` differs from the requested one, or was chosen by "auto"
     trimmed: bool = True  # padding may be removed, because the model's positions do not count it
-    # pass each token's position in its sequence: in a half type, rotary positions that count the
+    # pass each token's position in its sequence: in half precision, rotary positions that count the
     # padding are rounded differently from the sampler's
     positions: bool = False
     shares: bool = True  # each distinct prompt runs once, in chunks or in a packed row with a mask
     by_cost: bool = False  # use packed rows or chunks, whichever runs fewer tokens
     in_row: bool = False  # completions share one copy of their prompt in a packed row, by a mask
-    # the maximum length of a packed row of several sequences; `None`: one row for all
+    # the maximum length of a packed row of several sequences; `None` packs all into one row
     row_tokens: int | None = None
     max_tokens: int | None = None  # the maximum size of a chunk of several completions
     compact_head: bool = True  # compute logits only at the positions of completions
@@ -53,22 +54,24 @@ def choose_layout(
 
     Args:
         option: the value of `layout`: "auto", "padded", "chunks" or "packed".
-        model: the model, without the wrappers of data parallel training.
-        one_call: whether all ranks must call the model once per micro-batch, as sharded ranks must.
-        aux_loss: whether the load-balancing loss of the experts is on, which needs padded rows.
+        model: the model, without its DDP or FSDP wrapper.
+        one_call: whether every rank must call the model exactly once per micro-batch, as a sharded
+            model requires.
+        aux_loss: whether the MoE load-balancing loss is computed, which requires padded rows.
         recomputes: whether gradient checkpointing is on.
-        max_tokens: the maximum size of a chunk of several completions; `None`: no limit.
+        max_tokens: the maximum number of tokens in a chunk of several completions; `None` for no
+            limit.
 
     Raises:
-        ValueError: if `option` is "packed", and the model cannot take packed rows or `aux_loss` is
-            on.
+        ValueError: if `option` is "packed", but the model does not support packed rows or
+            `aux_loss` is on.
     """
     attention = attention_of(model)
     flash = "flash" in attention
     skips_masked = flash or attention == "flex_attention"
     unpackable = why_not_packed(model)
     if aux_loss:
-        unpackable = "the load-balancing loss of the experts needs padded rows"
+        unpackable = "the MoE load-balancing loss needs padded rows"
     if option == "packed" and unpackable:
         refuse_packing(unpackable)
     hidden_size = getattr(model.config.get_text_config(), "hidden_size", 0)
@@ -114,25 +117,25 @@ def choose_layout(
 
 
 def attention_of(model: PreTrainedModel) -> str:
-    """Return transformers' name for the attention implementation of a model.
+    """Return the name of a model's attention implementation, as in transformers.
 
-    With `attention_in_fp32` the name is also "sdpa", because it takes the same masks.
+    With `attention_in_fp32` the name is "sdpa", because the same masks apply.
     """
     name = str(model.config.get_text_config()._attn_implementation)
     return "sdpa" if name == SDPA_IN_FP32 else name
 
 
 def has_rotary_positions(model: PreTrainedModel) -> bool:
-    """Return whether the model has rotary positions, so only distances between tokens matter."""
+    """Return whether the model has rotary positions, so that only token distances matter."""
     config = model.config.get_text_config()
     has_parameters = getattr(config, "rope_parameters", None) is not None
     return has_parameters or hasattr(config, "rope_theta")
 
 
 def takes_positions(model: PreTrainedModel) -> bool:
-    """Return True if the model accepts `position_ids`, the position of each token.
+    """Return whether the model accepts `position_ids`.
 
-    Return False for an adapter that learns a prompt.
+    The result is `False` for an adapter that learns a prompt, such as prompt tuning.
     """
     if _learns_prompt(model):
         return False
@@ -141,9 +144,10 @@ def takes_positions(model: PreTrainedModel) -> bool:
 
 
 def caches_every_token(model: PreTrainedModel) -> bool:
-    """Return whether a model's cache holds the keys and values of every token, in every layer.
+    """Return whether the model caches the keys and values of every token in every layer.
 
-    Return `False` for sliding windows, recurrent layers and adapters that learn a prompt.
+    The result is `False` for models with sliding windows or recurrent layers, and for adapters that
+    learn a prompt.
     """
     if _learns_prompt(model):
         return False
@@ -152,7 +156,10 @@ def caches_every_token(model: PreTrainedModel) -> bool:
 
 
 def why_not_packed(model: PreTrainedModel) -> str | None:
-    """Return why a model cannot take packed rows, as far as its config shows; `None` if it can."""
+    """Return why a model does not support packed rows, or `None` if it does.
+
+    Only its config and its adapter are checked; see `Probe` for a check of the log-probs.
+    """
     if not has_rotary_positions(model):
         return "the model's positions count padding, as learned position embeddings do"
     if _learns_prompt(model):
@@ -169,7 +176,7 @@ def why_not_packed(model: PreTrainedModel) -> str | None:
 
 
 def _learns_prompt(model: torch.nn.Module) -> bool:
-    """Return whether the model has an adapter that learns a prompt, which adds tokens."""
+    """Return whether the model's active adapter learns a prompt, which adds tokens to the input."""
     return isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning
 
 

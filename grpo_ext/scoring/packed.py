@@ -1,7 +1,7 @@
 """Padding-free scoring: the sequences of a micro-batch are concatenated into a single row.
 
-Each sequence has its own positions and sees only itself. If the attention takes a mask, all
-completions of a prompt can share one copy of the prompt.
+Each sequence has its own positions and attends only to itself. If the attention implementation
+accepts a mask, all completions of a prompt can share one copy of the prompt.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,8 @@ from grpo_ext.scoring.head import Head, RunModel, labels_of, outermost, position
 from grpo_ext.scoring.layout import attention_of
 from grpo_ext.step.records import Scores
 
-# `(batch, head, query, key)`: which keys (..., L) each query (L, ...) sees, as in flex attention
+# `(batch, head, query, key)`: whether each query (L, ...) attends to each key (..., L), like a
+# `mask_mod` of flex attention
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -32,21 +33,23 @@ def run_packed(
     width: int,
     shares: bool,
 ) -> Scores:
-    """Run the tokens of a padded batch, without the padding, as one row.
+    """Score a padded batch as one packed row, without its padding.
 
     Args:
-        run: calls the model.
+        run: the function that calls the model.
         model: the model to call.
         head: the scoring head.
-        ids: (B, P + T), prompts and completions.
-        mask: (B, P + T), 1 for their tokens, 0 for padding.
-        width: T.
-        shares: whether the row contains each distinct prompt, except its last token, only once.
-            Otherwise each completion has its own copy, and transformers starts a new attention
-            block wherever positions restart at 0.
+        ids: (B, P + T), the tokens of prompts and completions.
+        mask: (B, P + T), 1 for tokens and 0 for padding.
+        width: T, the number of completion columns.
+        shares: whether the row contains each distinct prompt, except its last token, only once;
+            this requires an attention implementation that accepts a mask. If `False`, each
+            completion has its own copy, and transformers starts a new sequence wherever positions
+            restart at 0.
 
     Returns:
-        Log-probs and entropies (B, T) of the completions; no entropies if `run` returns none.
+        The log-probs and entropies (B, T) of the completions; entropies are `None` if `run` returns
+        none.
     """
     if shares:
         # the last token of a prompt is not shared: it predicts the completion
@@ -113,7 +116,7 @@ def run_packed(
 
 
 def _of_tokens(values: Tensor, mask: Tensor) -> Tensor:
-    """Repeat the value (B,) of each row for every token in its mask (B, L); return (tokens,)."""
+    """Repeat each row's value (B,) for every token in the row's mask (B, L): (tokens,)."""
     return values[:, None].expand_as(mask)[mask]
 
 
@@ -123,17 +126,17 @@ def attention_mask(
     length: int,
     device: torch.device,
 ) -> BlockMask | Tensor:
-    """Build the mask for a model's attention.
+    """Build the attention mask in the form that the model's attention implementation expects.
 
     Args:
         model: the model to call.
-        sees: the function that says which keys each query sees.
+        sees: the function that returns whether each query attends to each key.
         length: L, the number of tokens in the row.
         device: the device of the mask.
 
     Returns:
-        A `BlockMask` for flex attention; otherwise (1, 1, L, L), boolean for SDPA and additive for
-        other implementations.
+        A `BlockMask` for flex attention; otherwise a tensor (1, 1, L, L), which is boolean for SDPA
+        and additive for other implementations.
     """
     # the DDP wrapper has no config
     unwrapped = cast(PreTrainedModel, outermost(model, first=False))

@@ -19,19 +19,28 @@ class Probe:
     run: RunModel  # calls the model; all ranks must call it the same number of times
     vocab_size: int
     device: torch.device  # of the model's inputs
-    limit: float  # the largest difference of log-probs allowed, divided by their standard deviation
+    limit: float  # the largest allowed difference of log-probs, in their standard deviations
 
     def refuse_unless_separate(self, model: torch.nn.Module, shares: bool) -> None:
-        """Raise `ValueError` if `why_not_separate` returns a reason."""
+        """Raise `ValueError` if the model cannot score packed rows.
+
+        Args:
+            model: the model to test.
+            shares: whether completions share one copy of their prompt in a packed row.
+        """
         reason = self.why_not_separate(model, shares)
         if reason is not None:
             refuse_packing(reason)
 
     def why_not_separate(self, model: torch.nn.Module, shares: bool) -> str | None:
-        """Return why the model cannot score packed rows; `None` if it can.
+        """Return why the model cannot score packed rows, or `None` if it can.
 
-        It cannot if it takes no positions, or if log-probs change by more than `limit`. For
-        `shares` see `run_packed`.
+        It cannot if it raises `TypeError` or `NotImplementedError` for a packed row, or if packing
+        changes log-probs by more than `limit`.
+
+        Args:
+            model: the model to test.
+            shares: whether completions share one copy of their prompt in a packed row.
         """
         try:
             apart = self._apart(model, "packed", shares)
@@ -45,9 +54,10 @@ class Probe:
         )
 
     def shares_prompts(self, model: torch.nn.Module) -> bool:
-        """Return whether reading a prompt only once changes log-probs by no more than `limit`.
+        """Return whether completions can continue from the cache of a prompt that ran only once.
 
-        Return `False` if the model raises an error.
+        They can if this changes log-probs by no more than `limit`. If the model raises an error,
+        the result is `False`.
         """
         try:
             return self._apart(model, "chunks", True) <= self.limit
@@ -61,11 +71,11 @@ class Probe:
         kind: Literal["chunks", "packed"],
         shares: bool,
     ) -> float:
-        """Return the largest difference from the log-probs of padded rows.
+        """Return the largest difference between a layout's log-probs and those of padded rows.
 
-        The unit is the standard deviation of those log-probs.
+        It is measured in standard deviations of the padded rows' log-probs.
         """
-        generator = torch.Generator().manual_seed(0)  # leaves the random state of the run unchanged
+        generator = torch.Generator().manual_seed(0)  # leaves the run's RNG state unchanged
         ids = torch.randint(self.vocab_size, (2, 16), generator=generator).to(self.device)
         mask = torch.ones_like(ids)
         training = model.training

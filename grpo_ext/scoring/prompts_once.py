@@ -1,6 +1,6 @@
 """Run the prompt of a group once instead of once per completion.
 
-The model reads each distinct prompt and caches its keys and values; the completions then continue
+The model runs each distinct prompt and caches its keys and values; the completions then continue
 from the cache. Positions are passed explicitly, because some models (Qwen2.5-VL) would otherwise
 reuse the positions of their last generation.
 """
@@ -19,13 +19,14 @@ from grpo_ext.step.records import Scores
 
 
 class ReadPrompts:
-    """The KV cache of each distinct prompt, without its last token.
+    """The KV cache of each distinct prompt in a batch, filled by `read`.
 
-    The last token of a prompt runs together with the completion, whose first token it predicts.
+    The cache leaves out the last token of a prompt. It runs together with the completion, because
+    it predicts the completion's first token.
 
     Args:
-        prompt_ids: (B, P), padded on the left.
-        prompt_mask: (B, P), 1 for tokens of the prompt.
+        prompt_ids: (B, P), the tokens of the prompts, padded on the left.
+        prompt_mask: (B, P), 1 for tokens and 0 for padding.
     """
 
     def __init__(self, prompt_ids: Tensor, prompt_mask: Tensor):
@@ -38,7 +39,7 @@ class ReadPrompts:
 
     @property
     def saved(self) -> int:
-        """The number of prompt tokens, including padding, that need not be run again."""
+        """The number of prompt tokens, including padding, that sharing the prompts saves."""
         num_copies = len(self.prompt_of) - len(self.ids)
         return num_copies * self.end
 
@@ -46,8 +47,8 @@ class ReadPrompts:
         """Run the prompts, and return whether the model cached their keys and values.
 
         Args:
-            run: calls the model.
-            model: the model that reads the prompts.
+            run: the function that calls the model.
+            model: the model to run.
             head: a scoring head, which is not used because nothing is scored.
         """
         no_labels = torch.full_like(self.ids, -100)
@@ -72,19 +73,19 @@ class ReadPrompts:
         width: int,
         chunk: Tensor,
     ) -> Scores:
-        """Score completions with the cached prompts; only a prompt's last token runs again.
+        """Score a chunk of completions that continue from the cached prompts.
 
         Args:
-            run: calls the model.
-            model: the model that read the prompts.
+            run: the function that calls the model.
+            model: the model that ran the prompts.
             head: the scoring head.
-            ids: (b, P + T), prompts and completions of this chunk.
-            mask: (b, P + T), 1 for their tokens, 0 for padding.
-            width: T.
+            ids: (b, P + T), the tokens of the chunk's prompts and completions.
+            mask: (b, P + T), 1 for tokens and 0 for padding.
+            width: T, the number of completion columns.
             chunk: (b,), the indices of the completions among the B rows.
 
         Returns:
-            The scores (b, T).
+            The scores (b, T) of the completions.
         """
         prompts = self.prompt_of[chunk.to(self.prompt_of.device)]  # (b,)
         cache = DynamicCache()
@@ -112,9 +113,9 @@ class ReadPrompts:
 
 
 def of_rows(states: Tensor, rows: Tensor) -> Tensor:
-    """Select rows (b, ...) of the states (N, ...) by index.
+    """Return the rows (b, ...) of `states` (N, ...) at the indices `rows` (b,).
 
-    If N is 1, the result is an expanded view; otherwise it is a copy.
+    If N is 1, the result is an expanded view of `states`; otherwise it is a copy.
     """
     row_shape = states.shape[1:]
     if len(states) == 1:

@@ -21,22 +21,22 @@ from grpo_ext.step.records import Scored, Scores
 
 @dataclass
 class Scorer:
-    """Scores completions under a model, with the distribution they were sampled from."""
+    """Computes the log-probs of completions under a model, given their sampling parameters."""
 
     run: RunModel
     params: SamplingParams
     layout: Layout
-    # scores tables that have `model_inputs` (images); takes the model, the table, the head, the
-    # number of rows at a time, and whether to compute the load-balancing loss of the experts
+    # scores tables that have `model_inputs` (images), given the model, the table, the head, the
+    # number of rows at a time, and whether to compute the MoE load-balancing loss
     images: Callable[..., Scores]
     # called once, with the model, before the first packed pass
     check_packed: Callable[[torch.nn.Module], None] | None = None
     head_class: type[Head] = Head
 
     def edge_tokens(self, model: torch.nn.Module, table: Scored) -> Tensor:
-        """Return (B, T), 1 for tokens that the model's own truncation would remove, else 0.
+        """Return (B, T): 1 for tokens that truncating the model's own logits would remove, else 0.
 
-        The kept tokens of `table` are ignored.
+        The kept tokens in `table` are ignored. Padding is 0.
         """
         edge_scorer = replace(self, head_class=EdgeHead)
         return edge_scorer.score(model, replace(table, kept=None)).logps
@@ -48,22 +48,23 @@ class Scorer:
         block: int | None = None,
         aux_loss: bool = False,
     ) -> Scores:
-        """Score completions.
+        """Compute the log-probs and entropies of completions.
 
         Args:
             model: the wrapped model being trained, or the reference.
-            table: the B completions, scored over their `kept` tokens if it has them.
-            block: the number of rows that run at a time; `None` for all. Without padding, blocks
-                have similar numbers of tokens, so some may have more rows.
-            aux_loss: whether to compute the load-balancing loss of the experts, which needs padded
+            table: the B completions. If sampling was truncated, log-probs are normalized over
+                `table.kept` or, if it is `None`, over the tokens that the model itself would keep.
+            block: the number of rows that run at a time; `None` for all. In layouts other than
+                "padded", blocks have similar numbers of tokens, so some may have more than `block`
                 rows.
+            aux_loss: whether to compute the MoE load-balancing loss; rows then run padded.
 
         Returns:
             The scores (B, T), in the order of the table.
 
         Raises:
-            ValueError: if sampling was truncated, and a pass scored more or fewer positions than
-                its completions have tokens; also see `check_packed`.
+            ValueError: if sampling was truncated and a pass scored more or fewer positions than its
+                completions have tokens, or if the model cannot score packed rows (`check_packed`).
         """
         if table.model_inputs:
             head = self._head(table)
@@ -92,7 +93,11 @@ class Scorer:
     ) -> None:
         """Score a block and add its passes to `passes`.
 
-        `rows` (b,) are the row indices of the block in the table.
+        Args:
+            model: the model to call.
+            rows: (b,), the row indices of the block in the table.
+            block: the completions of these rows.
+            passes: the passes so far; extended in place.
         """
         packed_rows = self._packed_rows(block)
         prompts = None
@@ -114,7 +119,7 @@ class Scorer:
             passes.add(rows[chunk], part, head, output)
 
     def _head(self, table: Scored) -> Head:
-        """Return the head for a pass over these completions."""
+        """Return the head for a pass over these completions, with their kept tokens if known."""
         kept_set = None
         if self.params.truncated and table.kept:
             lengths = table.completion_mask.sum(1).tolist()
@@ -133,7 +138,7 @@ class Scorer:
         part: Scored,
         aux_loss: bool = False,
     ) -> Scores:
-        """Call the model once, on a rectangle of prompts and completions."""
+        """Score prompts and completions as one padded rectangle, in one model call."""
         ids = part.input_ids
         mask = part.attention_mask
         labels = labels_of(ids, mask, part.width)
@@ -146,13 +151,13 @@ class Scorer:
 
     @property
     def _recomputes(self) -> bool:
-        """Whether the pass recomputes activations, and so keeps no keys and values of prompts."""
+        """Whether the pass uses gradient checkpointing, which rules out caching the prompts."""
         return torch.is_grad_enabled() and self.layout.recomputes
 
     def _packed_rows(self, table: Scored) -> list[Tensor] | None:
         """Return the indices of the completions in each packed row; `None` if they run in chunks.
 
-        If the layout is `by_cost`, choose packed rows or chunks, whichever cost fewer tokens.
+        If the layout is `by_cost`, packed rows are used only if they cost no more than chunks.
         """
         if self.layout.kind != "packed":
             return None
@@ -170,9 +175,9 @@ class Scorer:
         return packed_rows
 
     def _cost_less(self, packed_rows: list[Tensor], table: Scored) -> bool:
-        """Return whether packed rows cost no more tokens than chunks.
+        """Return whether packed rows run no more tokens than chunks would.
 
-        Each call of the model counts as `call_tokens` more.
+        The overhead of each model call counts as `call_tokens` tokens.
         """
         first, _ = equal_prompts(table.prompt_ids, table.prompt_mask)
         lengths = table.completion_mask.sum(1)  # (B,)
@@ -204,7 +209,9 @@ class Scorer:
     ) -> list[Tensor]:
         """Return the indices of the completions in each chunk or packed row.
 
-        Call `check_packed`, if there is one, before the first packed row of the run.
+        Packed rows are returned as they are; before the first packed pass of the run,
+        `check_packed` is called if it is set. Without packed rows, the completions are split into
+        chunks of similar length.
         """
         lengths = table.completion_mask.sum(1)  # (B,)
         if packed_rows is None:
@@ -216,9 +223,9 @@ class Scorer:
         return packed_rows
 
     def _read_prompts(self, model: torch.nn.Module, table: Scored) -> ReadPrompts | None:
-        """Read the prompts and return their cache; `None` if that does not save computation.
+        """Run the prompts and return their cache, or `None` if sharing them would not pay off.
 
-        If the model does not fill the cache, return `None` in this and all later calls.
+        If the model does not fill the cache, this and all later calls return `None`.
         """
         if not self.layout.shares or self._recomputes:
             return None
@@ -235,7 +242,7 @@ class Scorer:
 
 @dataclass
 class _Passes:
-    """The scores of the passes over a table so far, in the order in which they ran."""
+    """Collects the scores of the passes over a table, in the order in which they run."""
 
     rows: list[Tensor] = field(default_factory=list)  # (b,), the table's rows in each pass
     logps: list[Tensor] = field(default_factory=list)  # (b, t) of each pass
@@ -244,11 +251,18 @@ class _Passes:
     kept_rows: list[KeptSet] = field(default_factory=list)
 
     def outermost(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Return the model to call for the next pass."""
+        """Return the model to call for the next pass: the DDP wrapper only for the first pass."""
         return outermost(model, first=not self.rows)
 
     def add(self, rows: Tensor, part: Scored, head: Head, output: Scores) -> None:
-        """Add a pass over rows (b,) of the table; `part` contains their completions."""
+        """Add the scores of a pass.
+
+        Args:
+            rows: (b,), the rows of the table that were scored.
+            part: the completions of these rows.
+            head: the head that the pass used.
+            output: the scores; the completions are the last `part.width` columns.
+        """
         width = part.width
         self.rows.append(rows)
         self.logps.append(output.logps[:, -width:])
@@ -259,7 +273,7 @@ class _Passes:
         self.kept_rows += _by_row(head, part) or []
 
     def joined(self, width: int) -> Scores:
-        """Return the scores (B, T) of the whole table, in its order; `width` is T."""
+        """Combine the passes into the scores (B, T) of the table, in its order; `width` is T."""
         order = torch.cat(self.rows).argsort()  # (B,)
         logps = _joined(self.logps, width)[order]  # (B, T)
         entropies = None
@@ -275,7 +289,7 @@ class _Passes:
 
 
 def _joined(parts: list[Tensor], width: int) -> Tensor:
-    """Join parts (b, t) into one tensor (B, T), padded on the right with 0."""
+    """Concatenate parts (b, t) along the batch dimension, right-padding each with 0 to `width`."""
     widened = []
     for part in parts:
         padding = (0, width - part.size(1))
@@ -284,7 +298,7 @@ def _joined(parts: list[Tensor], width: int) -> Tensor:
 
 
 def blocks_of(table: Scored, block: int) -> list[Tensor]:
-    """Split the rows into `ceil(B / block)` blocks with about the same number of tokens."""
+    """Return the row indices of `ceil(B / block)` blocks with about equal numbers of tokens."""
     num_rows = len(table)
     if num_rows <= block:
         return [torch.arange(num_rows)]
@@ -301,8 +315,10 @@ def blocks_of(table: Scored, block: int) -> list[Tensor]:
 def _by_row(head: Head, table: Scored) -> list[KeptSet] | None:
     """Return the kept tokens that a pass used for each completion.
 
-    Return `None` if sampling was not truncated, or the head reports no kept tokens. Raise
-    `ValueError` if the pass scored more or fewer positions than the completions have tokens.
+    The result is `None` if sampling was not truncated or the head reports no kept tokens.
+
+    Raises:
+        ValueError: if the pass scored more or fewer positions than the completions have tokens.
     """
     if not head.params.truncated or not head.used:
         return None

@@ -1,9 +1,9 @@
-"""Attention in float32, or on a CPU in float64, for queries, keys and values in a half type.
+"""Attention in float32, or on a CPU in float64, for a model in half precision.
 
-It is registered with transformers as a separate attention implementation. Attention adds its terms
-in a different order for a token with a cache, a whole row and a packed row. In float32, some
-results in 10,000 are therefore rounded to a different bfloat16 number, which changes the inputs of
-all later layers; in float64, none are.
+It is registered with transformers as a separate attention implementation. Attention sums its terms
+in a different order for a single token with a cache, a whole row and a packed row. In float32, a
+few results in 10,000 are therefore rounded to a different bfloat16 number, which changes the inputs
+of all later layers. In float64, none were in our measurements.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from transformers.masking_utils import sdpa_mask
 
 from grpo_ext.scoring.layout import SDPA_IN_FP32, attention_of
 
-# arguments of transformers' function that torch's has not
+# arguments of transformers' function that torch's function does not have
 OTHER_ARGUMENTS = ("position_bias", "softcap", "cache")
 
 
@@ -29,17 +29,19 @@ def sdpa_in_fp32(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Return transformers' `sdpa` attention (B, Q, H, D), computed in float32 or float64.
-
-    It is computed in float64 on a CPU without dropout. The second value, for weights, is `None`.
+    """Compute transformers' `sdpa` attention in float32, or in float64 on a CPU without dropout.
 
     Args:
         module: the attention layer.
         query: (B, H, Q, D).
-        key: (B, H or fewer, K, D).
-        value: (B, as for `key`, K, D); the result is rounded to its dtype.
+        key: (B, H', K, D), with H or fewer heads.
+        value: (B, H', K, D).
         attention_mask: broadcasts to (B, H, Q, K); bool, or added to the scores.
-        **kwargs: further arguments of transformers' function.
+        **kwargs: further arguments for transformers' function.
+
+    Returns:
+        The attention output (B, Q, H, D), rounded to the dtype of `value`, and `None` in place of
+        the attention weights.
     """
     with torch.autocast(query.device.type, enabled=False):
         # most GPUs compute float64 many times more slowly; dropout needs a single forward pass
@@ -57,13 +59,13 @@ def attend(
     attention_mask: Tensor | None,
     kwargs: dict[str, Any],
 ) -> Tensor:
-    """Return transformers' `sdpa` attention (B, Q, H, D) in the dtype of its states.
+    """Compute transformers' `sdpa` attention (B, Q, H, D) in the dtype of `states`.
 
     Args:
         module: the attention layer.
-        states: query, key and value, of one dtype.
-        attention_mask: bool, or float of any dtype.
-        kwargs: further arguments of transformers' function.
+        states: query, key and value, all of the same dtype.
+        attention_mask: bool, or floating-point of any dtype; `None` for no mask.
+        kwargs: further arguments for transformers' function.
     """
     if attention_mask is not None and attention_mask.is_floating_point():
         attention_mask = attention_mask.to(states[0].dtype)
@@ -84,7 +86,7 @@ def attend(
 class _InFloat64(torch.autograd.Function):
     """Attention in float64, with a backward pass that computes the attention again in float32.
 
-    A backward pass in float64 would take most of the time.
+    A backward pass in float64 would be much slower.
     """
 
     @staticmethod
@@ -121,6 +123,8 @@ AttentionMaskInterface.register(SDPA_IN_FP32, sdpa_mask)
 def why_not_attention_in_fp32(model: PreTrainedModel) -> str | None:
     """Return why a model cannot compute its attention in float32; `None` if it can.
 
+    The reason is a clause, such as "its attention is eager, but only sdpa can run in float32".
+
     Args:
         model: the model, without adapters and wrappers.
     """
@@ -135,11 +139,11 @@ def why_not_attention_in_fp32(model: PreTrainedModel) -> str | None:
 
 
 def set_attention_in_fp32(model: PreTrainedModel, in_fp32: bool) -> None:
-    """Make a model compute its attention in float32 from now on, or in the dtype of its inputs.
+    """Set whether a model computes its attention in float32 (float64 on a CPU) from now on.
 
     Args:
-        model: the model, without adapters and wrappers.
-        in_fp32: whether to compute in float32, or on a CPU in float64.
+        model: the model, without adapters and wrappers; its config changes in place.
+        in_fp32: if false, attention is computed in the dtype of its inputs.
     """
     is_in_fp32 = model.config._attn_implementation == SDPA_IN_FP32
     if in_fp32 != is_in_fp32:

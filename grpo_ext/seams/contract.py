@@ -1,9 +1,9 @@
-"""Check that TRL and transformers still have what this package relies on.
+"""Check that TRL and transformers still have the names and code that this package relies on.
 
-TRL changes its GRPO trainer often and guarantees no private name. A run on another TRL version
-could be silently wrong, so `check_contract()` refuses such a version when a trainer is created. The
-Protocols in `port` list the attributes and methods that we read; `data/contract.yaml` lists the
-rest.
+TRL changes its GRPO trainer often and guarantees no private name. With another TRL version, a run
+could be silently wrong, so `check_contract()` raises an error when a trainer is created. The
+protocols in `port` list the trainer attributes and methods that we use; `data/contract.yaml` lists
+everything else.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ def version_changes() -> Iterator[str]:
 
 
 def is_gone(path: str) -> bool:
-    """Return True if a dotted path, such as `trl.GRPOTrainer.log`, does not exist."""
+    """Return whether a dotted path, such as `trl.GRPOTrainer.log`, does not exist."""
     try:
         resolve_name(path)
     except (ImportError, AttributeError):
@@ -64,14 +64,14 @@ def is_gone(path: str) -> bool:
 
 
 def name_changes() -> Iterator[str]:
-    """Yield a message for each name that we import or read but that no longer exists."""
+    """Yield a message for each name in the contract that no longer exists."""
     for path in CONTRACT["names"]:
         if is_gone(path):
             yield f"{path} no longer exists"
 
 
 def method_changes() -> Iterator[str]:
-    """Yield a message for each method that is missing or whose first parameters have changed."""
+    """Yield a message for each method that is missing, or whose leading parameters have changed."""
     for path, expected in expected_methods().items():
         if is_gone(path):
             yield f"{path} no longer exists"
@@ -82,7 +82,7 @@ def method_changes() -> Iterator[str]:
 
 
 def expected_methods() -> dict[str, list[str]]:
-    """Return the path of each method that we override or call, with its first parameters."""
+    """Return the leading parameters of each method that we override or call, by its path."""
     owners = {
         **CONTRACT["methods"],
         "transformers.Trainer": methods_of(TransformersTrainer),
@@ -96,7 +96,7 @@ def expected_methods() -> dict[str, list[str]]:
 
 
 def methods_of(port: type) -> dict[str, list[str]]:
-    """Return the parameter names of each method of a Protocol, except special methods."""
+    """Return the parameter names of each method in a protocol, except special methods."""
     return {
         name: parameters_of(method)
         for name, method in vars(port).items()
@@ -111,7 +111,7 @@ def parameters_of(method: Any) -> list[str]:
 
 
 def attribute_changes() -> Iterator[str]:
-    """Yield a message for each attribute that is no longer set, or that is set too late."""
+    """Yield a message for each trainer attribute that is no longer set, or is set too late."""
     initializer = inspect.getsource(trl.GRPOTrainer.__init__)
     for name in TRLTrainer.__annotations__:
         if f"self.{name} = " not in initializer:
@@ -127,7 +127,7 @@ def attribute_changes() -> Iterator[str]:
 
 
 def code_changes() -> Iterator[str]:
-    """Yield a message for each code fragment that our patches expect but a function lacks."""
+    """Yield a message for each code fragment that our patches need and a function no longer has."""
     for path, texts in CONTRACT["code"].items():
         source = "" if is_gone(path) else inspect.getsource(resolve_name(path))
         for text in texts:
@@ -136,7 +136,7 @@ def code_changes() -> Iterator[str]:
 
 
 def field_changes() -> Iterator[str]:
-    """Yield a message for each field that we read but `GRPOConfig` no longer has."""
+    """Yield a message for each field in the contract that `GRPOConfig` no longer has."""
     fields = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
     for name in CONTRACT["config_fields"]:
         if name not in fields:

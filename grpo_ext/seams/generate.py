@@ -41,7 +41,10 @@ ARGUMENTS = {
 
 @contextmanager
 def replaced(owner: object, **attributes: Any) -> Iterator[None]:
-    """Set attributes of a module or an object within the context, and restore them afterwards."""
+    """Context manager that sets attributes of a module or an object, and restores them on exit.
+
+    The attributes are set in the owner's `__dict__`. Those that were not there before are deleted.
+    """
     namespace = vars(owner)
     originals = {name: namespace[name] for name in attributes if name in namespace}
     namespace.update(attributes)
@@ -55,10 +58,12 @@ def replaced(owner: object, **attributes: Any) -> Iterator[None]:
 
 @contextmanager
 def fast_generation(model: torch.nn.Module) -> Iterator[None]:
-    """Within the context, make `generate` read each distinct prompt once and drop ended rows.
+    """Context manager that makes the model's `generate` decode with our fast loop.
 
-    The distribution is the same, and greedy decoding yields the same tokens. If our loop cannot
-    decode as transformers would, transformers decodes instead, and a warning says why, once.
+    The loop prefills each distinct prompt only once, and removes rows that have ended from the
+    batch. The distribution of the completions does not change, and greedy decoding yields the same
+    tokens. If the loop does not support a call, transformers decodes instead; a warning says why,
+    once for each reason.
 
     Args:
         model: a transformers model, with or without PEFT adapters.
@@ -76,8 +81,8 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
             return original_generate(**kwargs, custom_generate=decode)
         except NotSupported as reason:
             logger.warning_once(
-                "transformers generates with its own decoding loop, which is slower than that of "
-                f"fast_generate: {reason}."
+                "fast_generate does not support this call, so transformers generates with its own "
+                f"slower decoding loop: {reason}."
             )
         return original_generate(*args, **kwargs)
 
@@ -86,14 +91,18 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
 
 
 def check_fast_generation(model: torch.nn.Module, config: GenerationConfig) -> None:
-    """Raise `NotSupported` if the fast loop cannot decode, before anything is generated.
+    """Check that the fast loop can decode with a model and a config, without generating.
 
-    transformers prepares a `generate` call for a short prompt, and stops before the model runs. For
-    a model with its own `generate`, which might run the model, only the config is checked.
+    transformers prepares a `generate` call for a short prompt, and stops before the model runs. If
+    the model has its own `generate`, which might run the model, only the model's properties and
+    `config` are checked.
 
     Args:
         model: a transformers model, with or without PEFT adapters.
-        config: the config of `generate`.
+        config: the generation config.
+
+    Raises:
+        NotSupported: if the fast loop cannot decode.
     """
     inner: Any = base_model(model)
     check_model(inner)
@@ -116,15 +125,15 @@ def watching(
     player: Player | None = None,
     stops: StopStrings | None = None,
 ) -> Iterator[None]:
-    """Attach a recorder, a player and stop strings to a model's `generate` within the context.
+    """Context manager that attaches a recorder, a player and stop strings to a model's `generate`.
 
     Args:
         model: a transformers model, with or without PEFT adapters.
         recorder: records the tokens that all other processors keep, and the log-probs of the drawn
-            tokens; `None`: record nothing.
-        player: plays the episodes of the rows; `None` if a completion is a single turn.
+            tokens; `None` records nothing.
+        player: plays the episode of each row; `None` if a completion is a single turn.
         stops: finds the stop strings that end a single turn; `None` if there are none. The stop
-            strings of the generation config are ignored.
+            strings in the generation config are ignored.
     """
     inner: Any = base_model(model)
     original_processors = inner._get_logits_processor
@@ -158,9 +167,9 @@ def watching(
 
 
 def without_stop_strings(config: GenerationConfig) -> GenerationConfig:
-    """Return a copy of a config without stop strings, since `generate` needs a tokenizer for them.
+    """Return a copy of a config without stop strings, for which `generate` would need a tokenizer.
 
-    `StopStringEnds` and episodes find stop strings instead.
+    `StopStringEnds` and episodes find the stop strings instead.
     """
     config = copy.copy(config)
     config.stop_strings = None
@@ -172,12 +181,14 @@ def generate_batch(
     config: GenerationConfig,
     prompt_ids: list[list[int]],
 ) -> list[list[int]]:
-    """Return the completion ids of a batch, each cut after its first end-of-sequence token.
+    """Generate a completion for each prompt of a batch, and return the B lists of token ids.
+
+    Each completion is cut after its first end-of-sequence token.
 
     Args:
-        model: the model; `generate` uses the generation config of the model.
-        config: a config with the pad token and a list of end tokens; the rest is ignored.
-        prompt_ids: B lists of prompt tokens.
+        model: the model; `generate` uses the model's own generation config.
+        config: a config whose pad token and list of end tokens are used; the rest is ignored.
+        prompt_ids: B lists of prompt token ids.
     """
     width = max(len(ids) for ids in prompt_ids)
     padded_ids = []

@@ -1,6 +1,6 @@
-"""Protocols for what this package reads from the trainers of TRL and transformers.
+"""Protocols for the trainer attributes and methods of TRL and transformers that this package uses.
 
-Functions that need the whole trainer take a Protocol instead of the class, so their annotations say
+Functions that need the whole trainer are annotated with a protocol instead of the class, which says
 what they rely on. `contract.check_contract` compares the names below with the installed versions.
 """
 
@@ -28,7 +28,7 @@ Row = dict[str, Any]  # a row of the dataset, by column
 
 
 class TransformersTrainer(Protocol):
-    """The attributes and methods of transformers' `Trainer` that this package reads."""
+    """The attributes and methods of transformers' `Trainer` that this package uses."""
 
     @property
     def args(self) -> TrainingArguments: ...
@@ -58,7 +58,7 @@ class TransformersTrainer(Protocol):
 
 
 class TRLTrainer(TransformersTrainer, Protocol):
-    """The attributes and methods of TRL's `GRPOTrainer` that this package reads."""
+    """The attributes and methods of TRL's `GRPOTrainer` that this package uses."""
 
     @property
     def args(self) -> GRPOConfig: ...

@@ -1,9 +1,10 @@
 """Use the same dtypes in sampling and scoring.
 
-A half type has 8 (bfloat16) or 11 (float16) bits of precision. Sampler and scorer round their
-passes differently, because the sampler reads one token at a time, and the scorer whole rows. Both
-therefore use float32 where it costs little: for the logits; with `residual_in_fp32`, for the sum of
-the layers' outputs; and with `attention_in_fp32`, for the attention (float64 on a CPU).
+Half precision has 8 (bfloat16) or 11 (float16) significant bits. The forward passes of the sampler
+and the scorer are rounded differently, because the sampler processes one token at a time, and the
+scorer whole rows. Both therefore use float32 where it costs little: for the logits; with
+`residual_in_fp32`, for the residual stream; and with `attention_in_fp32`, for the attention
+(float64 on a CPU).
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from grpo_ext.common.projection import Projection
 from grpo_ext.decoding.checks import base_model, is_sharded
 from grpo_ext.seams.attention import set_attention_in_fp32, why_not_attention_in_fp32
 
-# the half types of mixed precision, by accelerate's names
+# the dtypes of mixed precision, by accelerate's names
 MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast_dtype(accelerator: Accelerator) -> torch.dtype | None:
     """Return the dtype of accelerate's autocast, bfloat16 or float16.
 
-    Return `None` without mixed precision, in fp8, and under DeepSpeed, which needs no autocast.
+    The result is `None` without mixed precision, with fp8, and under DeepSpeed, which needs no
+    autocast.
     """
     return MIXED.get(accelerator.mixed_precision) if accelerator.native_amp else None
 
@@ -40,15 +42,14 @@ def autocast_dtype(accelerator: Accelerator) -> torch.dtype | None:
 class Precision:
     """The dtypes of a forward pass, in the sampler and the scorer."""
 
-    # the dtype of products under autocast; `None`: no autocast, so the dtype of the weights
+    # the dtype of matrix multiplications under autocast; `None` means that of the weights, without
+    # autocast
     mixed: torch.dtype | None = None
-    # the dtype of the embeddings, to which the layers add their results; `None`: that of the
+    # the dtype of the embeddings, to which the layers add their outputs; `None` means that of the
     # weights
     residual: torch.dtype | None = None
     whole_head: bool = False  # the head multiplies in float32 (`cast_lm_head_to_fp32`)
-    whole_attention: bool = (
-        False  # scores, softmax and sums of the attention are not in a half type
-    )
+    whole_attention: bool = False  # attention is computed in float32, or on a CPU in float64
 
 
 def choose_precision(
@@ -63,9 +64,11 @@ def choose_precision(
     Args:
         model: the model, with or without PEFT adapters.
         mixed: the autocast dtype; `None` without mixed precision.
-        whole_head: `cast_lm_head_to_fp32`.
-        residual_in_fp32: the option; `None`: true on a CPU if the model supports it.
-        attention_in_fp32: the option; `None`: true on a CPU if the model supports it.
+        whole_head: the value of `cast_lm_head_to_fp32`.
+        residual_in_fp32: the value of this option; `None` means true on a CPU if the model supports
+            it, otherwise false.
+        attention_in_fp32: the value of this option; `None` means true on a CPU if the model
+            supports it, otherwise false.
 
     Raises:
         ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model does not
@@ -79,11 +82,12 @@ def choose_precision(
 
 
 def has_whole_attention(model: PreTrainedModel, attention_in_fp32: bool | None) -> bool:
-    """Return True if a model in a half type computes its attention in float32 or float64.
+    """Return whether a model in half precision is to compute its attention in float32 or float64.
 
     Args:
         model: the model, with or without PEFT adapters.
-        attention_in_fp32: the option; `None`: true on a CPU if the model supports it.
+        attention_in_fp32: the value of this option; `None` means true on a CPU if the model
+            supports it, otherwise false.
 
     Raises:
         ValueError: if `attention_in_fp32` is true, but the model does not support it.
@@ -106,16 +110,18 @@ def choose_residual(
     whole_head: bool,
     residual_in_fp32: bool | None,
 ) -> Precision:
-    """Choose the dtype of the residual stream, to which the layers add their outputs.
+    """Return a `Precision` with the dtype chosen for the residual stream.
 
-    For layers in float32, `residual_in_fp32` is ignored.
+    Its `whole_attention` keeps the default. If the layers are in float32, `residual_in_fp32` is
+    ignored.
 
     Args:
         model: the model, with or without PEFT adapters.
-        dtype: the dtype of its layers.
+        dtype: the dtype of the model's layers.
         mixed: the autocast dtype; `None` without mixed precision.
-        whole_head: `cast_lm_head_to_fp32`.
-        residual_in_fp32: the option; `None`: true on a CPU if the model supports it.
+        whole_head: the value of `cast_lm_head_to_fp32`.
+        residual_in_fp32: the value of this option; `None` means true on a CPU if the model supports
+            it, otherwise false.
 
     Raises:
         ValueError: if `residual_in_fp32` is true, but the model does not support it.
@@ -137,7 +143,10 @@ def choose_residual(
 
 
 def dtype_of_layers(model: nn.Module) -> torch.dtype:
-    """Return the dtype of the first matrix of the model's layers; float32 if there is none."""
+    """Return the dtype of a model's first matrix outside its embeddings and head.
+
+    Without such a matrix, the result is float32.
+    """
     inner: Any = base_model(model)
     ends = [inner.get_input_embeddings(), inner.get_output_embeddings()]
     other = {id(parameter) for end in ends if end is not None for parameter in end.parameters()}
@@ -148,11 +157,11 @@ def dtype_of_layers(model: nn.Module) -> torch.dtype:
 
 
 def why_not_float32(model: PreTrainedModel) -> str | None:
-    """Return why a model cannot add its layers' outputs in float32; `None` if it can.
+    """Return why a model's residual stream cannot be in float32; `None` if it can be.
 
-    The model must have a single part and unsharded weights, all of them in linear layers,
-    embeddings and RMS norms: autocast converts the inputs of linear layers, and RMS norms keep the
-    dtype of their input.
+    The reason is a clause, such as "its weights are sharded". The model must have a single part,
+    and all its weights must be unsharded and in linear layers, embeddings or RMS norms. Autocast
+    converts the inputs of linear layers, and RMS norms keep the dtype of their input.
     """
     inner = base_model(model)
     if inner.config.get_text_config() is not inner.config:
@@ -170,12 +179,12 @@ def why_not_float32(model: PreTrainedModel) -> str | None:
 
 @contextmanager
 def computing_in(precision: Precision, model: nn.Module) -> Iterator[None]:
-    """Make a model compute in the given dtypes within the context.
+    """Context manager that makes a model compute in the given dtypes.
 
-    The dtype of the attention stays set after the context.
+    The dtype of the attention remains set after the context ends.
 
     Args:
-        precision: the dtypes.
+        precision: the dtypes to compute in.
         model: a transformers model, with or without PEFT adapters and wrappers.
     """
     inner: Any = base_model(getattr(model, "module", model))  # of data parallel training
@@ -208,9 +217,10 @@ def computing_in(precision: Precision, model: nn.Module) -> Iterator[None]:
 
 
 def widens_input(module: nn.Module) -> TypeGuard[lora.Linear]:
-    """Return whether a LoRA layer converts its input to float32 although autocast undoes that.
+    """Return whether a module is a LoRA layer that needlessly converts its input to float32.
 
-    DoRA and dropout compute with the converted input, so their layers do not count.
+    Under autocast, the conversion is undone. Layers with DoRA or dropout do not count, because
+    these compute with the converted input.
     """
     return (
         type(module) is lora.Linear
@@ -221,7 +231,10 @@ def widens_input(module: nn.Module) -> TypeGuard[lora.Linear]:
 
 
 def returns(dtype: torch.dtype) -> Any:
-    """Return a forward hook that converts a module's output (a tensor or a tuple) to `dtype`."""
+    """Return a forward hook that converts a module's output to `dtype`.
+
+    The output may be a tensor or a tuple of tensors.
+    """
 
     def convert(_: nn.Module, inputs: object, output: Tensor | tuple[Tensor, ...]) -> object:
         if isinstance(output, Tensor):
@@ -233,12 +246,12 @@ def returns(dtype: torch.dtype) -> Any:
 
 @contextmanager
 def sampling_in(precision: Precision, model: nn.Module) -> Iterator[None]:
-    """Within the context, make `generate` compute in the given dtypes, and its logits in float32.
+    """Context manager that makes `generate` compute in the given dtypes, with logits in float32.
 
-    The logits of a head that is sharded, quantized or has an adapter stay in the model's dtype.
+    If the head is sharded, quantized or has an adapter, its logits stay in the model's dtype.
 
     Args:
-        precision: the dtypes.
+        precision: the dtypes to compute in.
         model: a transformers model, with or without PEFT adapters.
     """
     inner: Any = base_model(model)
@@ -262,7 +275,7 @@ class UnroundedHead(nn.Module):
     """Replaces a model's head during sampling; its logits stay in float32, as in the scorer.
 
     Args:
-        head: the head that it replaces.
+        head: the head to replace, whose weights are shared.
         dtype: the dtype that hidden states and weights are rounded to.
     """
 
@@ -273,6 +286,6 @@ class UnroundedHead(nn.Module):
         self.projection = Projection(head.weight, head.bias, dtype)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return the logits (..., V), float32, of hidden states (..., H)."""
+        """Compute float32 logits (..., V) from hidden states (..., H)."""
         rows = hidden.flatten(0, -2)  # (n, H)
         return self.projection(rows).unflatten(0, hidden.shape[:-1])

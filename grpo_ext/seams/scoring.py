@@ -43,7 +43,7 @@ class _StandIn:
     ) -> Any:
         params = self.head.params
         on_cpu = hidden.device.type == "cpu"
-        # on a CPU, TRL's function rounds logits to a half type
+        # on a CPU, TRL's function rounds logits to half precision
         rounds = computing_dtype(hidden) != torch.float32
         by_head = params.restricted or (on_cpu and (self.head.compact or rounds))
         if self.original and not by_head:
@@ -65,14 +65,14 @@ class _StandIn:
 
 @contextmanager
 def scoring_with(head: Head) -> Iterator[None]:
-    """Replace the log-prob function that a model's fused head calls, within the context.
+    """Context manager that replaces the log-prob function called by TRL's fused head.
 
-    `head` computes the log-probs if sampling is restricted, and on a CPU also if the head is
-    compact or the dtype is not float32. Otherwise TRL's own function computes them, with the
-    temperature of `head`.
+    `head` computes the log-probs if its sampling parameters are `restricted`, and on a CPU also if
+    `head` is compact or the dtype is not float32. In all other cases, TRL's own function computes
+    them, with the temperature of `head`.
 
-    TRL skips positions without a label only on devices where it uses Triton. With a compact head or
-    restricted sampling, they are skipped on every device.
+    TRL skips positions without a label only on devices where it uses Triton. If `head` is compact
+    or restricted, they are skipped on every device.
     """
     compact = head.compact or head.params.restricted
     uses_triton = trl_utils._use_triton
@@ -92,17 +92,17 @@ def run_model(
     labels: Tensor,
     **inputs: Any,
 ) -> Scores:
-    """Run a model with `head` in place of its fused head, and return the scores.
+    """Run a model with `head` in place of TRL's fused head, and return the scores of its labels.
 
-    With the first two arguments bound, this function is a `RunModel`.
+    If the first two arguments are bound, the function is a `RunModel`.
 
     Args:
         accelerator: the accelerator, which sets the autocast of mixed precision.
-        precision: the dtypes, which the sampler also computes in.
-        model: the policy or the reference.
-        head: the head that scores the hidden states.
-        labels: (B, L), the tokens to score, and -100 elsewhere.
-        **inputs: all other inputs of the model.
+        precision: the dtypes in which the sampler computes, too.
+        model: the policy or the reference model.
+        head: computes the scores from the hidden states.
+        labels: (B, L), the token ids to score, and -100 elsewhere.
+        **inputs: all other model inputs.
     """
     with accelerator.autocast(), computing_in(precision, model), scoring_with(head):
         output = model(**inputs, labels=labels, fused_lm_head=True)
@@ -117,10 +117,18 @@ def run_invariantly(
     labels: Tensor,
     **inputs: Any,
 ) -> Scores:
-    """Like `run_model`, but a log-prob's bits depend only on its token and the tokens before it.
+    """Run a model as `run_model` does, with batch-invariant operations.
 
-    Positions are passed explicitly, as `generate` does, because a model's default positions count
-    the padding. See `run_model` for the arguments.
+    The bits of a log-prob then depend only on its token and the tokens before it. Positions are
+    passed explicitly, as `generate` does, because a model's default positions count the padding.
+
+    Args:
+        accelerator: the accelerator, which sets the autocast of mixed precision.
+        precision: the dtypes in which the sampler computes, too.
+        model: the policy or the reference model.
+        head: computes the scores from the hidden states.
+        labels: (B, L), the token ids to score, and -100 elsewhere.
+        **inputs: all other model inputs, with `attention_mask` unless there are `position_ids`.
     """
     if "position_ids" not in inputs:
         inputs["position_ids"] = positions_of(inputs["attention_mask"])
@@ -136,15 +144,17 @@ def score_images(
     block: int | None,
     aux_loss: bool,
 ) -> Scores:
-    """Score a table with images in padded batches, as TRL does, but with our head.
+    """Score completions for prompts with images, in padded batches as TRL does, with our head.
+
+    Entropies are computed for all models except the trainer's reference model.
 
     Args:
         trainer: the trainer whose scoring method is called.
-        model: the policy or the reference.
-        table: the completions.
-        head: the head that scores the hidden states.
-        block: the number of completions in a batch; `None`: all.
-        aux_loss: whether to compute the load-balancing loss of the experts.
+        model: the policy or the reference model.
+        table: the completions, with the model inputs for their images.
+        head: computes the scores from the hidden states.
+        block: the number of completions in a batch; `None` means all.
+        aux_loss: whether to compute the MoE load-balancing loss.
     """
     with scoring_with(head):
         logps, entropies, aux = trainer._get_per_token_logps_and_entropies(
@@ -153,7 +163,7 @@ def score_images(
             table.attention_mask,
             table.width,
             block,
-            compute_entropy=model is not trainer.ref_model,  # nothing reads the reference's
+            compute_entropy=model is not trainer.ref_model,  # the reference's would not be used
             compute_aux_loss=aux_loss,
             **table.model_inputs,
         )
@@ -162,10 +172,10 @@ def score_images(
 
 @contextmanager
 def reference_of(trainer: TRLTrainer) -> Iterator[nn.Module]:
-    """Yield the reference model: a separate one, or else the policy without its trained adapter.
+    """Context manager that provides the reference model.
 
-    The policy then uses the adapter "ref" within the context if there is one, and no adapter
-    otherwise.
+    This is `trainer.ref_model` or, if there is none, the policy without its trained adapter. The
+    policy then uses the adapter "ref" within the context, or no adapter if there is no "ref".
     """
     if trainer.ref_model is not None:
         yield trainer.ref_model
@@ -177,5 +187,5 @@ def reference_of(trainer: TRLTrainer) -> Iterator[nn.Module]:
 
 
 def without_checkpointing(trainer: TRLTrainer) -> AbstractContextManager[None]:
-    """Turn gradient checkpointing off within the context, for passes without gradient."""
+    """Return a context in which gradient checkpointing is off, for passes without gradient."""
     return disable_gradient_checkpointing(trainer.model, checkpointing_options(trainer.args))

@@ -1,6 +1,6 @@
-"""The private part of TRL's `GRPOTrainer`: its state, generation, batches and logs.
+"""Access to the private part of TRL's `GRPOTrainer`: its state, generation, batches and logs.
 
-Scoring is in `scoring.py`. B is the number of completions in a batch, R the number of rewards.
+For scoring, see `scoring.py`. B is the number of completions in a batch, R the number of rewards.
 """
 
 import copy
@@ -38,17 +38,24 @@ from grpo_ext.seams.port import Row, TRLTrainer
 
 
 def metrics_of(trainer: TRLTrainer) -> dict[str, list[float]]:
-    """Return the metric lists that TRL averages at its next log, for the model's current mode."""
+    """Return the metric lists that TRL averages at its next log, by metric name.
+
+    They are those of training or of evaluation, depending on the model's current mode.
+    """
     return trainer._metrics["train" if trainer.model.training else "eval"]
 
 
 def log_figures(trainer: TRLTrainer, figures: Mapping[str, float]) -> None:
     """Add values to the metrics that TRL averages at its next log.
 
-    A value with a name that ends in `_se` is a standard error. The mean of n independent values has
-    the standard error sqrt(sum of their squared errors) / n, but TRL divides a plain sum by n.
-    Each entry of such a list is therefore an increment: together, the entries add up to the square
-    root of the sum of the squared errors so far.
+    A name that ends in `_se` marks a standard error. The mean of n independent values has the
+    standard error sqrt(sum of their squared errors) / n, but TRL divides the sum of the list's
+    entries by n. The entry that is added to such a list is therefore an increment, so that the
+    entries add up to the square root of the sum of the squared errors so far.
+
+    Args:
+        trainer: the trainer with the metrics.
+        figures: the value to add to each metric, by name.
     """
     metrics = metrics_of(trainer)
     for name, figure in figures.items():
@@ -59,7 +66,7 @@ def log_figures(trainer: TRLTrainer, figures: Mapping[str, float]) -> None:
 
 
 def entropy_state(trainer: TRLTrainer) -> tuple[float, float]:
-    """Return the coefficient of the entropy bonus and the mean entropy of the last step.
+    """Return (coefficient of the entropy bonus, mean entropy of the last step).
 
     The entropy is infinite before the first step.
     """
@@ -67,7 +74,13 @@ def entropy_state(trainer: TRLTrainer) -> tuple[float, float]:
 
 
 def set_entropy_state(trainer: TRLTrainer, coef: float, last_entropy: float) -> None:
-    """Set the values that `entropy_state` returns; TRL reads them in its own loss."""
+    """Set the values that `entropy_state` returns; TRL's own loss uses them.
+
+    Args:
+        trainer: the trainer to change.
+        coef: the coefficient of the entropy bonus.
+        last_entropy: the mean entropy of the last step.
+    """
     trainer.entropy_coef = coef
     trainer._last_world_entropy = last_entropy
 
@@ -76,7 +89,7 @@ def set_entropy_state(trainer: TRLTrainer, coef: float, last_entropy: float) -> 
 
 
 def prompt_tokens(trainer: TRLTrainer, prompts: list[Any]) -> list[list[int]]:
-    """Tokenize prompts, using the chat template for conversations.
+    """Return the token ids of each prompt, using the chat template for conversations.
 
     Adjacent copies of a prompt are tokenized only once.
     """
@@ -98,13 +111,16 @@ def completions_of(
     prompt_ids: list[list[int]],
     completion_ids: list[list[int]],
 ) -> list[Any]:
-    """Decode completions for the rewards: to strings, or to messages for conversational prompts.
+    """Decode completions to strings or, if the prompts are conversational, to lists of messages.
+
+    If the tokenizer supports it (`can_parse`), messages are parsed, including their tool calls.
+    Otherwise, the text is decoded without special tokens.
 
     Args:
         trainer: the trainer, with the tokenizer and the tools.
-        prompts: the prompts, at least one.
-        prompt_ids: the tokens of the prompts.
-        completion_ids: the tokens of the completions.
+        prompts: the prompts; at least one.
+        prompt_ids: the token ids of each prompt.
+        completion_ids: the token ids of each completion.
     """
     conversational = is_conversational({"prompt": prompts[0]})
     if conversational and can_parse(trainer._tokenizer):
@@ -123,11 +139,13 @@ def complete(
     prompt_ids: list[list[int]],
     num_generations: int,
 ) -> list[list[int]]:
-    """Generate one completion for each list of prompt tokens, with transformers.
+    """Generate a completion for each list of prompt tokens, and return the lists of token ids.
+
+    TRL generates them with transformers.
 
     Args:
         trainer: the trainer with the model.
-        prompt_ids: B lists of prompt tokens, in which the copies of one prompt are adjacent.
+        prompt_ids: B lists of prompt token ids, in which the copies of a prompt are adjacent.
         num_generations: the number of copies of each prompt.
     """
     training = trainer.model.training
@@ -140,10 +158,10 @@ def complete(
 
 @contextmanager
 def whole_model(trainer: TRLTrainer) -> Iterator[PreTrainedModel]:
-    """Yield the policy without wrappers and with its weights gathered, for generation.
+    """Context manager that provides the policy without wrappers, with its weights gathered.
 
-    Under ZeRO-3 they are gathered only with `ds3_gather_for_generation`. Gradient checkpointing is
-    off within the context.
+    It is meant for generation. Under ZeRO-3, the weights are gathered only if
+    `ds3_gather_for_generation` is set. Gradient checkpointing is off within the context.
     """
     args = trainer.args
     wrapped_model: Any = trainer.model_wrapped
@@ -166,7 +184,7 @@ def checkpointing_options(args: TrainingArguments) -> dict[str, Any] | None:
 
 
 def tokenizer_of(trainer: TRLTrainer) -> PreTrainedTokenizerBase:
-    """Return the tokenizer; for a multimodal model, it is part of the processor."""
+    """Return the trainer's tokenizer, which is part of the processor for a multimodal model."""
     return trainer._tokenizer
 
 
@@ -177,7 +195,7 @@ def pad_token(trainer: TRLTrainer) -> int:
 
 
 def count_tokens(trainer: TRLTrainer, tokens: int) -> None:
-    """Log the run's total number of tokens; in training, first add `tokens` to it.
+    """Log the run's total number of tokens as `num_tokens`; in training, first add `tokens` to it.
 
     `tokens` is the number of tokens of a generation on all ranks.
     """
@@ -188,7 +206,10 @@ def count_tokens(trainer: TRLTrainer, tokens: int) -> None:
 
 @contextmanager
 def counted_step_time(trainer: TRLTrainer) -> Iterator[None]:
-    """Add the time within the context to `step_time`, which TRL counts in its `training_step`."""
+    """Context manager that adds its duration to TRL's metric `step_time`.
+
+    TRL itself counts only the time in `training_step`.
+    """
     start = time.perf_counter()
     yield
     trainer._current_train_step_time += time.perf_counter() - start
@@ -205,18 +226,18 @@ def calculate_rewards(
     completion_ids: list[list[int]],
     environments: list[Any],
 ) -> Tensor:
-    """Compute the rewards of this rank's completions with TRL, and gather the rewards of all ranks.
+    """Compute the rewards of this rank's completions with TRL, and gather those of all ranks.
 
-    All ranks must call it.
+    All ranks must call this function.
 
     Args:
         trainer: the trainer with the reward functions.
         rows: the rows of the dataset, one per completion.
         prompts: the prompts, one per completion.
         completions: the completions, as strings or lists of messages.
-        completion_ids: the tokens of the completions.
-        environments: TRL environments, one per completion; empty if there are none. They become
-            `trainer.environments`.
+        completion_ids: the token ids of each completion.
+        environments: TRL environments, one per completion; empty if there are none. They are stored
+            as `trainer.environments`.
 
     Returns:
         The rewards (B of all ranks, R); NaN where a reward did not score a completion.
@@ -227,13 +248,14 @@ def calculate_rewards(
 
 @contextmanager
 def without_unscored_warnings(is_reported: Callable[[], bool]) -> Iterator[None]:
-    """Within the context, drop TRL's log messages while `is_reported` returns True.
+    """Context manager that drops the log messages of TRL's trainer if `is_reported()` is true.
 
-    While TRL computes rewards, it logs only a warning about a row that no reward has scored.
+    Use it while TRL computes rewards: TRL's only message is then a warning about a row that no
+    reward has scored.
 
     Args:
         is_reported: returns whether the reason for a missing score is reported elsewhere. It is
-            called when TRL logs, after the rewards have run.
+            called for each message, after the rewards have run.
     """
 
     def is_news(record: logging.LogRecord) -> bool:
@@ -248,9 +270,9 @@ def without_unscored_warnings(is_reported: Callable[[], bool]) -> Iterator[None]
 
 
 def tools_of(trainer: TRLTrainer) -> tuple[list[Any], dict[str | None, Any] | None]:
-    """Return the functions that were passed to a trainer as tools, and its environment factories.
+    """Return the functions that were passed to the trainer as tools, and its environment factories.
 
-    The factories are a mapping by name, or `None` if the trainer has no environments.
+    The factories are a dict by name, or `None` if the trainer has no environments.
     """
     return list(trainer._standalone_tools), trainer.environment_factories
 
@@ -268,16 +290,16 @@ def keep_completions(
     rewards: Tensor,
     advantages: Tensor,
 ) -> None:
-    """Add a generation, and the columns and metrics that rewards have logged, to TRL's logs.
+    """Add a generation, and the columns and metrics that its rewards have logged, to TRL's logs.
 
-    All ranks must call it.
+    All ranks must call this function. What the rewards have logged is then cleared.
 
     Args:
         trainer: the trainer with the logs.
         prompts: the prompts of this rank, one per completion.
         completions: the completions of this rank.
-        rewards: (B of all ranks, R).
-        advantages: (B of all ranks,).
+        rewards: (B of all ranks, R), the rewards.
+        advantages: (B of all ranks,), the advantages.
     """
     logs = trainer._logs
     logs["prompt"].extend(gather_object(prompts))
@@ -300,9 +322,9 @@ def keep_completions(
 
 @contextmanager
 def whole_table(trainer: TRLTrainer, rows: int) -> Iterator[None]:
-    """Within the context, let TRL's table of completions hold at least `rows` rows.
+    """Context manager in which TRL's table of completions can hold at least `rows` rows.
 
-    Otherwise the table holds at most the rows of a training generation.
+    Otherwise, the table holds at most the rows of a training generation.
     """
     logs = trainer._logs
     capacity = logs["prompt"].maxlen
@@ -330,7 +352,8 @@ def last_completions(
     """Return the last `rows` rows of TRL's table of completions, which come from all ranks.
 
     Returns:
-        Prompts, completions, rewards (rows, R) and advantages (rows,).
+        A tuple (prompts, completions, rewards, advantages), where rewards has the shape (rows, R)
+        and advantages the shape (rows,).
     """
     logs = trainer._logs
     device = trainer.accelerator.device
@@ -350,15 +373,16 @@ def last_completions(
 
 
 def generate_and_score(trainer: TRLTrainer, rows: list[Row]) -> Any:
-    """Call the trainer's generation method, which a subclass may override."""
+    """Call the trainer's `_generate_and_score_completions`, which a subclass may override."""
     return trainer._generate_and_score_completions(rows)
 
 
 def trl_generation(trainer: TRLTrainer, rows: list[Row]) -> dict[str, Any]:
-    """Have TRL generate and compute rewards and advantages, for images or tools that it handles.
+    """Have TRL generate completions and compute rewards and advantages; return its dict of them.
 
-    TRL does not score old and reference log-probs here, because our own scoring does. An estimator
-    that TRL does not have is replaced by a built-in one; our own advantages follow later.
+    This is for images, and for tools that TRL calls. TRL does not compute the log-probs of the old
+    policy and the reference here, because our own scoring does. An advantage estimator that TRL
+    does not have is replaced by one of TRL's; our own advantages are computed later.
     """
     generate: Any = GRPOTrainer._generate_and_score_completions
     args = copy.copy(trainer.args)
@@ -380,7 +404,10 @@ def trl_generation(trainer: TRLTrainer, rows: list[Row]) -> dict[str, Any]:
 
 
 def split_with_images(table: dict[str, Any], number: int) -> list[dict[str, Any]]:
-    """Shuffle a generation and split it into `number` slices, each with its images."""
+    """Shuffle the rows of a generation and split them into `number` slices, each with its images.
+
+    `table` is TRL's dict of a generation; each slice has the same keys.
+    """
     by_image: Any = split_pixel_values_by_grid(table)
     shuffled: Any = shuffle_sequence_dict(by_image)
     slices: Any = split_tensor_dict(shuffled, number)
@@ -393,8 +420,8 @@ def split_with_images(table: dict[str, Any], number: int) -> list[dict[str, Any]
 def expect_tied_weights(model: object) -> None:
     """Tell transformers which weights its checkpoints leave out because they are tied to others.
 
-    Otherwise every resume falsely warns about missing keys such as `lm_head.weight`. Only weights
-    that are the same parameter as their source are named.
+    Otherwise, every resume warns falsely about missing keys such as `lm_head.weight`. Only weights
+    that really are the same parameter as their source are listed. The list is stored in the model.
     """
     if not isinstance(model, PreTrainedModel):
         return
@@ -410,7 +437,10 @@ def expect_tied_weights(model: object) -> None:
 
 
 def state_of(trainer: TRLTrainer) -> dict[str, Any]:
-    """Return the state that the checkpoints of transformers and TRL leave out."""
+    """Return the trainer state that the checkpoints of transformers and TRL leave out.
+
+    Restore it with `load_state`.
+    """
     metrics = trainer._metrics["train"]
     return {
         "step": trainer._step,
@@ -438,11 +468,11 @@ def load_state(trainer: TRLTrainer, state: dict[str, Any]) -> None:
 def mean_loss(trainer: TRLTrainer) -> float:
     """Return the mean loss over all steps of a run that has ended.
 
-    transformers would divide by the number of steps since the last resume.
+    transformers itself divides by the number of steps since the run was last resumed.
     """
     return trainer._total_loss_scalar / max(trainer.state.global_step, 1)
 
 
 def keeping_all(args: TrainingArguments) -> AbstractContextManager[None]:
-    """Keep transformers from deleting checkpoints within the context."""
+    """Return a context in which transformers does not delete old checkpoints."""
     return replaced(args, save_total_limit=None)

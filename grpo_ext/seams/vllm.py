@@ -1,4 +1,4 @@
-"""Replace the classes through which TRL uses vLLM, and reach into its engine."""
+"""Replace the classes through which TRL uses vLLM, and access a vLLM engine."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,27 +12,34 @@ from grpo_ext.seams.generate import replaced
 
 
 def generates_with(generation: Callable[..., Any]) -> AbstractContextManager[None]:
-    """Within the context, make a new trainer call `generation` instead of `VLLMGeneration`."""
+    """Return a context in which a new trainer calls `generation` instead of `VLLMGeneration`."""
     return replaced(trl_trainer, VLLMGeneration=generation)
 
 
 def engine_with(settings: dict[str, Any]) -> AbstractContextManager[None]:
-    """Within the context, make a new `VLLMGeneration` also pass `settings` to its engine."""
+    """Return a context in which a new `VLLMGeneration` also passes `settings` to its engine."""
     if not settings:
         return nullcontext()
     return replaced(trl_vllm, LLM=partial(trl_vllm.LLM, **settings))
 
 
 def add_adapters(llm: Any, request: Callable[[], Any]) -> None:
-    """Make an engine generate with the adapter that `request` returns at each call."""
+    """Make an engine use an adapter in each `generate` from now on.
+
+    Args:
+        llm: vLLM's `LLM`, whose method `generate` is replaced.
+        request: returns the `LoRARequest` for each call, or `None` for no adapter.
+    """
     generate = llm.generate
     llm.generate = lambda *args, **kwargs: generate(*args, **kwargs, lora_request=request())
 
 
 def watch_outputs(llm: Any, seen: Callable[[list[Any]], None]) -> None:
-    """Make an engine also pass the outputs of each `generate` to `seen`; TRL drops parts of them.
+    """Make an engine also pass the outputs of each `generate` to `seen`, since TRL drops parts.
 
-    The outputs are vLLM's `RequestOutput`s.
+    Args:
+        llm: vLLM's `LLM`, whose method `generate` is replaced.
+        seen: called with the list of vLLM's `RequestOutput`s.
     """
     generate = llm.generate
 
@@ -45,9 +52,12 @@ def watch_outputs(llm: Any, seen: Callable[[list[Any]], None]) -> None:
 
 
 def weights_held(vllm: Any) -> dict[str, Any]:
-    """Return the parameters of a colocated engine by name.
+    """Return the parameters of a colocated engine's model, by name.
 
-    The result is empty for a server, and for an engine that sleeps while the trainer trains.
+    The dict is empty for a server, and for an engine that sleeps while the trainer trains.
+
+    Args:
+        vllm: TRL's `VLLMGeneration`.
     """
     if vllm.mode != "colocate" or vllm.enable_sleep_mode:
         return {}

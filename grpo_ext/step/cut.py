@@ -1,7 +1,7 @@
-"""Split a step's completions into micro-batches on all ranks, each with the counts of the step.
+"""Split the completions of a step into micro-batches, over all ranks.
 
-The loss is divided by counts of the whole step, so it does not depend on which completions run
-together, or on which rank.
+Each micro-batch carries the counts of the whole step. The loss is divided by these counts, so it
+does not depend on which completions run together, or on which rank.
 """
 
 from dataclasses import dataclass
@@ -19,15 +19,16 @@ class CutRule:
     """Rules for cutting an optimizer step into micro-batches."""
 
     #: Whether rows may move between micro-batches. They may not if positions count padding, or if
-    #: the loss depends on which rows a micro-batch holds (entropy quantiles and the load-balancing
-    #: loss of experts).
+    #: the loss depends on which rows a micro-batch holds (entropy quantiles and the MoE
+    #: load-balancing loss).
     deals: bool = True
-    #: whether rows with advantage 0 are skipped; set only if nothing else gives them a gradient
+    #: whether rows with advantage 0 are skipped; only allowed if nothing else gives them a gradient
     skips: bool = True
-    #: The token limit of a micro-batch with several rows; `None` for no limit. Ranks may then run
-    #: more micro-batches than the trainer requests, the same number on every rank.
+    #: The token limit of a micro-batch with several rows; `None` for no limit. With a limit, ranks
+    #: may run more micro-batches than the trainer requests, the same number on every rank.
     max_tokens: int | None = None
-    #: whether correct completions have a gradient even with advantage 0 (`positive_nll_coef`)
+    #: whether correct completions have a gradient even if their advantage is 0
+    #: (`positive_nll_coef`)
     keeps_right: bool = False
 
     def matters(self, table: Scored) -> Tensor:
@@ -45,9 +46,10 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
     """Cut an optimizer step into micro-batches.
 
     With `rule.deals`, rows that can change the gradient are redistributed over micro-batches and
-    ranks, and other rows are left out, except in fillers. Each micro-batch is trimmed to its
-    longest prompt and completion, and all ranks run micro-batches of similar size at the same time.
-    Tables with model inputs, such as images, are never redistributed.
+    ranks, and all other rows are left out. If there are too few such rows, some micro-batches are
+    fillers, which cannot change the gradient and run only to make up the number. Each micro-batch
+    is trimmed to its longest prompt and completion, and all ranks run micro-batches of similar size
+    at the same time. Tables with model inputs, such as images, are never redistributed.
 
     Args:
         slices: this rank's completions, one table for each micro-batch that the trainer requests.
@@ -55,7 +57,7 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
         ranks: the ranks of the run, which must all call this function together.
 
     Returns:
-        At least as many micro-batches as `slices`.
+        This rank's micro-batches, at least as many as `slices`, and the same number on every rank.
 
     Raises:
         ValueError: if `max_tokens` is set and a table on any rank has model inputs.
@@ -84,9 +86,15 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
 
 
 def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCounts, bool]:
-    """Return the counts of the step and of its groups with signal, summed over all ranks.
+    """Count the sequences and tokens of a step over all ranks; all ranks must call it.
 
-    The third element is `True` if a table on any rank has model inputs. All ranks must call it.
+    Args:
+        slices: this rank's tables for the step.
+        ranks: the ranks to sum over.
+
+    Returns:
+        The counts of the step, the counts of its groups with signal, and whether any table on any
+        rank has model inputs.
     """
     sums = torch.zeros(7, dtype=ranks.float_type, device=ranks.device)
     for table in slices:
@@ -107,14 +115,14 @@ def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCou
 def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Scored, bool]]:
     """Redistribute the step's rows, and return this rank's tables and whether each is a filler.
 
-    All ranks must call it. Rows that cannot change the gradient are left out, except in fillers. A
-    filler contains only such a row, cut to one completion token. If no row of the step can change
-    the gradient, no table counts as a filler, so that entropy is still logged.
+    Rows that cannot change the gradient are left out, except in fillers: a filler contains a single
+    such row, cut to one completion token. If no row of the step can change the gradient, no table
+    counts as a filler, so that entropy is still logged.
 
     Args:
-        slices: see `cut`.
-        rule: see `cut`.
-        ranks: see `cut`.
+        slices: this rank's completions, one table for each micro-batch that the trainer requests.
+        rule: the rules for cutting.
+        ranks: the ranks of the run, which must all call this function together.
     """
     table = join(slices)
     if ranks.count > 1:
@@ -143,7 +151,10 @@ def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Score
 
 
 def _all_fit(batches: list[Tensor], tokens: Tensor, max_tokens: int) -> bool:
-    """Return whether every batch of several rows has at most `max_tokens`; `tokens` is (B,)."""
+    """Return whether every batch of several rows has at most `max_tokens` tokens.
+
+    `tokens` (B,) is the number of tokens of each row.
+    """
     several = [rows for rows in batches if len(rows) > 1]
     return all(int(tokens[rows].sum()) <= max_tokens for rows in several)
 
@@ -155,9 +166,10 @@ def dealt_to(ranks: Ranks, batches: list[Tensor], tokens: Tensor) -> list[Tensor
     number of tokens.
 
     Args:
-        ranks: the ranks; the number of batches must be a multiple of their number.
-        batches: the row indices of each batch.
-        tokens: the number of tokens of each row, (B,).
+        ranks: the ranks that the batches are dealt to.
+        batches: the row indices of each batch. Their number must be a multiple of the number of
+            ranks.
+        tokens: (B,), the number of tokens of each row.
     """
 
     def num_tokens(rows: Tensor) -> int:

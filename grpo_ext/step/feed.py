@@ -1,10 +1,10 @@
 """Feed micro-batches to each optimizer step, and generate completions when they are needed.
 
 A generation is split into `steps_per_generation` slices and used `num_iterations` times. All
-micro-batches of a step are made at its start: the policy does not change within a step, so the
-samples are the same, and the counts of the step are known.
+micro-batches of a step are made at its start, so that the counts of the step are known. This does
+not change the completions, because the policy does not change within a step.
 
-`cut` makes the micro-batches from the slices, on all ranks. The loss is divided by counts of the
+`cut` makes the micro-batches from the slices of all ranks. The loss is divided by counts of the
 whole step, so it does not depend on which completions run together, or on which rank.
 """
 
@@ -31,9 +31,9 @@ class BatchesAhead:
         self._seen: deque[Batch] = deque()
 
     def of(self, source: Iterator[Batch]) -> "BatchesAhead":
-        """Return this iterator, switched to `source` if that is a new iterator (a new epoch).
+        """Switch to `source` if it is a new iterator (a new epoch), and return this iterator.
 
-        When it switches, batches that were peeked at are discarded.
+        A switch discards the batches that were peeked at.
         """
         if source is not self._source:
             self._source = source
@@ -49,7 +49,7 @@ class BatchesAhead:
         return next(self._source)
 
     def peek(self, distance: int) -> Batch | None:
-        """Return the batch `distance` batches after the next one; `None` past the epoch's end."""
+        """Return the batch `distance` places after the next one; `None` past the epoch's end."""
         num_missing = max(0, distance + 1 - len(self._seen))
         self._seen.extend(islice(self._source, num_missing))
         if distance >= len(self._seen):
@@ -59,19 +59,23 @@ class BatchesAhead:
 
 @dataclass(eq=False)
 class Feed:
-    """Hands out the micro-batches of each optimizer step in order."""
+    """Provides the micro-batches of each optimizer step, in order.
 
-    generate: Callable[[Batch], Scored]  # makes scored completions from a batch of the data loader
+    For each step, call `begin_step` once and then `next` for each micro-batch. When the current
+    generation is used up, a new one is made.
+    """
+
+    generate: Callable[[Batch], Scored]  # generates and scores completions for a batch of rows
     # makes the micro-batches of a step from its slices
     cut: Callable[[list[Scored]], list[MicroBatch]]
     _: KW_ONLY
     device: torch.device  # the device that a generation is restored to
     num_slices: int  # the number of slices in a generation
-    num_handouts: int  # the number of slices handed out before the next generation
+    num_handouts: int  # the number of slices to train on before the next generation
     trimmed: bool  # whether each slice is trimmed to its longest prompt and completion
     # shuffles a generation with images and splits it into a number of slices
     split_with_images: Callable[[Scored, int], list[Scored]]
-    position: int = 0  # slices handed out since the start
+    position: int = 0  # the number of slices used since the start
     generation: list[Scored] | None = None  # the current generation, in slices
     batches: BatchesAhead = field(default_factory=BatchesAhead)
     _batches: list[Batch] = field(default_factory=list)  # the data loader's, for this step
@@ -87,8 +91,8 @@ class Feed:
     def following(self, after: int = 0) -> Batch | None:
         """Return the first batch of the next generation, or of a later one.
 
-        `after` is the number of generations to skip. Return `None` beyond the end of the epoch.
-        Call this only while `generate` runs.
+        `after` is the number of generations to skip. The result is `None` beyond the end of the
+        epoch. Call this only while `generate` runs.
         """
         next_start = (1 + after) * self.num_handouts
         return self.batches.peek(next_start - len(self._batches))
@@ -96,7 +100,8 @@ class Feed:
     def next(self, batch: Batch) -> MicroBatch:
         """Return the next micro-batch of the current step.
 
-        `batch` is used only if `begin_step` was called without batches, or not at all.
+        `batch`, from the data loader, is used only if `begin_step` was called without batches, or
+        not at all.
         """
         self._make_ready(batch)
         return self._ready.pop(0)
@@ -104,7 +109,8 @@ class Feed:
     def surplus(self, batch: Batch) -> int:
         """Return how many extra micro-batches to run before the next requested micro-batch.
 
-        Call it once for each micro-batch that the trainer requests.
+        There are extra ones if `cut` made more micro-batches than the trainer requests. Call this
+        once before each requested one; `batch` is used as in `next`.
         """
         self._make_ready(batch)
         for_this_call = math.ceil(len(self._ready) / max(1, self._to_come))
@@ -120,7 +126,7 @@ class Feed:
         self._ready = self.cut(slices)
 
     def _next_slice(self, batch: Batch) -> Scored:
-        """Return the next slice; if the generation is used up, make a new one from `batch`."""
+        """Return the next slice; if the generation is used up, first generate one from `batch`."""
         if self.generation is None or self.position % self.num_handouts == 0:
             table = self.generate(batch)
             if table.model_inputs:
@@ -142,18 +148,19 @@ class Feed:
 
 
 def random_order(rows: int) -> Tensor:
-    """Return a random permutation (B,), drawn from torch's global generator as in TRL."""
+    """Return a random permutation (rows,), drawn from torch's global RNG as in TRL."""
     return torch.randperm(rows)
 
 
 def shuffled_slices(table: Scored, number: int, trim: bool) -> list[Scored]:
-    """Shuffle a generation and split it into equal slices; a single slice keeps its order.
+    """Shuffle a generation and split it into equal slices.
 
-    The permutation is drawn in either case, so that the random state advances as in TRL.
+    If `number` is 1, the table is returned unchanged. A permutation is drawn even then, so that the
+    RNG state advances as in TRL.
 
     Args:
-        table: the generation.
-        number: the number of slices; remaining rows are left out.
+        table: the completions of the generation.
+        number: the number of slices. Rows that do not fill all slices equally are left out.
         trim: whether to cut each of several slices to its longest prompt and completion.
     """
     order = random_order(len(table))

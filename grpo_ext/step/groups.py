@@ -5,10 +5,10 @@ sum: with the sum, a group of wrong completions would have signal if a format re
 arXiv 2503.14476, section 3.2, filters by accuracy). Groups of different tasks may have different
 outcome rewards (`step.judge.group_outcomes`).
 
-Groups may differ in size (`GroupShape`): adjacent slots with the same prompt form one group, and a
-slot is `num_generations` completions of a prompt. Functions that compare the completions of a group
-expect groups of equal size. Smaller groups are therefore padded to the size of the largest one with
-NaN, which means "not scored" everywhere.
+Groups may differ in size (`GroupShape`): a slot is `num_generations` completions of a prompt, and
+adjacent slots with the same prompt form one group. Functions that compare the completions of a
+group expect groups of equal size. Smaller groups are therefore padded to the size of the largest
+one with NaN, which means "not scored" everywhere.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class GroupShape:
         return numbers
 
     def spread(self, values: Tensor, fill: float = math.nan) -> Tensor:
-        """Pad each group of `values` (B, ...) to the largest size: (N * largest, ...).
+        """Pad each group of `values` (B, ...) to the size of the largest: (N * largest, ...).
 
         The padding is `fill`, or `False` in bool tensors. If all groups have the same size,
         `values` itself is returned.
@@ -94,7 +94,7 @@ class GroupShape:
         return spread[self._places(spread)]
 
     def repeat(self, by_group: Tensor) -> Tensor:
-        """Return (B,): for each completion, the value of its group in `by_group` (N,)."""
+        """Repeat the value of each group in `by_group` (N,) for all its completions: (B,)."""
         numbers = torch.tensor(self.numbers, device=by_group.device)  # (B,)
         return by_group[numbers]
 
@@ -126,7 +126,7 @@ class GroupRule:
 
         Args:
             outcomes: the outcome rewards, (N * G,); NaN for a completion that was not scored.
-            ties: a bool mask (N * G,) of the completions of groups that a tie-break reward decides;
+            ties: a bool mask (N * G,) of the completions in groups that a tie-break reward decides;
                 `None` if there is no such reward.
         """
         size = self.num_generations  # G
@@ -196,7 +196,7 @@ class Groups:
         )
 
     def take(self, indices: Sequence[int]) -> Groups | None:
-        """Return some groups in the given order; `None` if `indices` is empty."""
+        """Return the groups at `indices`, in that order, or `None` if `indices` is empty."""
         if not len(indices):
             return None
         all_rows = torch.arange(len(self.rewards), device=self.rewards.device)
@@ -232,9 +232,10 @@ def join_groups(parts: Sequence[Groups | None]) -> Groups | None:
 
 
 def silenced(groups: Groups) -> Groups:
-    """Return a copy of the groups that can fill a batch without affecting the loss.
+    """Return a copy of `groups` that can fill a batch without affecting the loss.
 
-    They have no tokens in the loss, no advantages and NaN rewards, and are not counted.
+    Its completions have no tokens in the loss, advantages of 0 and NaN rewards, and are not
+    counted.
     """
     rewards = groups.rewards
     every_row = torch.ones(len(rewards), dtype=torch.bool, device=rewards.device)
@@ -250,8 +251,9 @@ def groups_to_draw(missing: int, kept: int, drawn: int, most: int, unit: int) ->
 
     Args:
         missing: the number of groups to find.
-        kept, drawn: how many groups with signal, and how many groups in total, were generated so
-            far. If `drawn` is 0, every group is expected to have signal.
+        kept: the number of groups with signal that were generated so far.
+        drawn: the number of groups that were generated so far. If it is 0, every group is expected
+            to have signal.
         most: the maximum result, a multiple of `unit`.
         unit: the result is a multiple of this, so that all ranks generate the same number of
             completions.

@@ -37,7 +37,7 @@ class EndRule:
         prompt_ids: Sequence[Sequence[int]],
         completion_ids: Sequence[Sequence[int]],
     ) -> list[bool]:
-        """Return for each completion whether it is truncated.
+        """Return, for each completion, whether it is truncated.
 
         A completion is truncated if its last token is not an end token and no stop string ended it.
         With stop strings, a completion shorter than its `room` counts as ended by a stop string. An
@@ -66,33 +66,36 @@ class EndRule:
 
 @dataclass(frozen=True)
 class TieBreak:
-    """The reward that breaks ties in groups whose completions are all correct, with its weight."""
+    """The reward that breaks ties in groups whose completions are all correct."""
 
-    index: int  #: the index of the reward, which has no part in the weighted sum
-    coef: float  #: `tie_break_coef`, which multiplies the advantages
+    index: int  #: the index of the reward, whose weight in the weighted sum is 0
+    coef: float  #: `tie_break_coef`, which multiplies the advantages of the tie-break
     pass_threshold: float  #: a completion is correct if its outcome reward is at least this
 
 
 @dataclass(frozen=True)
 class AdvantageRule:
-    """Computes advantages from rewards, with the settings of the training arguments."""
+    """Computes advantages from rewards, using settings from the training arguments."""
 
     num_generations: int  #: completions per prompt
     weights: Tensor  #: (R,), the weights of the rewards
-    scale_rewards: str = "group"  #: an estimator of `objective.advantage`
+    scale_rewards: str = "group"  #: the name of an estimator in `objective.advantage`
     std_estimator: str = "sample"  #: "sample" or "population"
     #: "sum_then_normalize", or an estimator over all rewards that replaces `scale_rewards`
     aggregation: str = SUM_THEN_NORMALIZE
-    tie_break: TieBreak | None = None  #: `None`: groups of equal rewards are not decided
+    tie_break: TieBreak | None = None  #: `None` leaves groups of equal rewards undecided
 
     def weighted(self, rewards: Tensor) -> Tensor:
-        """Return the weighted sums (B,) of rewards (B, R); NaN if no reward scored a completion."""
+        """Return the weighted sums (B,) of rewards (B, R).
+
+        Each sum covers only the rewards that scored the completion; it is NaN if none did.
+        """
         terms = rewards * self.weights.to(rewards)  # (B, R)
         unscored = rewards.isnan().all(dim=1)  # (B,)
         return terms.nansum(dim=1).masked_fill(unscored, torch.nan)
 
     def group_stds(self, rewards: Tensor) -> Tensor:
-        """Return the std (N,) of the weighted rewards within each group, from rewards (B, R).
+        """Return the std (N,) of the weighted sums within each group, from rewards (B, R).
 
         It is NaN for a group in which fewer than two completions were scored.
         """
@@ -102,11 +105,11 @@ class AdvantageRule:
     def ties(self, rewards: Tensor, outcomes: Tensor) -> Tensor | None:
         """Return a bool mask (B,) of the completions in groups that the tie-break reward decides.
 
-        It decides a group if the weighted rewards are equal, every completion is correct, and the
-        tie-break reward differs. Return `None` if there is no tie-break reward.
+        It decides a group if the weighted sums are equal, every completion is correct, and the
+        tie-break reward differs within the group. Without a tie-break reward, return `None`.
 
         Args:
-            rewards: the rewards of whole groups, (B, R), with missing ones filled in.
+            rewards: the rewards of whole groups, (B, R), after `fill_unscored`.
             outcomes: the outcome reward of each completion, (B,); NaN if it was not scored.
         """
         if self.tie_break is None:
@@ -122,14 +125,17 @@ class AdvantageRule:
         return equal & all_right & differs
 
     def advantages(self, rewards: Tensor, ties: Tensor | None = None) -> Tensor:
-        """Return the advantages (B,) for the rewards (B, R) of whole groups.
+        """Return the advantages (B,) of the completions of whole groups.
 
-        Completions in `ties` (B,) get the advantages of the tie-break reward, computed in the same
-        way and multiplied by its coefficient. An `aggregation` other than "sum_then_normalize"
-        ignores `ties`.
+        Args:
+            rewards: (B, R), the rewards of whole groups.
+            ties: a bool mask (B,) of the completions in groups that the tie-break reward decides,
+                or `None`. Their advantages are computed in the same way, but from the tie-break
+                reward, and multiplied by its coefficient. An `aggregation` other than
+                "sum_then_normalize" ignores `ties`.
 
         Raises:
-            ValueError: if an estimator is unknown, or returns a different shape.
+            ValueError: if the estimator is not registered, or returns a tensor of the wrong shape.
         """
         if self.aggregation != SUM_THEN_NORMALIZE:
             weights = self.weights.to(rewards)
@@ -152,17 +158,19 @@ class AdvantageRule:
         return torch.where(ties, self.tie_break.coef * of_tie_break, of_sum)
 
     def _magnitudes(self, rewards: Tensor) -> Tensor:
-        """Return the sum (B,) of the absolute weighted rewards of each completion."""
+        """Return the sum (B,) of the absolute values of each completion's weighted rewards."""
         terms = rewards * self.weights.to(rewards)  # (B, R)
         return terms.abs().nansum(dim=1)
 
     def turn_advantages(self, rewards: Tensor, gains: Sequence[Sequence[float]]) -> Tensor:
-        """Return the advantages (B, K) of turns, from rewards (B, R) and the gain of each turn.
+        """Return the advantages of turns, (B, K), where K is the largest number of turns.
 
-        K is the largest number of turns; `gains` holds one list per completion.
+        Args:
+            rewards: (B, R), the rewards of whole episodes.
+            gains: for each episode, the part of its reward that each turn earned.
 
         Raises:
-            ValueError: see `objective.advantage.turn_advantages`.
+            ValueError: if the estimator is not registered, or returns a tensor of the wrong shape.
         """
         num_turns = [len(row) for row in gains]
         return turn_advantages(
@@ -176,9 +184,10 @@ class AdvantageRule:
 
 
 def by_token(table: Scored, of_turns: Tensor) -> Tensor:
-    """Return the advantage of each token's turn (B, T), from the advantages of turns (B, K).
+    """Return the advantage of each token (B, T), from the advantages of turns (B, K).
 
-    A token of an environment belongs to the turn before it. Padding gets 0.
+    A token that the environment wrote gets the advantage of the turn before it. Padding gets 0.
+    `table` must have a `tool_mask`.
     """
     assert table.tool_mask is not None
     by_policy = table.tool_mask.bool()  # (B, T), whether the policy wrote the token
@@ -193,17 +202,17 @@ def by_token(table: Scored, of_turns: Tensor) -> Tensor:
 def fill_unscored(rewards_per_func: Tensor, num_generations: int) -> Tensor:
     """Replace missing rewards (NaN) with the group's mean of the same reward.
 
-    TRL sums the rewards that are not NaN, so a missing reward counts as 0 and lowers the completion
-    relative to its group. With the group's mean, a completion is judged by the rewards that scored
-    it. A reward that scored no completion of the group counts as 0 for all of them. A completion
-    that no reward scored stays NaN and gets advantage 0.
+    TRL sums the rewards that are not NaN, so a missing reward counts as 0, which shifts the
+    completion relative to its group. With the group's mean, only the rewards that scored a
+    completion move it relative to its group. A reward that scored no completion of the group counts
+    as 0 for all of them. A completion that no reward scored stays NaN and gets advantage 0.
 
     Args:
         rewards_per_func: the rewards (B, R) of whole groups of `num_generations` completions.
         num_generations: the number of completions per prompt.
 
     Returns:
-        The filled rewards (B, R); the same tensor if nothing is missing.
+        The filled rewards (B, R). If none was missing, this is the tensor that was passed.
     """
     missing = rewards_per_func.isnan()  # (B, R)
     if not missing.any():
@@ -244,18 +253,19 @@ def outcome_index(names: Sequence[str], weights: Sequence[float], metric: str | 
 def outcome_order(names: Sequence[str], weights: Sequence[float], metric: str | None) -> list[int]:
     """Return the indices of the rewards that may judge a group, in order of priority.
 
-    `outcome_index` comes first, then the other rewards in descending order of weight, skipping
-    weight 0. `group_outcomes` chooses among them. If each reward scores only the rows of one task,
-    a group is thus judged by a reward of its task: by `metric` if it scores that task, otherwise by
-    the reward with the largest weight.
+    The outcome reward (see `outcome_index`) comes first, then all other rewards with a non-zero
+    weight, in descending order of weight. A group is judged by the first of them that scored any of
+    its completions (see `group_outcomes`). If each reward scores only the rows of one task,
+    `metric` therefore judges the groups of the task that it scores. The groups of any other task
+    are judged by that task's reward with the largest weight.
 
     Args:
         names: the names of the rewards.
-        weights: their weights.
-        metric: the option `group_filter_metric`, the name of a reward; or `None`.
+        weights: the weights of the rewards.
+        metric: the name of a reward, from `group_filter_metric`, or `None`.
 
     Raises:
-        ValueError: if no reward has the name `metric`.
+        ValueError: if no reward is called `metric`.
     """
     first = outcome_index(names, weights, metric)
     order = [first]
@@ -274,15 +284,16 @@ def group_outcomes(
 ) -> Tensor:
     """Return the outcome reward of each completion, (B,).
 
-    It is the first reward in `order` that scored any completion of the group, and NaN if none did.
-    If an earlier reward failed on the group and scored none of it, the group stays unjudged (NaN),
-    and no other reward takes its place.
+    All completions of a group are judged by the same reward: the first one in `order` that scored
+    any of them. If an earlier reward failed on the group and scored none of it, no other reward
+    takes its place, and the group stays unjudged. A completion is NaN if its group is unjudged or
+    the judging reward did not score it.
 
     Args:
         rewards: the rewards (B, R) of whole groups; NaN if a reward did not score a completion.
         order: the indices of rewards, from `outcome_order`.
         num_generations: the number of completions per prompt.
-        failed: a bool mask (B, R) of where a reward failed instead of declining the completion;
+        failed: a bool mask (B, R), true where a reward failed instead of declining to score;
             `None` if none failed.
     """
     grouped = rewards.view(-1, num_generations, rewards.size(1))  # (B / G, G, R)

@@ -1,17 +1,17 @@
 """Compute a micro-batch's share of the loss of the optimizer step.
 
     loss = policy term + beta KL + supervised term on correct completions - entropy bonus
-           + load-balancing loss of experts
+           + MoE load-balancing loss
 
 Each part is summed over the micro-batch and divided by counts of the whole step, over all
 micro-batches and ranks. Ranks average their gradients, so each rank multiplies these shares by the
 number of ranks. The shares add up to the loss of the step, however the step is cut. Two parts are
-means over a micro-batch, divided by the number of micro-batches, instead: the load-balancing loss,
-and an entropy bonus with an entropy mask.
+instead means over a micro-batch, divided by the number of micro-batches: the MoE load-balancing
+loss, and an entropy bonus with an entropy mask.
 
-The coefficient of the entropy bonus is constant, or keeps the entropy near a target
-(`EntropyControl`; Skywork-OR1, arXiv 2505.22312): the coefficient rises while the entropy is at or
-below the target and falls while it is above, and there is a bonus only while it is at or below.
+The coefficient of the entropy bonus is either constant or adapted to keep the entropy near a target
+(`EntropyControl`; Skywork-OR1, arXiv 2505.22312). An adaptive coefficient rises while the entropy
+is at or below the target, and falls while it is above. While it is above, there is no bonus.
 """
 
 from dataclasses import dataclass, field
@@ -54,7 +54,7 @@ class LossSettings:
     max_completion_length: int = 1  #: in tokens; used only by the aggregation "constant"
     #: mean KL to the sampler above which completions with negative advantage are masked
     off_policy_mask_threshold: float | None = None
-    router_aux_loss_coef: float = 0.0  #: weight of the load-balancing loss of experts
+    router_aux_loss_coef: float = 0.0  #: weight of the MoE load-balancing loss
     ranks: int = 1  #: number of processes that average their gradients
 
 
@@ -70,11 +70,12 @@ def step_loss(
 
     Args:
         scores: the policy's log-probs and entropies (B, T), with gradient.
-        batch: the completions and the counts of the step.
+        batch: the completions and the counts of the step. Reference log-probs are required if
+            `beta` is not 0, and `right` if `positive_nll_coef` is not 0.
         settings: the settings of the loss.
         entropy_coef: the weight of the entropy bonus; `None` for no bonus.
-        entropy_mask: (B, T), the high-entropy tokens, if only these are trained on; `None` to train
-            on all tokens.
+        entropy_mask: (B, T), 1 for the tokens with high entropy, to which the policy term and the
+            entropy bonus are limited; `None` to use all tokens.
         accumulation: the number of micro-batches in the step, for terms that are means over a
             micro-batch.
     """
@@ -141,12 +142,12 @@ def step_loss(
 
 
 def old_logps(rows: Scored, logps: Tensor) -> Tensor:
-    """Return the old log-probs (B, T), or `logps` (detached) where they are missing."""
+    """Return the old log-probs (B, T); where they are missing or NaN, use `logps`, detached."""
     return _where_known(rows.old_per_token_logps, logps.detach())
 
 
 def _where_known(logps: Tensor | None, otherwise: Tensor) -> Tensor:
-    """Return `logps` (B, T), with the values of `otherwise` where they are missing or NaN."""
+    """Return `logps` (B, T) with NaN replaced by `otherwise`, or `otherwise` without `logps`."""
     if logps is None:
         return otherwise
     return torch.where(logps.isnan(), otherwise, logps)
@@ -178,9 +179,13 @@ def _kl_correction(inputs: LossInputs) -> Tensor:
 def _policy_share(policy: Tensor, penalty: Tensor, logps: Tensor) -> Stat:
     """Return the share of the log-prob gradient that comes from the rewards, not from the KL.
 
-    Each part is measured by the sum of its absolute gradient with respect to `logps` (B, T), which
-    needs no backward pass through the model. `policy` includes the supervised term on correct
-    completions.
+    Each part is measured by the L1 norm of its gradient with respect to `logps` (B, T), so no
+    backward pass through the model is needed.
+
+    Args:
+        policy: the policy term, with the supervised term on correct completions.
+        penalty: the KL term, multiplied by beta.
+        logps: (B, T), the log-probs that both depend on.
     """
     policy_size = _gradient_size(policy, logps)
     penalty_size = _gradient_size(penalty, logps)
@@ -188,7 +193,7 @@ def _policy_share(policy: Tensor, penalty: Tensor, logps: Tensor) -> Stat:
 
 
 def _gradient_size(loss: Tensor, logps: Tensor) -> Tensor:
-    """Return the sum of the absolute gradient of a loss with respect to the log-probs (B, T)."""
+    """Return the L1 norm of the gradient of `loss` with respect to `logps`; 0 if it has none."""
     if not loss.requires_grad:
         return torch.zeros_like(loss)
     [gradient] = torch.autograd.grad(
@@ -207,7 +212,7 @@ def _policy_term(
     settings: LossSettings,
     entropy_mask: Tensor | None,
 ) -> Tensor:
-    """Return the policy term (B, T), masked and corrected for the sampler."""
+    """Return the policy term (B, T), with any off-policy mask, entropy mask and sampler ratio."""
     term = settings.loss.term(inputs)
     if settings.off_policy_mask_threshold is not None:
         term = term * _near_the_sampler(inputs, rows, settings.off_policy_mask_threshold)
@@ -219,11 +224,11 @@ def _policy_term(
 
 
 def _near_the_sampler(inputs: LossInputs, rows: Scored, threshold: float) -> Tensor:
-    """Return a mask that drops negative advantages where the policy is far from the sampler.
+    """Return a mask that drops negative advantages if the policy is far from the sampler.
 
-    It is 0 where the advantage is negative and the completion's mean log-ratio of sampler to policy
-    is above `threshold`, and 1 elsewhere. It has the shape of the advantages, (B, 1) or (B, T).
-    This is the off-policy sequence masking of DeepSeek-V3.2 (arXiv 2512.02556).
+    The mask is 0 where the advantage is negative and the mean of log(p_sampler / p) over the
+    completion is above `threshold`, and 1 elsewhere. It has the shape of the advantages, (B, 1) or
+    (B, T). This is the off-policy sequence masking of DeepSeek-V3.2 (arXiv 2512.02556).
     """
     mask = inputs.mask  # (B, T)
     sampled = _where_known(rows.sampling_per_token_logps, inputs.old_logps)  # (B, T)
@@ -245,9 +250,9 @@ def _entropy_bonus(
 ) -> Tensor:
     """Return this micro-batch's share of the mean entropy of the step's tokens.
 
-    With an entropy mask, it is the mean over the micro-batch's tokens in the mask, divided by
-    `accumulation`, as in TRL: their number in the whole step is unknown until all tokens are
-    scored.
+    With an entropy mask, return instead the mean over the micro-batch's tokens in the mask, divided
+    by `accumulation`, as in TRL. The number of such tokens in the whole step is not known until all
+    of them are scored.
     """
     assert scores.entropies is not None
     if entropy_mask is None:
@@ -274,9 +279,9 @@ def _entropy_stats(scores: Scores, mask: Tensor, entropy_mask: Tensor | None) ->
 
 @dataclass(frozen=True)
 class EntropyControl:
-    """The settings and the update rule of the entropy bonus's coefficient.
+    """The settings and the update rule for the coefficient of the entropy bonus.
 
-    The coefficient itself is the trainer's `entropy_coef`, as in TRL.
+    The coefficient itself is stored in the trainer's `entropy_coef`, as in TRL.
     """
 
     enabled: bool  # whether the run has a bonus; fixed at its start, as in TRL
@@ -303,7 +308,10 @@ class EntropyControl:
         return coef
 
     def coef_after(self, coef: float, entropy: float) -> float:
-        """Return the coefficient after a step with this mean entropy; constant unless adaptive."""
+        """Return the coefficient after a step with mean entropy `entropy`.
+
+        The coefficient changes only if it is adaptive.
+        """
         if not self.adaptive:
             return coef
         change = self.delta if entropy <= self.target else -self.delta

@@ -1,4 +1,4 @@
-"""Metrics of micro-batches and generations, merged into one value per step.
+"""Metrics of generations, and metrics of micro-batches merged into one value per step.
 
 TRL communicates between ranks six to eight times per micro-batch just to log. Here each rank
 records sums and extremes on its device, and one collective call at the end of the step merges them.
@@ -35,10 +35,10 @@ class StepStats:
             self._noted.setdefault(name, []).append(stat)
 
     def merge(self, ranks: Ranks) -> dict[str, float]:
-        """Merge the metrics over micro-batches and ranks into one value each, and clear them.
+        """Merge the metrics over micro-batches and ranks into one value per name, and clear them.
 
-        All ranks must call this together, with metrics of the same names. Metrics without weight or
-        without a finite value are left out.
+        A metric is left out if its total weight is 0 or its value is not finite. All ranks must
+        call this together, with the same metric names.
         """
         noted = self._noted
         self._noted = {}
@@ -65,7 +65,7 @@ class StepStats:
 
 
 def _table_of(stats: list[Stat], ranks: Ranks) -> Tensor:
-    """Return the values and weights of several stats, (stats, 2)."""
+    """Return the values and weights of `stats` as one tensor (stats, 2) on this rank's device."""
     numbers = []
     for stat in stats:
         for number in (stat.value, stat.weight):
@@ -89,9 +89,16 @@ def _merged(table: Tensor, kind: str) -> Tensor:
 
 
 def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
-    """Return metrics of the lengths (B,) of all ranks' completions.
+    """Return metrics of completion lengths, under names that start with `completions/`.
 
-    `truncated` is a bool mask (B,). If all are truncated, the metrics of terminated lengths are 0.
+    - `clipped_ratio` is the share of truncated completions;
+    - `mean_length`, `min_length` and `max_length` are over all completions;
+    - `mean_terminated_length`, `min_terminated_length` and `max_terminated_length` are over the
+      completions that were not truncated, and 0 if there are none.
+
+    Args:
+        lengths: (B,), the lengths of all ranks' completions, in tokens.
+        truncated: a bool mask (B,) of truncated completions.
     """
     figures = {"completions/clipped_ratio": truncated.float().mean().item()}
     columns = {
@@ -114,16 +121,18 @@ def reward_figures(
     signal: Tensor,
     groups: Tensor | None = None,
 ) -> dict[str, float]:
-    """Return metrics of the rewards of all ranks' completions.
+    """Return reward metrics over the completions of all ranks.
 
-    Each reward's metrics cover only the completions that it scored; a reward that scored none has
-    no metrics.
+    They are `rewards/NAME/mean` and `rewards/NAME/std` for each reward, `reward` and `reward_std`
+    for the weighted sum, and `frac_reward_zero_std`, the share of completions in groups without
+    advantages. The metrics of a reward cover only the completions that it scored, and are left out
+    if it scored none.
 
     Args:
         names: the names of the R rewards.
-        rewards: the rewards (B, R), without their weights; NaN where a reward did not score.
-        weighted: the weighted sums of the rewards, (B,).
-        signal: (B,), nonzero if any completion of the group has an advantage.
+        rewards: (B, R), the rewards before weighting; NaN where a reward did not score.
+        weighted: (B,), the weighted sums of the rewards.
+        signal: (B,), nonzero if any completion of the group has a nonzero advantage.
         groups: (B,), the index of each completion's group. If given, the standard error of each
             mean is added, with `_se` appended to the mean's name.
     """
@@ -141,11 +150,10 @@ def reward_figures(
 
 
 def mean_figures(name: str, values: Tensor, groups: Tensor | None) -> dict[str, float]:
-    """Return the mean of `values` (B,), ignoring NaN, and its standard error.
+    """Return the mean of `values` as `{name}`, and its standard error as `{name}_se`.
 
-    The standard error has the name `{name}_se`, and is added only if `groups` (B,) has at least two
-    groups with values. The completions of a group answer one prompt and are not independent, so the
-    error is cluster-robust (Liang and Zeger 1986).
+    The completions of a group answer one prompt and are not independent, so the standard error is
+    cluster-robust (Liang and Zeger 1986). It is left out if fewer than two groups have values.
 
     Args:
         name: the name of the mean.
@@ -175,21 +183,21 @@ def generation_figures(
     tasks: Sequence[str] = (),
     groups: Tensor | None = None,
 ) -> dict[str, float]:
-    """Return `length_figures` and `reward_figures`, overall and for each task.
+    """Return the metrics of `length_figures` and `reward_figures`, overall and for each task.
 
-    The metrics of a task NAME are under `tasks/NAME/`, with the values that a run of its rows alone
-    would have.
+    The metrics of the task NAME are computed from its completions alone, and their names start with
+    `tasks/NAME/`.
 
     Args:
         names: the names of the R rewards.
-        rewards: see `reward_figures`.
-        weighted: see `reward_figures`.
-        signal: see `reward_figures`.
-        lengths: (B,), the lengths of the completions.
+        rewards: (B, R), the rewards before weighting; NaN where a reward did not score.
+        weighted: (B,), the weighted sums of the rewards.
+        signal: (B,), nonzero if any completion of the group has a nonzero advantage.
+        lengths: (B,), the lengths of the completions, in tokens.
         truncated: a bool mask (B,) of truncated completions.
         tasks: the task of each completion. If it is empty or has more than `MOST_TASKS` different
-            tasks, there are no metrics of tasks.
-        groups: see `reward_figures`.
+            tasks, there are no metrics per task.
+        groups: (B,), the index of each completion's group, for standard errors; `None` for none.
     """
     figures = length_figures(lengths, truncated)
     figures |= reward_figures(names, rewards, weighted, signal, groups)
@@ -209,7 +217,7 @@ def generation_figures(
 
 
 def rows_by_task(tasks: Sequence[str]) -> dict[str, list[int]]:
-    """Return the row indices of each task, by name; empty if there are more than `MOST_TASKS`."""
+    """Return the row indices of each task; empty if there are more than `MOST_TASKS` tasks."""
     names = sorted(set(tasks))
     if len(names) > MOST_TASKS:
         return {}
@@ -225,17 +233,23 @@ def sampler_stats(
     mask: Tensor,
     weights: Tensor | None,
 ) -> dict[str, Stat]:
-    """Return stats on how far the trainer's log-probs are from the sampler's.
+    """Return metrics that compare the trainer's log-probs with the sampler's.
 
-    `sampling/kl` estimates KL(sampler || policy), with the policy as scored by the trainer, in nats
-    per token: the mean of r - 1 - log r, where r is the policy's probability divided by the
-    sampler's (http://joschu.net/blog/kl-approx.html, k3).
+    Let r be a token's probability under the policy, as scored by the trainer, divided by the
+    sampler's probability. The metrics are:
+
+    - `sampling/logp_difference/mean` and `.../max`, of |log r|;
+    - `sampling/ratio/mean`, `.../min` and `.../max`, of r;
+    - `sampling/ratio/share_far`, the share of tokens where r differs from 1 by over `FAR_RATIO`;
+    - `sampling/ratio/share_masked`, the share of tokens whose loss is multiplied by 0;
+    - `sampling/kl`, the mean of r - 1 - log r, which estimates KL(sampler || policy) in nats per
+      token (k3 of http://joschu.net/blog/kl-approx.html).
 
     Args:
-        scored: the log-probs (B, T) of the policy that sampled, as scored by the trainer.
-        sampled: the sampler's log-probs (B, T); NaN where it returned none.
-        mask: the loss mask (B, T).
-        weights: the importance sampling ratio that multiplies the loss, (B, T) or (B, 1); `None` if
+        scored: (B, T), the log-probs of the policy that sampled, as scored by the trainer.
+        sampled: (B, T), the sampler's log-probs; NaN where it returned none.
+        mask: (B, T), the loss mask.
+        weights: (B, T) or (B, 1), the importance sampling ratio that multiplies the loss; `None` if
             there is none.
     """
     is_compared = mask.bool() & ~sampled.isnan()  # (B, T)
@@ -259,11 +273,11 @@ def sampler_stats(
 
 
 def age_stats(policy_step: Tensor, mask: Tensor, step: int) -> dict[str, Stat]:
-    """Return the mean age of the tokens of a micro-batch, in optimizer steps.
+    """Return the metric `overlap/age`, the mean age of a micro-batch's tokens in optimizer steps.
 
     Args:
-        policy_step: the step whose weights sampled each token, (B, T).
-        mask: the loss mask (B, T).
+        policy_step: (B, T), the step whose weights sampled each token.
+        mask: (B, T), the loss mask.
         step: the current step; tokens grow older with each update on the same generation.
     """
     age = (step - policy_step) * mask  # (B, T)
@@ -271,7 +285,10 @@ def age_stats(policy_step: Tensor, mask: Tensor, step: int) -> dict[str, Stat]:
 
 
 def _spread(name: str, values: Tensor, *kinds: str) -> dict[str, Stat]:
-    """Return the mean, minimum and maximum of `values` (N,), or only the given `kinds`."""
+    """Return the metrics `{name}/mean`, `{name}/min` and `{name}/max` of `values` (N,).
+
+    If `kinds` are given, return only those.
+    """
     number = values.numel()
     padded = values if number else values.new_zeros(1)
     by_kind = {
@@ -286,7 +303,7 @@ def _spread(name: str, values: Tensor, *kinds: str) -> dict[str, Stat]:
 
 
 class GroupLog:
-    """Group counts of the current generation, in total and by task; call `start` first."""
+    """Collects the group counts of a generation, in total and by task; call `start` first."""
 
     def start(self) -> None:
         """Begin a generation and reset all counts."""
@@ -309,7 +326,11 @@ class GroupLog:
             add_sums(sums, stats.take(groups), reward_stds[groups])
 
     def figures(self) -> dict[str, float]:
-        """Return the metrics of the generation by name, and of each task under `tasks/NAME/`."""
+        """Return the metrics of `figures_of`, in total and for each task under `tasks/NAME/`.
+
+        If the step was refilled, also return `groups/refilled`, `groups/expired`, `groups/reused`,
+        `groups/carried` and `groups/missing`, with the counts in `Filled`.
+        """
         figures = figures_of(self._sums)
         for task, sums in self._by_task.items():
             for name, figure in figures_of(sums).items():
@@ -352,10 +373,16 @@ def add_sums(sums: dict[str, float], stats: GroupStats, reward_stds: Tensor) -> 
 
 
 def figures_of(sums: dict[str, float]) -> dict[str, float]:
-    """Return the metrics `groups/...` from the sums of `add_sums`.
+    """Return metrics of groups from sums that `add_sums` has filled.
 
-    `groups/pass_rate` is omitted if no completion was scored, `groups/reward_std` if no group has
-    an std, and `groups/tie_broken` without a tie-break reward.
+    - `groups/generated` and `groups/kept` count groups, `kept` those with signal;
+    - `groups/all_right`, `groups/all_wrong`, `groups/mixed`, `groups/unscored` and
+      `groups/tie_broken` are shares of the groups;
+    - `groups/pass_rate` is the share of scored completions that are correct;
+    - `groups/reward_std` is the mean std of a group.
+
+    `groups/pass_rate` is left out if no completion was scored, `groups/reward_std` if no group has
+    a std, and `groups/tie_broken` if there is no tie-break reward.
     """
     groups = max(sums["generated"], 1)
     figures = {

@@ -5,8 +5,8 @@ Records are immutable: a stage returns a new record with more fields set.
 In shapes, B is the number of completions in a batch, P the number of prompt tokens and T the number
 of completion tokens. Prompts are padded on the left, completions on the right.
 
-`table_of` builds a table of completions from a generation, and `join` joins tables. `Ranks` holds
-this process's rank, and the collectives that the stages of a step use.
+`table_of` builds a table of completions from a generation, and `join` concatenates tables. `Ranks`
+holds this process's rank, and the collectives that the stages of a step use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.policy import Stat, StepCounts
 
-# When tables are joined, a table without one of these fields gets this value for it.
+# When tables are concatenated, a table without one of these fields gets this value for it.
 MISSING = {
     "tool_mask": 1.0,
     "sampling_per_token_logps": torch.nan,
@@ -65,7 +65,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class Scored:
-    """Completions with everything that their loss needs, one per row.
+    """A table of completions, one per row, with everything that their loss needs.
 
     Optional fields are `None` until a later stage sets them.
     """
@@ -92,7 +92,7 @@ class Scored:
     #: sampler's
     importance_sampling_ratio: Tensor | None = None
     kept: list[KeptSet] | None = None  #: for each row, the tokens that truncated sampling kept
-    #: additional inputs of the model, such as images; a table with them is not cut
+    #: additional model inputs, such as images; rows of a table with them cannot be selected
     model_inputs: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -135,12 +135,12 @@ class Scored:
         return self.advantages
 
     def take(self, rows: Tensor, most: int | None = None, trim: bool = True) -> Scored:
-        """Return some rows in the given order, by default cut to their longest sequences.
+        """Return the rows with the given indices, by default cut to their longest sequences.
 
         Args:
-            rows: the row indices, (b,).
+            rows: (b,), the row indices, in the order of the result.
             most: the maximum number of completion tokens to keep; `None` keeps all.
-            trim: whether to cut columns that are masked in all of these rows. At least one column
+            trim: whether to drop columns that are masked in all of these rows. At least one column
                 of the prompt and one of the completion remain.
 
         Raises:
@@ -148,8 +148,8 @@ class Scored:
         """
         if self.model_inputs:
             raise ValueError(
-                f"cannot select rows of a batch with {', '.join(self.model_inputs)}: these inputs "
-                "of the model are not stored per row."
+                "cannot select rows of a batch whose model inputs are not stored per row: "
+                f"{', '.join(self.model_inputs)}."
             )
         rows = rows.to(self.completion_ids.device)
         prompt_width = self.prompt_ids.size(1)
@@ -223,17 +223,17 @@ class MicroBatch:
     counts: StepCounts  #: the counts of the whole step
     useful: StepCounts  #: the counts of the groups with signal in the whole step
     last: bool = True  #: whether it is the last one of the step on this rank
-    #: whether no row can change the gradient; it runs only because other ranks run one
+    #: whether no row can change the gradient; a filler runs only to make up the number
     filler: bool = False
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The outputs of one forward pass of a model over completions."""
+    """The log-probs of completions under a model, and other outputs of the same forward pass."""
 
     logps: Tensor  #: (B, T), the log-prob of each completion token; 0 for padding
     entropies: Tensor | None = None  #: (B, T), the entropy at each position
-    aux_loss: Tensor | None = None  #: the load-balancing loss of experts, a scalar, if computed
+    aux_loss: Tensor | None = None  #: the MoE load-balancing loss, a scalar, if computed
     #: for each row, the kept tokens that the pass used; `None` without truncation
     kept: list[KeptSet] | None = None
 
@@ -250,7 +250,9 @@ COLUMNS = tuple(f.name for f in fields(Scored) if f.name != "model_inputs")
 
 
 def join(parts: Sequence[Scored]) -> Scored:
-    """Join tables into one, as wide as the widest; a single table is returned unchanged.
+    """Concatenate tables along the batch dimension, padding them to the widest one.
+
+    A single table is returned unchanged.
 
     Raises:
         ValueError: if there are several tables, and one of them has model inputs, or only some of
@@ -261,15 +263,21 @@ def join(parts: Sequence[Scored]) -> Scored:
     input_names = {name for part in parts for name in part.model_inputs}
     if input_names:
         raise ValueError(
-            f"cannot join batches with {', '.join(sorted(input_names))}: these inputs of the model "
-            "are not stored per row."
+            "cannot join batches whose model inputs are not stored per row: "
+            f"{', '.join(sorted(input_names))}."
         )
     columns = {name: _joined_column(name, parts) for name in COLUMNS}
     return Scored(**columns)
 
 
 def _joined_column(name: str, parts: Sequence[Scored]) -> Any:
-    """Return one field of several tables, padded to the widest prompt and completion."""
+    """Concatenate one field of several tables, padded to the widest prompt and completion.
+
+    The result is `None` if no table has the field.
+
+    Raises:
+        ValueError: if only some tables have the field, and it is not in `MISSING`.
+    """
     columns = [getattr(part, name) for part in parts]
     if all(column is None for column in columns):
         return None
@@ -329,13 +337,12 @@ def table_of(
     left_out: Tensor,
     device: torch.device | str,
 ) -> Scored:
-    """Build the table of a generation, with advantages of 0 and `signal` 1.
+    """Convert a generation to a table, with all advantages 0 and all `signal` 1.
 
     Args:
         generation: the generation of this rank.
-        pad_token: the token that fills the padding.
-        left_out: a bool mask (B,) of completions that are left out: neither they nor their tokens
-            are counted.
+        pad_token: the id of the token used as padding.
+        left_out: a bool mask (B,) of the completions to leave out of the loss and of its counts.
         device: the device of the tensors.
     """
     prompts = generation.prompt_ids

@@ -24,7 +24,7 @@ GenerateGroups = Callable[[list[Prompt]], tuple[Groups, Tensor]]
 
 
 class RefillArguments(Protocol):
-    """The training arguments that refilling depends on."""
+    """Protocol for the training arguments that refilling depends on."""
 
     gradient_accumulation_steps: int
     group_filter_max_rounds: int
@@ -47,7 +47,7 @@ class RefillRule:
 
     max_rounds: int  #: the maximum number of rounds after the first
     max_staleness: int  #: the maximum age of a carried group, in optimizer steps
-    may_carry: bool  #: whether more groups than needed may be generated, and the rest carried
+    may_carry: bool  #: whether surplus groups may be generated and carried to the next generation
     between: int = 1  #: `updates_per_generation`
     #: groups are generated in multiples of this, so that all ranks generate the same number of
     #: completions
@@ -58,7 +58,7 @@ class RefillRule:
         """Return the rule for the training arguments and this number of ranks."""
         between = updates_per_generation(args)
         age = between  # the age of a carried group when it is trained on
-        if args.overlap != "off":  # the previous generation's weights sample
+        if args.overlap != "off":  # sampled with the weights of the generation before
             age = 2 * between
         return cls(
             max_rounds=args.group_filter_max_rounds,
@@ -71,7 +71,7 @@ class RefillRule:
 
 @dataclass(frozen=True)
 class Filled:
-    """The result of a refill."""
+    """The result of `refill`."""
 
     groups: Groups  #: as many as were wanted: first those with signal, then silenced ones
     carried: Groups | None  #: groups with signal for the next generation
@@ -165,9 +165,9 @@ def first_round(wanted: int, carried: Groups | None, step: int, rule: RefillRule
 
 
 def not_too_old(carried: Groups | None, step: int, max_staleness: int) -> tuple[Groups | None, int]:
-    """Return the carried groups at most `max_staleness` steps old, and the number of older ones.
+    """Return the carried groups that are at most `max_staleness` steps old, and how many are older.
 
-    The groups are `None` if none is left.
+    The first element is `None` if no group is left.
     """
     if carried is None:
         return None, 0

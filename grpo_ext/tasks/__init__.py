@@ -1,9 +1,9 @@
-"""Tasks by name. A task defines the prompts of rows and the rewards of completions."""
+"""Look up tasks by name. A task supplies the rows, their prompts and the default rewards."""
 
 from grpo_ext.common.modules import load_class
 from grpo_ext.tasks.base import Task
 
-# Import paths, so that a run loads only the packages of its own task.
+# Import paths instead of classes, so that a run imports only the packages of its own task.
 MODULES = {
     "countdown": "grpo_ext.tasks.countdown:Countdown",
     "environment": "grpo_ext.tasks.environment_rows:EnvironmentRows",
@@ -17,10 +17,11 @@ MODULES = {
 
 
 def get_task_class(name: object) -> type[Task]:
-    """Return the dataclass of a task.
+    """Import and return the dataclass of a task.
 
     Args:
-        name: the name of a built-in task, or a user's `pkg.module:Class` or `file.py:Class`.
+        name: the name of a built-in task, or the location of a user's class, as `pkg.module:Class`
+            or `file.py:Class`.
 
     Raises:
         ValueError: if there is no such task, it cannot be imported, or it is not a subclass of
@@ -33,7 +34,7 @@ def get_task_class(name: object) -> type[Task]:
 
 
 def task_classes() -> dict[str, type[Task]]:
-    """Return the built-in tasks by name."""
+    """Import the classes of all built-in tasks, and return them by name."""
     return {name: get_task_class(name) for name in MODULES}
 
 

@@ -1,9 +1,9 @@
-"""The base class of tasks: where rows come from, how they become prompts, and their rewards.
+"""The base class of tasks, which supply the rows, their prompts and the default rewards.
 
 A task is a dataclass whose fields are recipe keys: `max_number: 12` in a recipe sets
-`Countdown.max_number`. A row passes through three small methods that a task may override: `keep`
-drops rows, `columns` derives the columns that rewards read, and `prompt` writes the chat messages.
-Rows come from the task's own generator, or from the file or hub id in `dataset_name`.
+`Countdown.max_number`. Every task implements `prompt`, which builds the chat messages for a row. It
+may also override `keep`, which selects rows, and `columns`, which adds the columns that rewards
+need. Rows come from the task's own generator, or from the dataset in `dataset_name`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Messages = list[dict[str, str]]
 
 
 class MissingColumn(ValueError):
-    """Raised for a column that the task reads and the data lacks."""
+    """Raised if the data lacks a column that the task reads."""
 
-    key: str | None = None  # the recipe key that names the column, if one does
+    key: str | None = None  # the recipe key that names the column, if there is one
 
 
 @contextmanager
 def columns_named_in(key: str) -> Iterator[None]:
-    """Set the `key` of a `MissingColumn` that is raised in this context."""
+    """Context manager that sets the `key` of any `MissingColumn` raised within it."""
     try:
         yield
     except MissingColumn as error:
@@ -43,13 +43,14 @@ def columns_named_in(key: str) -> Iterator[None]:
 
 
 class CheckedRow(dict):
-    """A row that raises `ValueError` when a missing or null column is read.
+    """A row that raises `ValueError` when a missing or null column is read with `row[column]`.
 
-    A template would otherwise write "None" for a null column. `get` does not raise.
+    Otherwise, a template would write "None" for a null column. For a missing column, the error is
+    the subclass `MissingColumn`. `get` does not raise an error.
 
     Args:
-        row: the columns of the data.
-        derived: columns that the task derives from the data; they replace columns of the same name.
+        row: the row as read from the data.
+        derived: columns that the task derives from the row; they replace columns of the same name.
     """
 
     def __init__(self, row: Row, derived: Row | None = None):
@@ -76,20 +77,23 @@ class CheckedRow(dict):
 
 @dataclass
 class Task:
-    """Base class of all tasks; a subclass is a dataclass, and its fields are recipe keys."""
+    """Base class of all tasks; a subclass is a dataclass whose fields are recipe keys.
+
+    A subclass must implement `prompt`, and `generate` if it can do without a dataset.
+    """
 
     name: ClassVar[str]  # the value of `task:` in a recipe
-    # weights by reward, used if the recipe does not set `reward_funcs`
+    # the weight of each default reward, used if the recipe does not set `reward_funcs`
     default_rewards: ClassVar[dict[str, float]] = {}
 
     def use_environment(self, environment: str | Mapping[str, Any] | None) -> None:
-        """Receive the recipe's `environment`, for a task that takes its rows from it.
+        """Receive the recipe's `environment`, for a task whose rows come from it.
 
         The default does nothing. An override may raise `ValueError`.
         """
 
     def generate(self, split: str) -> Iterator[Row] | None:
-        """Return the rows that the task generates, or `None` if it needs a dataset.
+        """Return an iterator over the rows that the task generates; `None` if it needs a dataset.
 
         Args:
             split: "train" or "test".
@@ -97,23 +101,30 @@ class Task:
         return None
 
     def keep(self, row: Row) -> bool:
-        """Return whether to use a row."""
+        """Return whether to use a row; rows for which this is false are dropped."""
         return True
 
     def columns(self, row: Row) -> Row:
-        """Return the columns to add to a row, such as those that rewards read."""
+        """Return the columns to add to a row, such as those that rewards need.
+
+        They replace columns of the same name. By default, there are none.
+        """
         return {}
 
     def prompt(self, row: Row) -> Messages | str:
-        """Return the chat messages of one row, or a string for a model without a chat template."""
+        """Return the chat messages for a row, or a string for a model without a chat template.
+
+        `row` includes the columns from `columns`. Every task must implement this method.
+        """
         raise NotImplementedError
 
     def held_out_key(self, row: Row) -> Any:
         """Return the key that `held_out_share` hashes, which identifies a row's question.
 
-        The key is a number, a string, or a list or mapping of keys. Rows with the same key are held
-        out together. The key should depend only on the data, so that rewording the prompt does not
-        change which rows are held out. By default it is the prompt without its system message.
+        The key is a number, a string, or a list or mapping of keys. Rows with the same key are
+        either all held out or all kept for training. The key should depend only on the data, so
+        that rewording the prompt does not change which rows are held out. By default, it is the
+        prompt without its system message.
         """
         prompt = self.prompt(CheckedRow(row, self.columns(CheckedRow(row))))
         if isinstance(prompt, str):
@@ -121,10 +132,12 @@ class Task:
         return [message for message in prompt if message["role"] != "system"]
 
     def reference_answer(self, row: Row) -> str:
-        """Return an example's reference answer as a string, for `max_answer_tokens`.
+        """Return the reference answer of an example as a string, for `max_answer_tokens`.
+
+        By default, this raises an error; a task with reference answers overrides it.
 
         Raises:
-            ValueError: if the task or the example has none.
+            ValueError: if the task or the example has no reference answer.
         """
         raise ValueError(
             f"max_answer_tokens: rows of the task {self.name!r} have no reference answer. "
@@ -132,7 +145,7 @@ class Task:
         )
 
     def example(self, row: Row) -> Row:
-        """Turn a row into an example: the row, the columns derived from it, and its prompt."""
+        """Return the example for a row: its columns, those from `columns`, and the key "prompt"."""
         complete = CheckedRow(row, self.columns(CheckedRow(row)))
         return {**complete, "prompt": self.prompt(complete)}
 
@@ -151,23 +164,24 @@ class Task:
         """Return the examples of `split`, ready for the trainer.
 
         Args:
-            split: "train" or "test" for the task's own rows; otherwise as for `open_dataset`.
+            split: "train" or "test" for the task's own rows; for a dataset, a split in the syntax
+                of `datasets`, such as `train[:1000]`.
             dataset_name: a jsonl, json, csv or parquet file, a folder saved by `datasets`, or a hub
-                id. `None`: the task's own rows.
+                id. If `None`, the task generates the rows.
             dataset_config: the name of the configuration, for hub datasets that have several.
             streaming: whether to read examples as they are needed, without holding them in memory.
             filters: additional filters that rows must pass, applied in order after `keep`.
-            limit: the maximum number of examples, applied after all filters. `None`: no limit.
-            draw_seed: the seed for drawing `limit` rows at random, without replacement and keeping
-                their order. `None`: take the first rows, as is always done for a stream.
-            prompts: whether to turn rows into examples; if not, the rows stay as they are.
+            limit: the maximum number of examples, applied after all filters; `None` means no limit.
+            draw_seed: the seed for drawing `limit` rows at random; the drawn rows keep their order.
+                If `None`, or for a stream, the first rows are used.
+            prompts: whether to turn rows into examples; if false, the rows stay as they are.
 
         Raises:
             ValueError: if the task does not generate such rows, the dataset cannot be opened, or
-                no row is left. A stream is not checked for rows.
+                no row is left (a stream is not checked for rows).
             FileNotFoundError: if there is no such dataset.
-            ConnectionError: if the hub does not answer.
-            Exception: for the other reasons of `open_dataset`, or from a method of the task.
+            ConnectionError: if the hub cannot be reached or responds with an error.
+            OSError: if a folder cannot be read.
         """
         from datasets import Dataset, IterableDataset
 
@@ -189,13 +203,14 @@ class Task:
         if isinstance(rows, Dataset) and len(rows) == 0:
             if dataset_name is None:
                 raise ValueError(
-                    f"The task {self.name!r} generates no rows for the split {split!r}. Change its "
-                    "options: a number such as num_problems may be 0, or a limit may exclude all "
-                    "rows."
+                    f"The task {self.name!r} has no rows for the split {split!r}. Check its "
+                    "options: num_problems or num_test_problems may be 0, or the limits may "
+                    "exclude every row."
                 )
             raise ValueError(
                 f"The dataset {dataset_name!r} (split {split!r}) has no rows that the task "
-                f"{self.name!r} accepts. Name another dataset, or loosen the options of the task."
+                f"{self.name!r} accepts. Set dataset_name to another dataset, or loosen the task's "
+                "options."
             )
         for row_filter in filters:
             rows = filter_rows(rows, self, row_filter)
@@ -207,7 +222,7 @@ class Task:
 
 
 def held_out(split: str) -> bool:
-    """Return whether a split of generated rows is the held-out one.
+    """Return whether `split`, a split of generated rows, is the held-out one ("test").
 
     Raises:
         ValueError: if `split` is neither "train" nor "test".
@@ -221,7 +236,12 @@ def held_out(split: str) -> bool:
 
 
 def chat(system: str | None, user: str | Messages) -> Messages:
-    """Return chat messages: the system message, if any, and the user's text or messages."""
+    """Return chat messages: the system message, if there is one, followed by the user's.
+
+    Args:
+        system: the content of the system message; `None` or an empty string omits the message.
+        user: the content of a user message, or a list of messages.
+    """
     if isinstance(user, str):
         user = [{"role": "user", "content": user}]
     messages = [*user]
@@ -231,7 +251,7 @@ def chat(system: str | None, user: str | Messages) -> Messages:
 
 
 def template_fields(template: str) -> set[str]:
-    """Return the names of the fields in braces in a template.
+    """Return the names of the fields in braces in a prompt template.
 
     Raises:
         ValueError: if the braces do not match.
@@ -247,7 +267,7 @@ def template_fields(template: str) -> set[str]:
 
 
 def template_columns(template: str) -> list[str]:
-    """Return the columns that a template reads, sorted, such as `choices` for `{choices[0]}`.
+    """Return the sorted names of the columns in a template, such as `choices` for `{choices[0]}`.
 
     Raises:
         ValueError: if the braces do not match.
@@ -256,7 +276,7 @@ def template_columns(template: str) -> list[str]:
 
 
 def check_template(template: str, required: set[str], allowed: set[str]) -> None:
-    """Raise `ValueError` unless a template has all `required` and only `allowed` fields."""
+    """Raise `ValueError` unless a template contains all `required` and only `allowed` fields."""
     fields = template_fields(template)
     unknown = [f"{{{field}}}" for field in sorted(fields - allowed)]
     if unknown:
@@ -267,6 +287,6 @@ def check_template(template: str, required: set[str], allowed: set[str]) -> None
         )
     if required - fields:
         raise ValueError(
-            f"user_prompt lacks fields of the task: {', '.join(sorted(required - fields))}. Add "
-            "each of them in braces."
+            "user_prompt lacks fields that the task requires: "
+            f"{', '.join(sorted(required - fields))}. Add each of them in braces."
         )

@@ -1,9 +1,9 @@
 """Countdown: make an expression from the given numbers that equals the target.
 
 Rows have the schema of `Jiayi-Pan/Countdown-Tasks-3to4`: `nums` (list of int) and `target` (int).
-Every generated problem has a solution. A hash of the sorted numbers and the target decides the
-split, so with the same `test_fraction` no training set shares a problem with any test set, whatever
-their seeds.
+Every generated problem has a solution. The split of a problem is decided by a hash of its sorted
+numbers and its target. With the same `test_fraction`, a training set therefore shares no problem
+with a test set, even if their seeds differ.
 """
 
 import random
@@ -20,19 +20,19 @@ from grpo_ext.tasks.base import Messages, Row, Task, chat, check_template, held_
 
 PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["countdown"]
 
-# For each count of numbers, the maximum number of sets that are enumerated in full. With more sets,
-# problems are drawn at random. A set of four takes a hundred times the work of a set of three.
+# For each count of numbers, the maximum number of sets that are enumerated in full. If there are
+# more, problems are drawn at random. A set of four takes a hundred times as long as a set of three.
 LISTABLE_SETS = {2: 20_000, 3: 20_000, 4: 300}
 PATIENCE = 50_000  # stop after this many consecutive draws without a new problem
 
 
 @dataclass
 class Countdown(Task):
-    """Countdown problems, generated from a seed, and their prompts.
+    """Task with Countdown problems that are generated from a seed.
 
     Raises:
-        ValueError: if a field is out of range, or `user_prompt` lacks a field or has an unknown
-            one.
+        ValueError: if a field is out of range, or `user_prompt` lacks a required field or has an
+            unknown one.
     """
 
     name: ClassVar[str] = "countdown"
@@ -40,11 +40,11 @@ class Countdown(Task):
 
     num_problems: int = 50_000  # training problems to generate; fewer if there are not enough
     num_test_problems: int = 512  # held-out problems to generate; fewer if there are not enough
-    min_numbers: int = 3  # how many numbers a problem has, 2 to 6
-    max_numbers: int = 4
-    min_number: int = 1  # the range of each number, both ends included
-    max_number: int = 99
-    # operators of the hidden solution, whose steps are whole and never negative
+    min_numbers: int = 3  # minimum count of numbers in a problem, at least 2
+    max_numbers: int = 4  # maximum count of numbers in a problem, at most 6
+    min_number: int = 1  # the smallest possible number
+    max_number: int = 99  # the largest possible number
+    # operators of the hidden solution, whose intermediate results are whole and never negative
     operators: str = "+-*/"
     max_target: int = 100  # targets range from 1 to `max_target`
     test_fraction: float = 0.15  # share of all problems that are held out
@@ -67,21 +67,22 @@ class Countdown(Task):
             )
         if not self.operators or set(self.operators) - set("+-*/"):
             raise ValueError(
-                f"operators={self.operators!r}: write one or more of + - * /, such as '+-'."
+                "operators must be one or more of + - * /, such as '+-', but is "
+                f"{self.operators!r}."
             )
         if self.max_target < 1:
-            raise ValueError(f"max_target={self.max_target}: write a number of at least 1.")
+            raise ValueError(f"max_target must be at least 1, but is {self.max_target}.")
         if not 0 < self.test_fraction < 1:
             raise ValueError(
-                f"test_fraction={self.test_fraction}: write a number above 0 and below 1, such as "
-                "0.15."
+                "test_fraction must be above 0 and below 1, such as 0.15, but is "
+                f"{self.test_fraction}."
             )
         check_template(
             self.user_prompt, {"nums", "target"}, {"nums", "target", "operators", "example"}
         )
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Yield distinct problems of `split`, in an order that the seed determines.
+        """Yield distinct problems of `split`; `task_seed` determines them and their order.
 
         Raises:
             ValueError: if `split` is neither "train" nor "test".
@@ -97,12 +98,12 @@ class Countdown(Task):
         return in_share(self.held_out_key(row), self.test_fraction)
 
     def held_out_key(self, row: Row) -> str:
-        """Return the sorted numbers and the target as a string."""
+        """Return the sorted numbers and the target as a string, such as "[3, 8, 11]=16"."""
         problem = self.columns(row)
         return f"{sorted(problem['nums'])}={problem['target']}"
 
     def columns(self, row: Row) -> Row:
-        """Return `nums` and `target` as integers, even if they are strings, as in a csv file."""
+        """Return `nums` as a list of int and `target` as an int, even if they are strings."""
         nums = row["nums"]
         if isinstance(nums, str):
             nums = re.findall(r"\d+", nums)
@@ -122,7 +123,7 @@ class Countdown(Task):
 
     @property
     def _counts(self) -> range:
-        """The possible counts of numbers in a problem."""
+        """The possible counts of numbers in a problem, in ascending order."""
         return range(self.min_numbers, self.max_numbers + 1)
 
     def _is_listable(self) -> bool:
@@ -165,7 +166,7 @@ class Countdown(Task):
 
 
 def apply(operator: str, a: int, b: int) -> int | None:
-    """Return `a operator b`; `None` if it is negative, not whole, or a division by 0."""
+    """Return the result of `a operator b`; `None` if that is negative, fractional or undefined."""
     if operator == "+":
         return a + b
     if operator == "-":
@@ -176,9 +177,14 @@ def apply(operator: str, a: int, b: int) -> int | None:
 
 
 def random_value(nums: list[int], operators: str, rng: random.Random) -> int | None:
-    """Return the value of a random expression that uses every number once.
+    """Return the value of a random expression that uses each number once.
 
-    Return `None` if any step is negative, not whole, or a division by 0.
+    The result is `None` if an intermediate result is negative, not whole, or a division by 0.
+
+    Args:
+        nums: the numbers, at least one.
+        operators: the possible operators, such as "+-*/".
+        rng: the random number generator, whose state advances.
     """
     values = list(nums)
     while len(values) > 1:
@@ -193,14 +199,18 @@ def random_value(nums: list[int], operators: str, rng: random.Random) -> int | N
 
 
 def random_index(sequence: Sequence[object], rng: random.Random) -> int:
-    """Return a random index into `sequence`, faster than `rng.randrange`."""
+    """Return a random index into `sequence`; this is faster than `rng.randrange`."""
     return int(rng.random() * len(sequence))
 
 
 def reachable(nums: tuple[int, ...], operators: str) -> set[int]:
     """Return the values of all expressions that use each number once.
 
-    An expression is left out if any step is negative, not whole, or a division by 0.
+    An expression is left out if an intermediate result is negative, not whole, or a division by 0.
+
+    Args:
+        nums: the numbers, at least one.
+        operators: the possible operators, such as "+-*/".
     """
     if len(nums) == 1:
         return {nums[0]}

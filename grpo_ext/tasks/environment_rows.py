@@ -1,4 +1,4 @@
-"""Rows for the recipe's environment: the environment's own rows, or seeds for its episodes."""
+"""The task `environment`: the rows of the recipe's environment, or seeds for its episodes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["environment"]
 
 @dataclass
 class EnvironmentRows(Task):
-    """The rows of the recipe's environment, or seeds for its episodes if it has no rows.
+    """Task with the rows of the recipe's environment, or with seeds if it has no rows.
 
-    Held-out seeds start at 0, and training seeds follow them.
+    Each seed is for one episode. Held-out seeds start at 0, and training seeds follow them.
     """
 
     name: ClassVar[str] = "environment"
@@ -26,9 +26,10 @@ class EnvironmentRows(Task):
 
     num_problems: int = 1024  # training episodes, if the rows are seeds
     num_test_problems: int = 124  # held-out episodes, if the rows are seeds
-    # of prompts that do not come with the environment; an empty string omits the message
+    # for rows without a prompt of their own; an empty string omits the message
     system_prompt: str = PROMPTS["system"]
-    user_prompt: str = PROMPTS["user"]  # of the same prompts; precedes the text of `reset`
+    # for rows without a prompt of their own; precedes the text returned by `reset`
+    user_prompt: str = PROMPTS["user"]
 
     def __post_init__(self) -> None:
         self._environment: str | Mapping[str, Any] | None = None
@@ -36,25 +37,24 @@ class EnvironmentRows(Task):
     def use_environment(self, environment: str | Mapping[str, Any] | None) -> None:
         if environment is None:
             raise ValueError(
-                "`task: environment` takes its rows from the environment of the recipe, but no "
-                "environment is set. Write one, such as "
-                "`environment: {name: gymnasium:FrozenLake-v1}`."
+                "`task: environment` uses the rows of the recipe's environment, but no environment "
+                "is set. Set one, such as `environment: {name: gymnasium:FrozenLake-v1}`."
             )
         self._environment = environment
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Yield the rows of a split.
+        """Yield the rows of a split; an environment is opened to read them, and closed again.
 
         Raises:
-            ValueError: if no environment is set, as in an entry of `tasks`, if `split` is neither
-                "train" nor "test", or for the reasons of `episode_rules`.
+            ValueError: if no environment is set (as is always the case in an entry of `tasks`), if
+                the environment cannot be opened, or if `split` is neither "train" nor "test".
         """
         is_held_out = held_out(split)
         if self._environment is None:
             raise ValueError(
-                "`task: environment` has no environment to take its rows from. In a recipe, it "
-                "cannot be an entry of `tasks`: remove `tasks` to use it. In Python, call "
-                "`use_environment` first."
+                "`task: environment` has no environment to get rows from. In a recipe, this task "
+                "cannot be an entry of `tasks`: set `task: environment` instead of `tasks`. In "
+                "Python, call `use_environment` first."
             )
         rules = episode_rules(self._environment)
         try:

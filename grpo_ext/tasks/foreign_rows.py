@@ -1,8 +1,9 @@
 """Check untrusted data files before `datasets` reads them.
 
-`datasets` reads a row group of parquet, and about 10 MB of jsonl, as one table. A small file can
-describe an enormous table: a long value that is written once and repeated a million times, or a new
-column in every line. A deeply nested line crashes the process.
+`datasets` reads a row group of a parquet file, or about 10 MB of a jsonl file, as one table. A
+small file can describe an enormous table, for example with a long value that is stored once and
+repeated a million times, or with a new column in every line. A deeply nested line crashes the
+process.
 """
 
 import json
@@ -25,26 +26,26 @@ from grpo_ext.common.foreign_files import (
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
-# limits of a row group of a parquet file, which is read whole
+# limits of a row group of a parquet file, which is loaded as a whole
 MAX_GROUP_ROWS = 2**23
 MAX_GROUP_BYTES = 2**32  # in memory
-MAX_SEARCHED = 2**28  # bytes to check, since the danger is a small file with a large table
+MAX_SEARCHED = 2**28  # maximum bytes to check, since the danger is a small file with a large table
 BATCH_ROWS = 2**16
 MAX_COLUMNS = 10_000
-# The maximum number of cells in the table of a file's lines, where absent cells become null. More
-# are accepted only if at least one in `MAX_EMPTY` has a value.
+# The maximum number of cells in the table of a file's lines, where missing cells become null. A
+# larger table is accepted only if at least one cell in `MAX_EMPTY` has a value.
 MAX_CELLS = 2**27
 MAX_EMPTY = 20
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".rar", ".tar", ".tgz")
 FIXED_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
-TEXT_BYTES = 8  # per text in memory, in addition to its characters
+TEXT_BYTES = 8  # bytes in memory per string, in addition to its characters
 
 
 def check_rows(path: Path) -> None:
-    """Check that reading a data file can neither fill the memory nor crash the process.
+    """Check that reading a data file can neither exhaust the memory nor crash the process.
 
-    A missing or unreadable file passes, and so do most damaged files, because `datasets` reports
-    their errors.
+    Missing and unreadable files pass the check, and so do most damaged files, because `datasets`
+    reports their errors.
 
     Raises:
         ValueError: if the file is not a regular file, or reading it is not safe.
@@ -65,8 +66,8 @@ def check_folder(folder: Path) -> None:
     Call this after `check_tree`. Linked folders are not searched.
 
     Raises:
-        ValueError: if `check_rows` refuses a file, or a file is compressed, because its size says
-            nothing about its contents.
+        ValueError: if a file is not a regular file, reading it is not safe, or it is compressed, so
+            that its size says nothing about its contents.
         OSError: if a folder cannot be read.
     """
     waiting = [folder]
@@ -78,8 +79,8 @@ def check_folder(folder: Path) -> None:
             elif path.suffix in PACKED:
                 refuse(
                     path,
-                    "it is packed, so its real size is unknown. Unpack it, and delete the packed "
-                    "file.",
+                    "it is compressed, so its real size is unknown. Decompress it, and delete the "
+                    "compressed file.",
                 )
             else:
                 check_rows(path)
@@ -87,9 +88,16 @@ def check_folder(folder: Path) -> None:
 
 @lru_cache(maxsize=1024)
 def _check(path: Path, size: int, changed: int, inode: int) -> None:
-    """Check a file according to its suffix.
+    """Check a file according to its suffix; raise `ValueError` if it is not safe to read.
 
-    A file that has passed is not checked again until it changes.
+    The other arguments identify the version of the file: a version that has passed the check is not
+    checked again.
+
+    Args:
+        path: the file.
+        size: its size in bytes.
+        changed: the time of its last change, in nanoseconds.
+        inode: its inode number.
     """
     if path.suffix == ".parquet":
         _check_parquet(path, size)
@@ -112,18 +120,21 @@ def _check(path: Path, size: int, changed: int, inode: int) -> None:
         if header.count(b",") > MAX_COLUMNS:
             refuse(
                 path,
-                f"its first line has more than {MAX_COLUMNS:,} commas. A file may have at most "
-                f"{MAX_COLUMNS:,} columns: drop some, or join their values in one text column.",
+                f"its first line has more than {MAX_COLUMNS:,} commas, but a file may have at most "
+                f"{MAX_COLUMNS:,} columns. Drop some, or join their values in one text column.",
             )
 
 
 def _check_documents(path: Path, documents: Iterator[bytes]) -> None:
-    """Raise `ValueError` if JSON is nested too deeply or would become too large a table.
+    """Raise `ValueError` if JSON documents are nested too deeply or would be too large as a table.
 
-    A table is too large if it has too many columns, or more than `MAX_CELLS` cells of which fewer
-    than one in `MAX_EMPTY` has a value.
+    A table is too large if it has more than `MAX_COLUMNS` columns, or more than `MAX_CELLS` cells
+    of which fewer than one in `MAX_EMPTY` has a value. Keys of nested mappings count as columns. Of
+    a jsonl file, only about the first `MAX_SEARCHED` bytes are checked.
 
-    Of a jsonl file, only about the first `MAX_SEARCHED` bytes are checked.
+    Args:
+        path: the file; its suffix tells whether a document is a line (.jsonl) or all rows (.json).
+        documents: the documents in the file.
     """
     names: set[str] = set()
     filled = 0  # cells with a value
@@ -131,7 +142,7 @@ def _check_documents(path: Path, documents: Iterator[bytes]) -> None:
     searched = 0
 
     def note(pairs: list[tuple[str, Any]]) -> None:
-        """Record a mapping's names and drop the mapping, so that documents take no memory."""
+        """Record the keys of a mapping and drop the mapping, so that documents take no memory."""
         nonlocal filled
         filled += len(pairs)
         names.update(name for name, _ in pairs)
@@ -147,8 +158,8 @@ def _check_documents(path: Path, documents: Iterator[bytes]) -> None:
             where = "it" if path.suffix == ".json" else f"line {line}"
             refuse(
                 path,
-                f"{where} is nested deeper than {MOST_LEVELS} levels. Write the nested part as "
-                "text.",
+                f"{where} is nested deeper than {MOST_LEVELS} levels. Store the nested part as a "
+                "string.",
             )
         try:
             json.loads(document, object_pairs_hook=note)
@@ -171,7 +182,7 @@ def _check_documents(path: Path, documents: Iterator[bytes]) -> None:
 
 
 def _is_deep(document: bytes) -> bool:
-    """Return whether JSON, possibly malformed, is nested deeper than `MOST_LEVELS`."""
+    """Return whether a JSON document, possibly malformed, is nested deeper than `MOST_LEVELS`."""
     level = 0
     text = False
     escaped = False
@@ -191,7 +202,7 @@ def _is_deep(document: bytes) -> bool:
 
 
 def _check_arrow(path: Path) -> None:
-    """Check that no table of an Arrow file is compressed.
+    """Raise `ValueError` if a table in an Arrow file is compressed.
 
     `datasets` never writes compressed tables. Uncompressed tables are memory-mapped, so they are no
     larger in memory than on disk.
@@ -220,7 +231,7 @@ def _is_compressed(message: bytes) -> bool:
     """
 
     def field(table: int, number: int) -> int:
-        """Return the position of a table's field, or 0 if it is absent."""
+        """Return the byte offset of a table's field, or 0 if the field is absent."""
         [distance] = struct.unpack_from("<i", message, table)
         vtable = table - distance
         [length] = struct.unpack_from("<H", message, vtable)
@@ -249,9 +260,11 @@ def _is_compressed(message: bytes) -> bool:
 
 
 def _check_parquet(path: Path, size: int) -> None:
-    """Refuse a file with too many columns, too large a row group, or texts that cannot be checked.
+    """Raise `ValueError` if a parquet file is too large in memory, or its strings are unreadable.
 
-    In a file of more than `MAX_SEARCHED` bytes, texts count only as `TEXT_BYTES` each.
+    A file is too large if it has more than `MAX_COLUMNS` columns, or a row group with more than
+    `MAX_GROUP_ROWS` rows or `MAX_GROUP_BYTES` bytes. In a file of more than `MAX_SEARCHED` bytes,
+    each string counts only as `TEXT_BYTES`.
     """
     from pyarrow import ArrowInvalid
     from pyarrow.parquet import ParquetFile
@@ -265,8 +278,8 @@ def _check_parquet(path: Path, size: int) -> None:
     if len(columns) > MAX_COLUMNS:
         refuse(
             path,
-            f"it has {len(columns):,} columns. A file may have at most {MAX_COLUMNS:,}: drop some, "
-            "or join their values in one text column.",
+            f"it has {len(columns):,} columns, but a file may have at most {MAX_COLUMNS:,}. Drop "
+            "some, or join their values in one text column.",
         )
     texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
     for i in range(metadata.num_row_groups):
@@ -283,7 +296,7 @@ def _check_parquet(path: Path, size: int) -> None:
                 _refuse_group(path, f"at least {in_memory:,} bytes")
     if not texts or size > MAX_SEARCHED:
         return
-    # Read as a dictionary with indices, repeated texts take little memory.
+    # Read as a dictionary with indices, repeated strings take little memory.
     try:
         with ParquetFile(path, read_dictionary=texts) as file:
             for i in range(metadata.num_row_groups):
@@ -292,14 +305,21 @@ def _check_parquet(path: Path, size: int) -> None:
         # The encodings in the file's metadata prove nothing, since each page names its own.
         refuse(
             path,
-            "its texts cannot be read as dictionary-encoded columns. The file is damaged, or has "
+            "its strings cannot be read as dictionary-encoded columns. The file is damaged, or has "
             "an encoding such as DELTA_BYTE_ARRAY, which can make a small file huge in memory. "
             "Create it again with pyarrow.parquet.write_table(table, path).",
         )
 
 
 def _check_texts(path: Path, file: "ParquetFile", group: int, columns: list[str]) -> None:
-    """Check that the texts of a row group take at most `MAX_GROUP_BYTES` in memory."""
+    """Raise `ValueError` if a row group's strings take more than `MAX_GROUP_BYTES` in memory.
+
+    Args:
+        path: the file, for the error message.
+        file: the open file, whose string columns are read as dictionaries.
+        group: the index of the row group.
+        columns: the paths of the string columns.
+    """
     in_memory = 0
     for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns):
         in_memory += sum(_text_bytes(column) for column in batch.columns)
@@ -308,7 +328,7 @@ def _check_texts(path: Path, file: "ParquetFile", group: int, columns: list[str]
 
 
 def _text_bytes(array: Any) -> int:
-    """Return the bytes that the dictionary-encoded texts in a pyarrow array take when decoded."""
+    """Return how many bytes the dictionary-encoded strings in a pyarrow array take when decoded."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -330,10 +350,9 @@ def _text_bytes(array: Any) -> int:
 def _refuse_group(path: Path, size: str) -> NoReturn:
     refuse(
         path,
-        f"it has a row group of {size}. A row group is loaded as a whole, so at most "
-        f"{MAX_GROUP_ROWS:,} rows and {MAX_GROUP_BYTES:,} bytes are accepted. Write the file "
-        "again with smaller row groups: pyarrow.parquet.write_table(table, path, "
-        "row_group_size=10_000).",
+        f"it has a row group of {size}. A row group is loaded as a whole, so it may have at most "
+        f"{MAX_GROUP_ROWS:,} rows and {MAX_GROUP_BYTES:,} bytes. Create the file again with "
+        "smaller row groups: pyarrow.parquet.write_table(table, path, row_group_size=10_000).",
     )
 
 

@@ -1,8 +1,8 @@
 """Grade-school word problems in GSM8K's format: `question`, and `answer` with the steps.
 
-The last line of `answer` is `#### n`. Rows come from a dataset (the real GSM8K, by file or hub
-id), or from built-in story templates, which need no network. Stories have the same format, with
-calculator annotations `<<2*3=6>>`, one or two steps, and small numbers.
+The last line of `answer` is `#### n`. Rows come from a dataset (the real GSM8K, as a file or hub
+id), or from built-in story templates, which need no network. Generated stories have the same
+format, with calculator annotations such as `<<2*3=6>>`, one or two steps, and small numbers.
 """
 
 import json
@@ -56,13 +56,17 @@ THINGS = [
 
 
 class Story(NamedTuple):
-    """A template of word problems.
+    """A template for word problems.
 
-    A step consists of an equation, `left operator right`, and a sentence with the field {equation}.
-    Each side is a number, one of a, b and c, or x, the result of the previous step.
+    Attributes:
+        question: the question, with fields for the names ({name}, {other}, {things}) and for the
+            numbers ({a}, {b}, {c}) that it uses.
+        steps: the steps of the solution: an equation, as `left operator right`, and a sentence with
+            the field {equation}. Each side of the operator is a number, one of a, b and c, or x for
+            the result of the previous step.
     """
 
-    question: str  # with {name}, {other}, {things} and the numbers {a}, {b}, {c} it uses
+    question: str
     steps: list[tuple[str, str]]
 
 
@@ -71,7 +75,7 @@ STORIES = [Story(**json.loads(line)) for line in data_lines("grpo_ext.tasks", "s
 
 @dataclass
 class GSM8K(Task):
-    """Rows of GSM8K, or generated stories in the same format.
+    """Task with word problems from GSM8K, or generated stories in the same format.
 
     Raises:
         ValueError: if a field is out of range.
@@ -80,24 +84,24 @@ class GSM8K(Task):
     name: ClassVar[str] = "gsm8k"
     default_rewards: ClassVar[dict[str, float]] = {"format": 0.5, "tag_count": 0.5, "accuracy": 1.0}
 
-    num_problems: int = 2_000  # stories to generate if the recipe does not name a dataset
-    num_test_problems: int = 256
-    max_number: int = 20  # numbers in a story are 2 to `max_number`; results may be larger
-    max_story_steps: int = 2  # 1 or 2
+    num_problems: int = 2_000  # training stories to generate if there is no `dataset_name`
+    num_test_problems: int = 256  # held-out stories to generate if there is no `dataset_name`
+    max_number: int = 20  # numbers in a story are from 2 to `max_number`; results may be larger
+    max_story_steps: int = 2  # maximum number of steps in a story, 1 or 2
     task_seed: int = 0  # chooses the stories; it does not change the split of a story
     system_prompt: str = PROMPTS["system"]  # an empty string omits the message
 
     def __post_init__(self) -> None:
         if self.max_number < 3:
-            raise ValueError(f"max_number={self.max_number}: write a number of at least 3.")
+            raise ValueError(f"max_number must be at least 3, but is {self.max_number}.")
         if self.max_story_steps not in (1, 2):
-            raise ValueError(f"max_story_steps={self.max_story_steps}: write 1 or 2.")
+            raise ValueError(f"max_story_steps must be 1 or 2, but is {self.max_story_steps}.")
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Yield distinct stories of `split`.
+        """Yield distinct stories of `split`; `task_seed` determines them and their order.
 
-        Stories of different splits differ in their template or their numbers. There are fewer than
-        requested if `PATIENCE` draws in a row give no new story.
+        A training story and a held-out story differ in their template or their numbers. There are
+        fewer stories than requested if `PATIENCE` draws in a row yield no new one.
 
         Raises:
             ValueError: if `split` is neither "train" nor "test".
@@ -107,7 +111,7 @@ class GSM8K(Task):
         yield from islice(self._stories(test), count)
 
     def columns(self, row: Row) -> Row:
-        """Return `solution`, the reference answer with the result in its `####` line."""
+        """Return the column `solution`: the worked answer, with the result in its `####` line."""
         return {"solution": row["answer"]}
 
     def held_out_key(self, row: Row) -> str:
@@ -115,7 +119,7 @@ class GSM8K(Task):
         return row["question"]
 
     def reference_answer(self, row: Row) -> str:
-        """Return the worked answer with its `####` line."""
+        """Return the worked answer, including its `####` line."""
         return row["answer"]
 
     def prompt(self, row: Row) -> Messages:
@@ -146,12 +150,12 @@ def write_story(story: Story, numbers: dict[str, int], names: dict[str, str]) ->
     """Fill in a story template.
 
     Args:
-        story: the template.
-        numbers: the values of the template's letters, by letter.
+        story: the template to fill in.
+        numbers: the value of each letter (a, b, c) in the template.
         names: the values of `name`, `other` and `things`.
 
     Returns:
-        The row with question and answer; `None` if the result of a step is not whole and positive.
+        A row with `question` and `answer`; `None` if a step's result is not a positive integer.
     """
     values = dict(numbers)
     lines = []

@@ -1,4 +1,4 @@
-"""Guess a number in several turns.
+"""The task `guess`: guess a number in several turns.
 
 The rows are seeds for the environment `guess`, which derives the number from the seed.
 """
@@ -15,10 +15,10 @@ PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["guess"]
 
 @dataclass
 class GuessTask(Task):
-    """Number-guessing games, for `environment: guess`.
+    """Task with number-guessing games, for `environment: guess`.
 
     Held-out seeds start at 0, and training seeds follow them. If the number of held-out games is a
-    multiple of the number of possible targets, each target occurs equally often in them.
+    multiple of the number of possible targets, each target occurs equally often in these games.
     """
 
     name: ClassVar[str] = "guess"
@@ -27,10 +27,10 @@ class GuessTask(Task):
     num_problems: int = 1024  # training games
     num_test_problems: int = 124  # held-out games
     system_prompt: str = PROMPTS["system"]  # an empty string omits the message
-    user_prompt: str = PROMPTS["user"]  # precedes the environment's text about the range
+    user_prompt: str = PROMPTS["user"]  # the environment appends the range of the number
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Yield the seeds of a split."""
+        """Yield a row with the column `seed` for each game of `split` ("train" or "test")."""
         seeds = range(self.num_test_problems)
         if not held_out(split):
             seeds = range(self.num_test_problems, self.num_test_problems + self.num_problems)

@@ -1,7 +1,7 @@
-"""Short texts that follow verifiable instructions, as in IFEval (arXiv 2311.07911).
+"""Requests for short texts with verifiable instructions, as in IFEval (arXiv 2311.07911).
 
-A row has a topic and one or more instructions that the reward `instructions` can check.
-Held-out rows have topics, and where possible parameters, that no training row has.
+A row has a topic and one or more instructions that the reward `instructions` can check. Held-out
+rows have topics that no training row has, and, where possible, parameters that no training row has.
 """
 
 import random
@@ -20,13 +20,13 @@ REQUESTS: list[str] = DATA["requests"]
 Instruction = dict[str, Any]  # an entry of instructions.yaml
 INSTRUCTIONS: list[Instruction] = DATA["instructions"]
 KINDS = sorted({instruction["kind"] for instruction in INSTRUCTIONS})
-# A parameter with fewer values than this has all of them in both splits.
+# A parameter with fewer values than this can have any of them in both splits.
 SPLIT_FROM = 4
 
 
 @dataclass
 class Instructions(Task):
-    """Requests for short texts with verifiable instructions, generated from a seed.
+    """Task with requests for short texts with verifiable instructions, generated from a seed.
 
     Raises:
         ValueError: if a field is out of range, or a kind is unknown.
@@ -37,12 +37,12 @@ class Instructions(Task):
 
     num_problems: int = 4096  # training rows
     num_test_problems: int = 256  # held-out rows
-    min_instructions: int = 1  # instructions in a row, 1 to 3
-    max_instructions: int = 2
-    instruction_kinds: list[str] | None = None  # some of `KINDS`; `None`: all of them
-    held_out_topics: float = 0.2  # share of topics, and of parameters, that are held out
+    min_instructions: int = 1  # minimum number of instructions in a row, at least 1
+    max_instructions: int = 2  # maximum number of instructions in a row, at most 3
+    instruction_kinds: list[str] | None = None  # some of `KINDS`; `None` means all of them
+    held_out_topics: float = 0.2  # share of topics, and of parameter values, that are held out
     task_seed: int = 0  # chooses the rows; it does not change what is held out
-    system_prompt: str = ""
+    system_prompt: str = ""  # an empty string omits the message
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_instructions <= self.max_instructions <= 3:
@@ -56,16 +56,16 @@ class Instructions(Task):
                 raise ValueError(f"instruction_kinds: {unknown('kind', kind, KINDS)}")
         if not 0 < self.held_out_topics < 1:
             raise ValueError(
-                f"held_out_topics={self.held_out_topics}: write a number above 0 and below 1, such "
-                "as 0.2."
+                "held_out_topics must be above 0 and below 1, such as 0.2, but is "
+                f"{self.held_out_topics}."
             )
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Yield the rows of a split; `task_seed` determines them and their order.
+        """Yield the rows of a split, which depend only on `task_seed` and the other options.
 
         Raises:
-            ValueError: if `split` is neither "train" nor "test", or `held_out_topics` leaves it no
-                topic.
+            ValueError: if `split` is neither "train" nor "test", or if `held_out_topics` leaves the
+                split without a topic.
         """
         test = held_out(split)
         rng = random.Random(f"{self.task_seed} {split}")
@@ -73,7 +73,7 @@ class Instructions(Task):
         if not topics:
             raise ValueError(
                 f"held_out_topics={self.held_out_topics} leaves the split {split} without a topic. "
-                "Write a number such as 0.2."
+                "Set it to a share such as 0.2."
             )
         for _ in range(self.num_test_problems if test else self.num_problems):
             text, word = rng.choice(topics)
@@ -105,7 +105,7 @@ class Instructions(Task):
     def _choose(self, rng: random.Random) -> list[Instruction]:
         """Choose instructions that can be followed together, in a random order.
 
-        There may be fewer than `min_instructions`, if no others can be followed with them.
+        Fewer than `min_instructions` are chosen if no other instruction fits those chosen so far.
         """
         count = rng.randint(self.min_instructions, self.max_instructions)
         chosen: list[Instruction] = []
@@ -121,7 +121,13 @@ class Instructions(Task):
         return chosen
 
     def _draw(self, instruction: Instruction, rng: random.Random, test: bool) -> Row:
-        """Draw parameters of an instruction from the values that belong to the split."""
+        """Draw the parameters of an instruction, from the values that belong to the split.
+
+        Args:
+            instruction: an entry of `INSTRUCTIONS`.
+            rng: the random number generator, whose state advances.
+            test: whether the split is the held-out one.
+        """
         choices: dict[str, list[Any]] = {}
         for name, (first, last) in instruction.get("numbers", {}).items():
             choices[name] = list(range(first, last + 1))
@@ -133,11 +139,17 @@ class Instructions(Task):
         return parameters
 
     def _of_split(self, text: str, values: list[Any], test: bool) -> list[Any]:
-        """Return the `values` that belong to the test or training split; there is at least one.
+        """Return those of `values` that belong to a split; there is at least one.
 
-        The hash of an instruction's `text` and the value decides which are held out. If that leaves
-        a split without values, it gets the last one (test) or the first one (training). With fewer
-        than `SPLIT_FROM` values, both splits have all of them.
+        A hash of the instruction's text and the value decides whether a value is held out. If this
+        leaves a split without values, the held-out split gets the last value, and the training
+        split the first one. If there are fewer than `SPLIT_FROM` values, both splits have all of
+        them.
+
+        Args:
+            text: the text of the instruction.
+            values: all values of a parameter.
+            test: whether the split is the held-out one.
         """
         if len(values) < SPLIT_FROM:
             return values
@@ -149,7 +161,7 @@ class Instructions(Task):
 
 
 def wording(text: str, parameters: Mapping[str, Any]) -> str:
-    """Return the text of an instruction with its parameters; lists are written as `"a", "b"`."""
+    """Fill the parameters into the text of an instruction; lists are written as `"a", "b"`."""
     written = {}
     for name, value in parameters.items():
         written[name] = value

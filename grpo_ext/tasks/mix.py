@@ -1,4 +1,4 @@
-"""Mix the rows of several tasks. The column "task" contains the name of each row's task."""
+"""Mix the rows of several tasks, with the name of each row's task in the column "task"."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
     that a task lacks are `None` in its rows.
 
     Args:
-        parts: the rows of each task, by its name.
-        shares: the tasks' relative shares of the rows. Rows of a task with too few rows are
-            repeated, so that no row of another task is left out. `None`: each row once.
+        parts: the rows of each task, by the task's name.
+        shares: the relative share of each task in the result, by name. No row is left out: if a
+            task has too few rows for its share, its rows are repeated. If `None`, each row occurs
+            once.
 
     Raises:
         ValueError: if a task has no rows, or a column has different types in two tasks.
@@ -36,7 +37,7 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
         if not len(rows):
             raise ValueError(
                 f"tasks: the task {name} has no rows, or its limits drop all of them. Loosen its "
-                "limits, name another dataset for it, or remove it."
+                "limits, set its dataset_name to another dataset, or remove the task."
             )
     labeled = {}
     for name, rows in parts.items():
@@ -62,13 +63,14 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
 
 
 def repeated_counts(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return (tasks,) row counts in proportion to `shares`, without leaving out any row.
+    """Return how many rows each task has in a mix with given shares, (tasks,).
 
-    If a count exceeds the size of its task, the rows are repeated from the first.
+    The counts are in proportion to `shares`, and the smallest for which no count is below the
+    task's own number of rows.
 
     Args:
-        sizes: (tasks,) number of rows of each task.
-        shares: (tasks,) relative shares of the tasks.
+        sizes: (tasks,), the number of rows of each task.
+        shares: (tasks,), the relative shares of the tasks.
     """
     total = (sizes / shares).max()
     return np.maximum(np.rint(total * shares).astype(int), sizes)
@@ -77,15 +79,16 @@ def repeated_counts(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
 def mixed_streams(
     parts: Mapping[str, IterableDataset], shares: Mapping[str, float] | None, seed: int
 ) -> IterableDataset:
-    """Interleave the streams of all tasks at random until each has ended at least once.
+    """Interleave the streams of all tasks at random, until each has ended at least once.
 
-    A stream that ends earlier starts again. Every row has the columns of all tasks.
+    A stream that ends earlier starts again. The column "task" contains the name of each row's task,
+    and every row has the columns of all tasks, with `None` for those that its task lacks. The first
+    row of each stream is read at once.
 
     Args:
-        parts: the rows of each task, by its name.
-        shares: relative probabilities for drawing the task of each row. `None`: equal
-            probabilities.
-        seed: the seed of the draws.
+        parts: the rows of each task, by the task's name.
+        shares: the relative probability of each task, by name; `None` means equal probabilities.
+        seed: the seed for drawing the task of each row.
 
     Raises:
         ValueError: if a task has no rows.
@@ -98,7 +101,7 @@ def mixed_streams(
         if first is None:
             raise ValueError(
                 f"tasks: the task {name} has no rows, or its limits drop all of them. Loosen its "
-                "limits, name another dataset for it, or remove it."
+                "limits, set its dataset_name to another dataset, or remove the task."
             )
         columns |= dict.fromkeys(first)
     empty = dict.fromkeys([*columns, TASK])
@@ -131,7 +134,7 @@ def check_types(parts: Mapping[str, Dataset]) -> None:
             if column == "prompt":
                 raise ValueError(
                     f"tasks: the prompts of {other!r} and {name!r} have different types: "
-                    f"{other_kind} and {kind}. Write both as chat messages with `role` and "
+                    f"{other_kind} and {kind}. Store both as chat messages with `role` and "
                     "`content`, or both as strings."
                 )
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Open the rows of a file, a folder or a hub dataset."""
+"""Open a dataset from a file, a folder or the hub."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ROW_NUMBERS = re.compile(r"(?P<split>[\w.-]+)\[(?P<first>\d*):(?P<end>\d*)\]")
 def open_dataset(
     name: str, split: str = "train", config: str | None = None, streaming: bool = False
 ) -> Dataset | IterableDataset:
-    """Open a dataset.
+    """Open a dataset from a file, a folder or the hub.
 
-    A file, or the folder of a `Dataset`, has no splits and is read whole; the folder of a
-    `DatasetDict` has splits.
+    A file, or the folder of a saved `Dataset`, has no splits and is read as a whole, whatever the
+    name in `split`. The folder of a saved `DatasetDict` has splits.
 
     Args:
-        name: a file (jsonl, json, csv, parquet), a folder of such files or one that `datasets`
-            saved, or a hub id.
+        name: a file (jsonl, json, csv or parquet), a folder of such files, a folder saved by
+            `datasets`, or a hub id.
         split: the split, in the syntax of `datasets`, such as `train[:1000]`; for the folder of a
             `DatasetDict`, only the name of a split.
         config: the name of the configuration, for hub datasets that have several.
@@ -43,19 +43,19 @@ def open_dataset(
     Raises:
         FileNotFoundError: if there is no such file, folder or hub dataset, or a folder has no data
             files.
-        ConnectionError: if the hub does not answer.
+        ConnectionError: if the hub cannot be reached or responds with an error.
         ValueError: if the file is empty, the data lacks the split or the configuration, `split` is
-            a slice of data without splits, a folder contains special files or links out of it, a
-            file is damaged (found in a stream only when it is read), or reading a file could fill
-            the memory.
+            a slice but the data has no splits, a folder contains special files or links that point
+            out of it, a file is damaged (found in a stream only when it is read), or reading a file
+            could exhaust the memory.
         OSError: if a folder cannot be read.
     """
     path = Path(name).expanduser()
     if is_unsplit(path) and SLICED.search(split):
         raise ValueError(
-            f"the dataset {path} has no splits, so the split {split!r} cannot be read. Write a "
-            "plain name, such as train. In GRPO training, max_train_samples and max_eval_samples "
-            "limit the rows."
+            f"the dataset {path} has no splits, so the split {split!r} cannot be read. Use a plain "
+            "split name, such as train. In GRPO training, limit the rows with max_train_samples "
+            "and max_eval_samples."
         )
     if path.suffix in FILE_BUILDERS and not path.is_file():
         raise FileNotFoundError(
@@ -106,8 +106,13 @@ def load_split(
     """Load a split, or a slice such as `train[:1000]`, of a hub dataset or of a folder of files.
 
     `datasets` streams only whole splits. A slice by row numbers is cut from the stream of its
-    split; any other slice is loaded and then streamed. The arguments are the same as for
-    `open_dataset`.
+    split; any other slice is loaded as a whole and then streamed.
+
+    Args:
+        name: a hub id or a folder of data files.
+        config: the name of the configuration, for hub datasets that have several.
+        split: the split, in the syntax of `datasets`.
+        streaming: whether to read rows only as they are needed.
 
     Raises:
         FileNotFoundError: if a folder has no data files.
@@ -139,7 +144,7 @@ def load_split(
 
 
 def split_names(name: str, config: str | None) -> list[str]:
-    """Return the names of the splits of a dataset; an empty list if they cannot be read."""
+    """Return the names of a dataset's splits; an empty list if they cannot be read."""
     from datasets import get_dataset_split_names
 
     try:
@@ -154,10 +159,16 @@ def unreadable(name: object, error: Exception) -> str:
 
 
 def no_split(name: object, split: str, splits: Iterable[str]) -> str:
-    """Return the error message for a split that a dataset lacks."""
+    """Return the error message for a dataset without the split `split`.
+
+    Args:
+        name: the dataset.
+        split: the missing split.
+        splits: the splits that the dataset has.
+    """
     return (
-        f"the dataset {name} has no split {split!r}. Its splits: {', '.join(splits)}. Name one in "
-        "dataset_train_split or, for an evaluation, in dataset_test_split. In GRPO training, an "
-        "evaluation needs no test split with `held_out_share: 0.05`, which holds out rows of the "
-        "training split."
+        f"the dataset {name} has no split {split!r}. Its splits: {', '.join(splits)}. Set "
+        "dataset_train_split or, for an evaluation, dataset_test_split to one of them. In GRPO "
+        "training, you can instead evaluate on held-out rows of the training split: set "
+        "`held_out_share: 0.05`."
     )

@@ -1,9 +1,9 @@
 """Poem: write the last line of a Chinese quatrain or eight-line poem in its tones and rhyme.
 
-Rows have `lines`, the whole poem (4 or 8 lines) or the given lines (3 or 7) with an optional
-`last_line`, and may have `title` and `author`. The package ships famous quatrains from the Tang to
-the Qing, all in the public domain. Each rhymes according to 平水韵 and has at most one tonal fault
-according to `rewards.poem`.
+Rows have the column `lines` and may have `title` and `author`. `lines` is either the whole poem (4
+or 8 lines) or all lines but the last (3 or 7), with an optional column `last_line`. The package
+ships famous quatrains from the Tang to the Qing dynasty, all in the public domain. Each rhymes
+according to 平水韵 and has at most one tonal fault according to `rewards.poem`.
 """
 
 import json
@@ -27,12 +27,12 @@ OPTIONAL = ("form", "length", "title", "author", "pattern", "rhyme_group")
 
 @dataclass
 class Poem(Task):
-    """Last lines of regulated verse.
+    """Task that asks for the last line of a poem in regulated verse.
 
     `user_prompt` must contain {lines}, and may contain {form} (such as 七言绝句), {length} (五 or
-    七), {title}, {author}, {pattern} and {rhyme_group}. The last two describe only the given lines
-    and are computed with the defaults of `judge`: the tones of the lines in the pattern that fits
-    them best, and their rhyme group in 平水韵, such as 十五删, or 无.
+    七), {title}, {author}, {pattern} and {rhyme_group}. The last two describe only the given lines:
+    {pattern} is the tonal pattern that fits the lines best, and {rhyme_group} their rhyme group in
+    平水韵, such as 十五删, or 无 if there is none.
 
     Raises:
         ValueError: if `test_fraction` is out of range, or `user_prompt` lacks {lines}, has an
@@ -42,19 +42,19 @@ class Poem(Task):
     name: ClassVar[str] = "poem"
     default_rewards: ClassVar[dict[str, float]] = {"poem_format": 1.0, "poem_yun": 1.0}
 
-    # ask for thoughts in <think> and the line in <answer>; if False, only for the line
+    # whether to ask for thoughts in <think> and the line in <answer>, or only for the line
     chain_of_thought: bool = True
     # share of the shipped poems that are held out, by a hash of their given lines
     test_fraction: float = 0.2
-    # `None`: chosen by `chain_of_thought`; an empty string omits the message
+    # `None` uses the default prompt for `chain_of_thought`; an empty string omits the message
     system_prompt: str | None = None
     user_prompt: str = PROMPTS["user"]
 
     def __post_init__(self) -> None:
         if not 0 < self.test_fraction < 1:
             raise ValueError(
-                f"test_fraction={self.test_fraction}: write a number above 0 and below 1, such as "
-                "0.2."
+                "test_fraction must be above 0 and below 1, such as 0.2, but is "
+                f"{self.test_fraction}."
             )
         check_template(self.user_prompt, required={"lines"}, allowed={"lines", *OPTIONAL})
 
@@ -71,14 +71,14 @@ class Poem(Task):
         return in_share(self.held_out_key(row), self.test_fraction)
 
     def held_out_key(self, row: Row) -> str:
-        """Return the given lines."""
+        """Return the given lines as one string."""
         return "".join(self.columns(row)["lines"])
 
     def keep(self, row: Row) -> bool:
         """Return whether a poem has the right size.
 
-        With its last line, given or not, it must have 4 or 8 lines. The given lines must all have 5
-        or all have 7 characters.
+        Together with its last line, whether that is known or not, it must have 4 or 8 lines. The
+        given lines must all have 5 or all have 7 characters.
         """
         lines = self.columns(row)["lines"]
         if len(lines) + 1 not in COUNTS:

@@ -1,4 +1,4 @@
-"""Rows of any dataset, for users' own prompts and rewards without a task class."""
+"""The task `prompts`: rows of any dataset, for users' own prompts without a task class."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,15 +23,16 @@ TO_DO = "TO DO: say what"  # begins a line of `user_prompt` that a person has to
 
 @dataclass
 class Prompts(Task):
-    """A dataset with a prompt in each row, or with the columns of a prompt template.
+    """Task for a dataset with a prompt in each row, or with columns to fill into a template.
 
-    Rewards read all columns. Without `system_prompt` and `user_prompt`, the prompt of a row stays
-    as it is: chat messages, for the tokenizer's chat template, or a text that the model continues.
-    Messages in ShareGPT's format, with `from` and `value`, become chat messages.
+    All columns are passed to the rewards. Without `system_prompt` and `user_prompt`, the prompt of
+    a row stays as it is: chat messages, to which the tokenizer's chat template is applied, or a
+    string that the model continues. Messages in ShareGPT's format, with `from` and `value`, become
+    chat messages.
 
-    `rename_columns` maps a name that rewards read to a column of the data: with {"solution":
-    "answer"}, they read the column `answer` as `solution`. A dot reaches into a column that
-    contains a mapping, as in {"solution": "reward_model.ground_truth"}; this also works in
+    `rename_columns` maps a name that rewards use to a column of the data: {"solution": "answer"}
+    passes the column `answer` to rewards as `solution`. A dot selects an entry of a column that
+    contains mappings, as in {"solution": "reward_model.ground_truth"}; this also works in
     `prompt_column`.
 
     `answer_column` is for chat messages that end with the assistant's answer: the answer is removed
@@ -39,8 +40,9 @@ class Prompts(Task):
 
     `user_prompt` is a template with columns of the row in braces, as in "{question} Answer
     briefly."; it replaces the prompt in `prompt_column`. `{choices:letters}` writes a list of
-    options as `A) ...`, `B) ...`, one on each line, and `{verses:lines}` a list without letters.
-    Whitespace that an empty column leaves at the beginning or end of the prompt is removed.
+    options as `A) ...`, `B) ...`, one per line, and `{verses:lines}` writes a list without letters,
+    one entry per line. If a column in the template is empty, whitespace is removed from both ends
+    of the prompt.
 
     Raises:
         ValueError: if the braces of `user_prompt` do not match. When rows are read: if a column, an
@@ -50,13 +52,13 @@ class Prompts(Task):
 
     name: ClassVar[str] = "prompts"
 
-    prompt_column: str = "prompt"  # a string or a list of messages
-    # if it is set, a prompt that is a text becomes the user's message
+    prompt_column: str = "prompt"  # the column with the prompt: a string or a list of messages
+    # the system message; if it is set, a prompt that is a string becomes the user's message
     system_prompt: str | None = None
-    user_prompt: str | None = None
-    # maps the name that rewards read to the column of the data
+    user_prompt: str | None = None  # a template, which replaces the prompt in `prompt_column`
+    # maps the name that rewards use to the column of the data
     rename_columns: dict[str, str] | None = None
-    answer_column: str | None = None  # for the assistant's last message
+    answer_column: str | None = None  # the new column for the assistant's last message
 
     def __post_init__(self) -> None:
         template_fields(self.user_prompt or "")  # raises if its braces do not match
@@ -73,8 +75,9 @@ class Prompts(Task):
     def held_out_key(self, row: Row) -> Any:
         """Return what identifies the question of a row.
 
-        With `user_prompt`, these are the values of the columns that it names; of all columns if it
-        names none. Without it, it is the prompt, without the answer if `answer_column` is set.
+        If `user_prompt` is set, the key is the list of values of the columns in the template (a
+        single value if there is one column, the whole row if there is none). Otherwise, it is the
+        row's prompt, without the answer if `answer_column` is set.
         """
         row = CheckedRow(row)
         if self.user_prompt is not None:
@@ -92,11 +95,15 @@ class Prompts(Task):
             return value_at(row, self.prompt_column)
 
     def reference_answer(self, row: Row) -> str:
-        """Return a row's reference answer as a string.
+        """Return a row's reference answer.
 
-        It is in `answer_column`, in a column created by `rename_columns`, or in a column with a
-        usual name (see `grpo_ext.common.columns.ANSWERS`). Raises `ValueError` if there is no such
-        column, or if its value is not a string.
+        The answer is read from `answer_column` if it is set. Otherwise, it is read from a column
+        with a usual name (`grpo_ext.common.columns.ANSWERS`), first among those that
+        `rename_columns` creates, then among those in the data. If there is none, a usual entry of a
+        mapping is used, such as `reward_model.ground_truth`.
+
+        Raises:
+            ValueError: if there is no such column, or its value is not a string.
         """
         column = self.answer_column
         if column is None:
@@ -112,9 +119,9 @@ class Prompts(Task):
         answer = value_at(row, column)
         if not isinstance(answer, str):
             raise ValueError(
-                "max_answer_tokens counts the tokens of text, but the reference answer in "
-                f"{column!r} is not text: {str(answer)[:80]}. Write answers as text, or remove "
-                "max_answer_tokens."
+                "max_answer_tokens counts the tokens of strings, but the reference answer in "
+                f"{column!r} is not a string: {str(answer)[:80]}. Store the answers as strings, or "
+                "remove max_answer_tokens."
             )
         return answer
 
@@ -131,11 +138,15 @@ class Prompts(Task):
             with columns_named_in("prompt_column"):
                 prompt = chat_messages(value_at(row, self.prompt_column))
         if isinstance(prompt, str) and self.user_prompt is None and not self.system_prompt:
-            return prompt  # a text that the model continues
+            return prompt  # a string that the model continues
         return chat(self.system_prompt, prompt)
 
     def _messages_and_answer(self, row: Row) -> tuple[Messages, str]:
-        """Return the messages before the assistant's last message, and the text of that message."""
+        """Return the messages before the assistant's last message, and that message's content.
+
+        Raises:
+            ValueError: if the prompt is not a list of chat messages that ends with the assistant's.
+        """
         with columns_named_in("prompt_column"):
             messages = chat_messages(value_at(row, self.prompt_column))
         last = messages[-1] if isinstance(messages, list) and messages else None
@@ -149,13 +160,13 @@ class Prompts(Task):
 
 
 def value_at(row: Row, path: str) -> Any:
-    """Return a column or, for `column.key`, an entry of the mapping in a column.
+    """Return the value of a column or, for `column.key`, of an entry of the mapping in a column.
 
-    A column whose name is the whole path takes precedence over an entry.
+    A column whose name is the whole path takes precedence over an entry. For a missing column, the
+    error is that of `row[column]`: `MissingColumn` for a `CheckedRow`, otherwise `KeyError`.
 
     Raises:
-        ValueError: if the entry is missing or null. A missing column raises what `row` raises for
-            it: `MissingColumn` for a `CheckedRow`.
+        ValueError: if the entry is missing or null.
     """
     if path in row or "." not in path:
         return row[path]
@@ -164,9 +175,8 @@ def value_at(row: Row, path: str) -> Any:
     for key in keys:
         if not isinstance(value, Mapping) or value.get(key) is None:
             raise ValueError(
-                f"{path}: in a row, {key!r} is missing or null in {str(value)[:200]}. In "
-                "prompt_column or rename_columns, name an entry that every row has, or drop the "
-                "row."
+                f"{path}: in a row, {key!r} is missing or null in {str(value)[:200]}. Set "
+                "prompt_column or rename_columns to an entry that every row has, or drop the row."
             )
         value = value[key]
     return value

@@ -1,8 +1,9 @@
-"""Problems of the package `reasoning_gym`: a hundred generators, which also score the answers.
+"""Problems from the package `reasoning_gym`: a hundred generators, which also score the answers.
 
-The package is an extra: `pip install 'grpo_ext[reasoning-gym]'`. Rows have `question`, `answer`
-(one correct answer; empty if the generator states none), `task` (the name of the generator, by
-which logs and evaluations group their metrics) and `entry`, which the reward `reasoning_gym` reads.
+The package is an extra: `pip install 'grpo_ext[reasoning-gym]'`. Rows have the columns `question`,
+`answer` (one correct answer; empty if the generator states none), `task` (the name of the
+generator, by which logs and evaluations group their metrics) and `entry`, which the reward
+`reasoning_gym` needs.
 """
 
 import json
@@ -20,12 +21,12 @@ from grpo_ext.common.suggestions import unknown
 from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
 
 PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["reasoning_gym"]
-ROWS = "grpo_ext.tasks.gym_rows"  # the module of the process that makes the rows
+ROWS = "grpo_ext.tasks.gym_rows"  # the module of the process that generates the rows
 
 
 @dataclass(frozen=True)
 class Generator:
-    """A generator that the recipe names, with its weight and its options."""
+    """A generator in the recipe, with its weight and its options."""
 
     name: str
     weight: float  # its share of the rows, relative to the other generators
@@ -34,22 +35,23 @@ class Generator:
 
 @dataclass
 class ReasoningGym(Task):
-    """Problems that generators of `reasoning_gym` make and score.
+    """Task with problems that generators of `reasoning_gym` generate and score.
 
-    An entry of `generators` is a name, or a mapping with `name`, `weight` (share of the rows, 1 by
-    default) and options of the generator: `[gcd, {name: chain_sum, weight: 2, max_terms: 4}]`.
+    An entry of `generators` is a name, or a mapping with `name`, `weight` (the relative share of
+    the rows, 1 by default) and options of the generator, as in
+    `[gcd, {name: chain_sum, weight: 2, max_terms: 4}]`.
 
     Raises:
-        ValueError: if the package is missing or has another version, no generator is named, a
-            generator is unknown or repeated, or its weight or an option is invalid.
+        ValueError: if the package is missing or its version is not supported, `generators` is
+            empty, a generator is unknown or repeated, or a weight or an option is invalid.
     """
 
     name: ClassVar[str] = "reasoning_gym"
     default_rewards: ClassVar[dict[str, float]] = {"reasoning_gym": 1.0, "format": 0.2}
 
-    generators: list[str | dict[str, Any]] = field(default_factory=list)
-    num_problems: int = 10_000  # training problems to make; fewer if there are not enough
-    num_test_problems: int = 256  # held-out problems to make; fewer if there are not enough
+    generators: list[str | dict[str, Any]] = field(default_factory=list)  # at least one
+    num_problems: int = 10_000  # training problems to generate; fewer if there are not enough
+    num_test_problems: int = 256  # held-out problems to generate; fewer if there are not enough
     task_seed: int = 0  # chooses the problems; it does not change the split of a question
     system_prompt: str = PROMPTS["system"]  # an empty string omits the message
 
@@ -57,11 +59,11 @@ class ReasoningGym(Task):
         self._generators = read_generators(self.generators)
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Yield rows of `split`, the same in every process.
+        """Yield the rows of `split`; every process gets the same rows.
 
-        The questions of each generator are distinct. Some generators iterate over sets of strings,
-        and the order of a set differs between processes. A child process with a fixed
-        `PYTHONHASHSEED` therefore makes the rows.
+        No generator repeats a question. The rows are generated in a child process with a fixed
+        `PYTHONHASHSEED`, because some generators iterate over sets of strings, whose order differs
+        between processes.
 
         Raises:
             ValueError: if `split` is neither "train" nor "test", or a generator fails.
@@ -89,9 +91,9 @@ class ReasoningGym(Task):
                 child.kill()
         if exit_code != 0:
             raise ValueError(
-                f"generators: a generator failed while making problems (exit code {exit_code}). "
-                "The error above, if there is one, names the generator. Change its options, or "
-                "remove it."
+                "generators: a generator failed while generating problems (exit code "
+                f"{exit_code}). The error above, if there is one, names the generator. Change the "
+                "generator's options, or remove the generator."
             )
 
     def held_out_key(self, row: Row) -> str:
@@ -103,11 +105,11 @@ class ReasoningGym(Task):
 
 
 def read_generators(entries: Sequence[str | Mapping[str, Any]]) -> list[Generator]:
-    """Return the generators that a recipe names.
+    """Return the generators for the entries of the recipe key `generators`, in order.
 
     Raises:
-        ValueError: if the package cannot be used, there is no entry, or an entry is invalid or
-            repeated.
+        ValueError: if `reasoning_gym` is missing or its version is not supported, if there is no
+            entry, or if an entry is invalid or repeated.
     """
     try:
         configs = generator_configs()
@@ -115,7 +117,7 @@ def read_generators(entries: Sequence[str | Mapping[str, Any]]) -> list[Generato
         raise ValueError(f"task: {error}") from error
     if not entries:
         raise ValueError(
-            "generators: no generator of Reasoning Gym is named. Name one or more, such as "
+            "generators: no Reasoning Gym generator is set. Set one or more, such as "
             "`generators: [chain_sum, gcd]`."
         )
     generators: list[Generator] = []
@@ -131,19 +133,19 @@ def read_generators(entries: Sequence[str | Mapping[str, Any]]) -> list[Generato
 
 
 def read_generator(values: dict[str, Any], configs: Mapping[str, type]) -> Generator:
-    """Return the generator of one entry.
+    """Return the generator for one entry of the recipe key `generators`.
 
     Args:
-        values: the entry: `name`, `weight` and options.
-        configs: the options dataclass of each known generator, by name.
+        values: the entry, as a mapping with `name`, `weight` and options.
+        configs: the configuration dataclass of each known generator, by name.
 
     Raises:
-        ValueError: if the name is missing or unknown, an option is unknown, or a value is refused.
+        ValueError: if the name is missing or unknown, an option is unknown, or a value is invalid.
     """
     if "name" not in values:
         raise ValueError(
-            f"generators: the entry {str(values)[:80]} has no name. Name its generator, as in "
-            "{name: chain_sum, max_terms: 4}."
+            f"generators: the entry {str(values)[:80]} has no name. Add the name of a generator, "
+            "as in {name: chain_sum, max_terms: 4}."
         )
     options = dict(values)
     name = str(options.pop("name"))
@@ -157,13 +159,13 @@ def read_generator(values: dict[str, Any], configs: Mapping[str, type]) -> Gener
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
     if not is_number or not 0 < weight < math.inf:
         raise ValueError(
-            f"generators: {name}: weight is {weight!r}. Write a finite number above 0."
+            f"generators: {name}: weight must be a finite number above 0, but is {weight!r}."
         )
     try:
         configs[name](**options).validate()
     except (AssertionError, TypeError, ValueError) as error:  # raised by the package's configs
         reason = str(error) or type(error).__name__  # some checks have no message
         raise ValueError(
-            f"generators: {name} refuses its options: {reason}. Change them."
+            f"generators: {name} does not accept its options: {reason}. Change the options."
         ) from error
     return Generator(name, weight, options)

@@ -1,4 +1,4 @@
-"""Select the rows of a dataset: the filter interface, and the function that applies a filter."""
+"""Select rows of a dataset: the interface of row filters, and the function that applies one."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ if TYPE_CHECKING:
 
     from grpo_ext.tasks.base import Row, Task
 
-BATCH = 256  # rows that are passed to a filter at once
+BATCH = 256  # maximum number of rows that are passed to a filter at once
 PATIENCE = 2.0  # seconds before a progress bar appears
 
 
 class RowFilter(Protocol):
-    """A rule that decides which of a task's rows stay, and counts them."""
+    """Protocol for a filter that decides which of a task's rows to keep, and counts them."""
 
-    read: int  # rows passed to `keeps`
-    kept: int  # rows that stayed
+    read: int  # number of rows passed to `keeps`
+    kept: int  # number of rows that were kept
 
     @property
     def title(self) -> str:
         """The title of the progress bar."""
 
     def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
-        """Return for each row whether it stays, and update the counts `read` and `kept`.
+        """Return whether to keep each row, and add to the counts `read` and `kept`.
 
         The rows are as they were read from the data, before `Task.example`.
         """
 
     def summary(self, part: str = "") -> str:
-        """Return a message that says how many rows stayed.
+        """Return a message that says how many rows were kept.
 
         Args:
             part: words to put before the total, such as "the first ".
         """
 
     def nothing_left(self, count: int) -> str:
-        """Return the error message to raise if none of `count` rows stays."""
+        """Return the error message to raise if none of `count` rows is kept."""
 
 
 def filter_rows(
@@ -49,14 +49,15 @@ def filter_rows(
 ) -> Dataset | IterableDataset:
     """Return the rows that a filter keeps, in their original order.
 
+    A progress bar is shown on the first rank if this takes long.
+
     Args:
-        rows: the rows; a stream is filtered as it is read.
+        rows: the rows; a stream is filtered only as it is read.
         task: the task that the rows belong to.
-        row_filter: the filter.
+        row_filter: the filter to apply. Errors from its `keeps` are passed on.
 
     Raises:
-        ValueError: if the filter keeps none of the rows, which is not checked for a stream; also
-            see its `keeps`, which a stream calls only when it is read.
+        ValueError: if the filter keeps none of the rows; this is not checked for a stream.
     """
     from datasets import Dataset
     from tqdm.auto import tqdm
@@ -85,13 +86,16 @@ def filter_rows(
 
 
 def draw_rows(rows: Dataset, count: int, seed: int) -> Dataset:
-    """Draw `count` rows without replacement and keep their order; return all if there are fewer."""
+    """Draw `count` rows at random without replacement, and return them in their original order.
+
+    If there are fewer than `count` rows, all of them are returned.
+    """
     order = np.random.default_rng(seed).permutation(len(rows))
     return rows.select(np.sort(order[:count]))
 
 
 def as_rows(columns: dict[str, list[Any]]) -> list[Row]:
-    """Convert a batch from columns to rows."""
+    """Convert a batch from a dict of columns to a list of rows."""
     rows = []
     for cells in zip(*columns.values(), strict=True):
         rows.append(dict(zip(columns, cells, strict=True)))

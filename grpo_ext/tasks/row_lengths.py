@@ -1,4 +1,4 @@
-"""Keep only rows whose prompt and reference answer have few enough tokens."""
+"""Drop rows whose prompt or reference answer has too many tokens."""
 
 from __future__ import annotations
 
@@ -20,16 +20,23 @@ IMAGES = ("image", "images")  # columns that TRL adds to the prompt
 
 @dataclass
 class LengthFilter:
-    """Drops rows whose prompt or reference answer has too many tokens.
+    """A `RowFilter` that drops rows whose prompt or reference answer has too many tokens.
 
-    A prompt is tokenized as the model reads it, with the chat template and its generation prompt.
-    The reference answer is `Task.reference_answer`, tokenized without special tokens. A maximum of
-    `None` is not checked.
+    A prompt is tokenized as for the model, with the chat template and its generation prompt. The
+    reference answer, from `Task.reference_answer`, is tokenized without special tokens.
 
     Attributes:
-        read, kept: the number of rows passed to `keeps`, and the number of rows that stayed.
-        shortest_prompt, shortest_answer: the number of tokens of the shortest prompt and answer so
-            far; `None` if none was counted.
+        tokenizer: the model's tokenizer.
+        max_prompt_tokens: the maximum number of tokens in a prompt; `None` means no limit.
+        max_answer_tokens: the maximum number of tokens in a reference answer; `None` means no
+            limit.
+        chat_template_kwargs: further arguments for the chat template.
+        read: the number of rows passed to `keeps`.
+        kept: the number of rows that were kept.
+        shortest_prompt: the number of tokens in the shortest prompt so far; `None` if prompts have
+            not been counted.
+        shortest_answer: the number of tokens in the shortest reference answer so far; `None` if
+            answers have not been counted.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -53,16 +60,20 @@ class LengthFilter:
         return " and ".join(stated)
 
     def summary(self, part: str = "") -> str:
-        """Return a message that says how many rows stayed; see `RowFilter.summary`."""
-        return f"{self.limits}: {self.kept:,} of {part}{self.read:,} rows stay"
+        """Return a message that says how many rows were kept.
+
+        Args:
+            part: words to put before the total, such as "the first ".
+        """
+        return f"{self.limits}: {self.kept:,} of {part}{self.read:,} rows remain"
 
     def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
-        """Return for each row whether it stays, and update the counts and shortest lengths.
+        """Return whether to keep each row, and update the counts and the shortest lengths.
 
         Raises:
-            ValueError: if the task cannot make an example of a row; with `max_prompt_tokens`, if
-                prompts have images, because only the model's processor can count their tokens, or
-                if the chat template takes too long; with `max_answer_tokens`, if a row has no
+            ValueError: if the task cannot turn a row into an example. If `max_prompt_tokens` is
+                set: if prompts have images, whose tokens only the model's processor can count, or
+                if the chat template takes too long. If `max_answer_tokens` is set: if a row has no
                 reference answer.
         """
         if not rows:
@@ -82,7 +93,7 @@ class LengthFilter:
         return stays.tolist()
 
     def prompt_lengths(self, examples: Sequence[Row]) -> list[int]:
-        """Return the number of tokens of each prompt.
+        """Return the number of tokens in each example's prompt.
 
         Raises:
             ValueError: if a prompt has images, or the chat template takes too long.
@@ -98,24 +109,28 @@ class LengthFilter:
         return list(map(len, encoded))
 
     def answer_lengths(self, task: Task, examples: Sequence[Row]) -> list[int]:
-        """Return the number of tokens of each reference answer."""
+        """Return the number of tokens in each example's reference answer.
+
+        Raises:
+            ValueError: if an example has no reference answer.
+        """
         answers = list(map(task.reference_answer, examples))
         encoded = self.tokenizer(answers, add_special_tokens=False)
         return list(map(len, encoded.input_ids))
 
     def nothing_left(self, count: int) -> str:
-        """Return the error message to raise if none of `count` rows stays."""
+        """Return the error message to raise if none of `count` rows is kept."""
         shortest = []
         if self.shortest_prompt is not None:
             shortest.append(f"the shortest prompt has {self.shortest_prompt} tokens")
         if self.shortest_answer is not None:
             shortest.append(f"the shortest reference answer has {self.shortest_answer} tokens")
         reason = ", ".join(shortest)
-        return f"{self.limits}: none of the {count:,} rows stays; {reason}. Raise the limit."
+        return f"{self.limits}: none of the {count:,} rows remains; {reason}. Raise the limit."
 
 
 def smallest(previous: int | None, lengths: Sequence[int]) -> int:
-    """Return the smallest of `lengths` and `previous`; ignore `previous` if it is `None`."""
+    """Return the smallest of `lengths` and, unless it is `None`, `previous`."""
     if previous is None:
         return min(lengths)
     return min(previous, *lengths)

@@ -15,11 +15,12 @@ ROLES = {
 def chat_messages(prompt: object) -> Any:
     """Convert a conversation in ShareGPT's format to messages with `role` and `content`.
 
-    Anything else is returned unchanged. TRL's `maybe_convert_to_chatml` only renames the keys, and
-    a chat template would skip or refuse the roles `human` and `gpt`.
+    Any other prompt is returned unchanged. TRL's `maybe_convert_to_chatml` only renames the keys,
+    and a chat template would skip messages of the roles `human` and `gpt`, or raise an error.
 
     Raises:
-        ValueError: if a role has no counterpart, such as the role of a tool call.
+        ValueError: if a sender has no counterpart among the chat roles, such as that of a tool
+            call.
     """
     if not is_sharegpt(prompt):
         return prompt
@@ -27,18 +28,18 @@ def chat_messages(prompt: object) -> Any:
 
 
 def is_sharegpt(prompt: object) -> TypeGuard[list[dict[str, Any]]]:
-    """Return whether a prompt is a non-empty list of messages that all have `from` and `value`."""
+    """Return whether a prompt is a non-empty list of messages that have `from` and `value`."""
     if not isinstance(prompt, list) or not prompt:
         return False
     return all(isinstance(message, dict) and message.keys() >= KEYS for message in prompt)
 
 
 def role_of(sender: str) -> str:
-    """Return the chat role for a value of `from`; raise `ValueError` if there is none."""
+    """Return the chat role for a value of `from`; raise `ValueError` if it is unknown."""
     if sender not in ROLES:
         raise ValueError(
             f"a message is from {sender!r}, but conversations with `from` and `value` may "
-            f"only have messages from {', '.join(ROLES)}. Write this data as messages with "
+            f"only have messages from {', '.join(ROLES)}. Convert the data to messages with "
             "`role` and `content`."
         )
     return ROLES[sender]

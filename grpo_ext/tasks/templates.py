@@ -7,18 +7,19 @@ from typing import Any
 
 
 class PromptFormatter(string.Formatter):
-    """Formats like `str.format`, with two formats for lists: `{choices:letters}`, `{verses:lines}`.
+    """Formats like `str.format`, with two additional formats for lists, `letters` and `lines`.
 
-    `letters` writes an option on each line, as in `A) red`, and `lines` an entry on each line. Both
-    raise `ValueError` for a value that is not a list, and `letters` also for more than 26 options.
-    A field without a name, such as `{}` or `{0}`, raises `ValueError` too.
+    `{choices:letters}` writes one option per line, as in `A) red`, and `{verses:lines}` one entry
+    per line. Both raise `ValueError` if the value is not a list, and `letters` also if there are
+    more than 26 options. A field without a name, such as `{}` or `{0}`, raises `ValueError` too.
     """
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if isinstance(key, int):
             raise ValueError(
-                "user_prompt has a field without the name of a column, such as {} or {0}. Write "
-                "the column in the braces, or {{ and }} for braces that do not enclose a field."
+                "user_prompt has a field without the name of a column, such as {} or {0}. Put a "
+                "column's name in the braces, or write {{ and }} for braces that do not enclose a "
+                "field."
             )
         return super().get_value(key, args, kwargs)
 
@@ -28,7 +29,7 @@ class PromptFormatter(string.Formatter):
             if len(entries) > len(ascii_uppercase):
                 raise ValueError(
                     f"user_prompt formats a list of {len(entries)} options with `:letters`, but "
-                    f"there are only {len(ascii_uppercase)} letters. Set `:lines` instead."
+                    f"there are only {len(ascii_uppercase)} letters. Use `:lines` instead."
                 )
             lettered = zip(ascii_uppercase, entries, strict=False)
             return "\n".join(f"{letter}) {entry}" for letter, entry in lettered)
@@ -39,6 +40,10 @@ class PromptFormatter(string.Formatter):
 
 def entries_of(value: object, format_spec: str) -> list[str]:
     """Return the entries of a list as strings.
+
+    Args:
+        value: the value to format.
+        format_spec: the format, "letters" or "lines", for the error message.
 
     Raises:
         ValueError: if the value is not a list.
@@ -52,19 +57,20 @@ def entries_of(value: object, format_spec: str) -> list[str]:
 
 
 def fill(template: str, row: Mapping[str, Any]) -> str:
-    """Return a template with each field in braces replaced by a column of the row.
+    """Fill a template: replace each field in braces with the value of that column in the row.
 
     Raises:
-        ValueError: if the template is malformed, `letters` or `lines` does not suit a value, or the
-            row lacks a column or an entry such as `{choices[4]}`. A `CheckedRow` raises
-            `MissingColumn` for a column.
+        ValueError: if the template is malformed, if `:letters` or `:lines` is applied to a value
+            that is not a list (or `:letters` to more than 26 options), or if the row lacks a column
+            or an entry such as `{choices[4]}`. For a missing column, a `CheckedRow` raises the
+            subclass `MissingColumn`.
     """
     try:
         return PromptFormatter().vformat(template, (), row)
     except (IndexError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(
-            "user_prompt names a part of a column, in square brackets or after a dot, that a row "
-            f"lacks ({error}). Remove it from user_prompt, or the row from the data."
+            "user_prompt refers to an entry of a column, such as {choices[4]}, that a row lacks "
+            f"({error}). Remove the field from user_prompt, or the row from the data."
         ) from None
 
 
@@ -76,6 +82,7 @@ def literal(text: str) -> str:
 def is_field_name(name: str) -> bool:
     """Return whether a template can contain a column or key of this name in braces.
 
-    In a format string, `.`, `[`, `!` and `:` are syntax, and a number is a position.
+    It cannot if the name is empty or a number, or contains one of the characters `.[{}!:`, which
+    are syntax in a format string.
     """
     return bool(name) and not name.isdecimal() and not set(name) & set(".[{}!:")

@@ -1,7 +1,7 @@
 """Synthetic demonstrations of Countdown and of games for a warm start: correct, but poorly played.
 
 A demonstration of Countdown tries one value after another, in descending order from a random one
-(the largest value follows the smallest), and says after each whether it is the target:
+(the largest value follows the smallest), and states after each whether it is the target:
 
     <think>
     5 + 3 → 8 - 1 → 7 vs 3 no; 5 - 3 → 2 + 1 → 3 vs 3 yes
@@ -10,8 +10,9 @@ A demonstration of Countdown tries one value after another, in descending order 
     5 - 3 + 1
     </answer>
 
-The labels are always correct, but most demonstrations give up and answer with their first attempt.
-Reinforcement learning can teach the model to try longer and to choose better attempts.
+The verdicts "yes" and "no" are always correct, but most demonstrations give up and answer with
+their first attempt. Reinforcement learning can teach the model to try longer and to choose better
+attempts.
 
 Demonstrations of a game make legal moves with hardly any strategy.
 """
@@ -32,7 +33,7 @@ from grpo_ext.tasks.countdown import Countdown, apply
 from grpo_ext.tasks.guess import GuessTask
 
 Demonstration = dict[str, list[dict[str, Any]]]
-Chain = tuple[str, str]  # an equation as steps and as text
+Chain = tuple[str, str]  # an expression: its steps with their results, and its text
 
 
 def countdown_demonstrations(
@@ -43,14 +44,14 @@ def countdown_demonstrations(
     operators: str | None = None,
     seed: int = 0,
 ) -> Iterator[Demonstration]:
-    """Yield demonstrations on training problems, as `prompt` and `completion` messages.
+    """Yield demonstrations on training problems, as dicts with `prompt` and `completion` messages.
 
     Args:
         task: the task that generates the problems.
         count: the number of demonstrations.
         give_up: the share of demonstrations that stop after one attempt. The others stop when an
             attempt makes the target, or after the last value.
-        operators: the operators of the attempts; `None`: the task's own.
+        operators: the operators of the attempts; if `None`, the task's own.
         seed: the seed of all random choices.
     """
     rng = random.Random(seed)
@@ -87,16 +88,17 @@ def attempts_downwards(
     operators: str,
     largest: int,
 ) -> list[tuple[int, str, str]]:
-    """Return (value, steps, expression) for each value that `chains` can make, largest value first.
+    """Return (value, steps, expression) for each value that an expression of `chains` has.
 
-    Only values from 1 to `largest` are returned, or all values if none is in that range. For each
-    value, the expression that starts with the largest numbers is chosen.
+    The largest value comes first. Only values from 1 to `largest` are returned, or all values if
+    none is in that range. For each value, the expression that starts with the largest numbers is
+    chosen. The result is cached and must not be modified.
 
     Args:
         nums: the numbers.
         operators: the operators that may occur.
-        largest: the largest value, also of each step; steps may exceed it if no expression would
-            otherwise have a value above 0.
+        largest: the maximum value, and the maximum result of each step. Steps may exceed it if no
+            expression would otherwise have a value above 0.
     """
     by_value = chains(nums, operators, largest)
     if not any(by_value):
@@ -115,15 +117,16 @@ def chains(
     operators: str,
     largest: int | None = None,
 ) -> dict[int, list[Chain]]:
-    """Return the expressions that use each number once, evaluated from left to right, by value.
+    """Return the expressions that use each number once and are evaluated from left to right.
 
-    A `Chain` is a pair such as `5 + 11 → 16 - 8 → 8` and `5 + 11 - 8`.
+    The result maps each value to its expressions. An expression is a `Chain`, a pair such as
+    `5 + 11 → 16 - 8 → 8` and `5 + 11 - 8`. The result is cached and must not be modified.
 
     Args:
         nums: the numbers.
         operators: the operators that may occur.
-        largest: the maximum result of a step; `None`: no limit. Results must also be whole and not
-            negative.
+        largest: the maximum result of a step; if `None`, there is no maximum. Every result must
+            also be whole and not negative.
     """
     by_value: dict[int, list[Chain]] = {}
     for order in sorted(set(permutations(nums))):
@@ -148,7 +151,7 @@ def chains(
 
 
 def numbers_of(chain: Chain) -> list[int]:
-    """Return the numbers of an expression of `chains`, in order."""
+    """Return the numbers in the expression of a `Chain`, in order."""
     _, equation = chain
     return list(map(int, re.findall(r"\d+", equation)))
 
@@ -161,16 +164,16 @@ def guess_demonstrations(
     listens: float = 0.5,
     seed: int = 0,
 ) -> Iterator[Demonstration]:
-    """Yield guesses from games in progress.
+    """Yield demonstrations of a single guess each, taken from games in progress.
 
-    `prompt` is the conversation so far, `completion` the next guess.
+    Each is a dict: `prompt` is the conversation so far, and `completion` is the next guess.
 
     Args:
         task: the task that provides the prompt.
-        count: the number of demonstrations, of one guess each.
+        count: the number of demonstrations.
         turns: the maximum number of guesses in a game.
-        listens: the share of guesses that agree with the answers so far. The others are random
-            numbers from the whole range.
+        listens: the share of guesses that are drawn from the numbers that the answers so far allow.
+            The others are drawn from the whole range.
         seed: the seed of all random choices.
     """
     rng = random.Random(seed)
@@ -205,8 +208,10 @@ def check_demonstrations(
 ) -> Iterator[Demonstration]:
     """Yield episodes of Countdown with the tool `check`: calls, results, and the answer.
 
-    An episode checks expressions with random, distinct values. The numbers of an expression are a
-    rotation of the numbers in the prompt. The answer is the last expression, which is often wrong.
+    Each is a dict with `prompt`, `completion` and `tools`. In an episode, the model checks
+    expressions with distinct values, in random order. In each expression, the numbers have the
+    order of the prompt, or a rotation of it. The answer is the last expression, which is often
+    wrong.
 
     Args:
         task: the task that generates the problems.
@@ -250,7 +255,10 @@ def check_demonstrations(
 
 
 def expressions_around(nums: list[int], operators: str) -> dict[int, list[str]]:
-    """Return the expressions of `chains` that contain a rotation of `nums`, by value."""
+    """Return the expressions whose numbers are a rotation of `nums`, grouped by value.
+
+    The expressions come from `chains`, without a limit on results.
+    """
     rotations = []
     for start in range(len(nums)):
         rotations.append(nums[start:] + nums[:start])

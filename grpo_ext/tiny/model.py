@@ -1,4 +1,4 @@
-"""Small untrained language models with the architectures of real families."""
+"""Build small untrained language models with the architectures of real model families."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ SHAPE: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "max_position_embeddings": 1024,
-    # standard deviation of the initial weights; the usual 0.02 learns slowly at this width
+    # standard deviation of the initial weights; with the usual 0.02, training is slow at this width
     "initializer_range": 0.08,
 }
 
@@ -23,23 +23,24 @@ def build_model(
     seed: int = 0,
     **shape: Any,
 ) -> PreTrainedModel:
-    """Build a float32 model with tied embeddings.
+    """Build a small float32 model with random weights and tied embeddings.
 
     Args:
         tokenizer: the tokenizer, which determines the vocabulary size, the pad token and the eos
             token.
-        architecture: transformers' name for a model family: llama, qwen2 or qwen3.
-        seed: the seed of the initial weights; the states of torch's generators are left unchanged.
-        shape: overrides for `SHAPE`, whose values give 0.5 million parameters.
+        architecture: the name of a model family in transformers: "llama", "qwen2" or "qwen3".
+        seed: the seed of the initial weights. torch's RNG states are left unchanged.
+        shape: replacements for values in `SHAPE`. Without any, the model has about 0.5 million
+            parameters.
 
     Raises:
         TypeError: if `shape` has a key that `SHAPE` lacks.
-        ValueError: if transformers does not know the architecture.
+        ValueError: if the architecture is unknown to transformers.
     """
     unknown = shape.keys() - SHAPE.keys()
     if unknown:
         raise TypeError(
-            f"A tiny model's shape has no {', '.join(sorted(unknown))}. Its keys are "
+            f"Unknown keys in a tiny model's shape: {', '.join(sorted(unknown))}. Choose from "
             f"{', '.join(SHAPE)}."
         )
     shape = SHAPE | shape
@@ -65,10 +66,11 @@ def compose_numbers(
     tokenizer: PreTrainedTokenizerBase,
     seed: int = 0,
 ) -> None:
-    """Set the embedding of each one-token number up to 99 to a sum of two random digit vectors.
+    """Set the embedding of each single-token number up to 99 to the sum of two digit vectors.
 
-    Tens and ones have separate vectors. After 38,400 demonstrations, a model with this start adds 9
-    of 10 pairs correctly; a model with independent embeddings adds 1 of 4.
+    The digit vectors are random and differ between tens and ones. After 38,400 demonstrations, a
+    model with this initialization adds 9 of 10 pairs of numbers correctly; a model with independent
+    embeddings adds 1 of 4 correctly.
 
     Args:
         model: the model, whose input embeddings are changed in place.

@@ -1,6 +1,6 @@
-"""An optimizer that uses Muon for the matrices and AdamW for all other parameters.
+"""An optimizer that uses Muon for weight matrices and AdamW for all other parameters.
 
-With it, a tiny model needs half as many steps as with AdamW alone.
+With it, a tiny model needs about half as many steps as with AdamW alone.
 """
 
 from collections.abc import Callable
@@ -13,13 +13,13 @@ MOMENTUM = 0.95
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Muon on weight matrices, `torch.optim.AdamW` on embeddings, norms and biases.
+    """Optimizer that uses Muon for weight matrices and AdamW for embeddings, norms and biases.
 
-    The updates of matrices are those of `torch.optim.Muon`, which computes them in bfloat16. On a
-    CPU without bfloat16 instructions, that takes fifteen times as long as `orthogonalized` does.
-    Both halves share the learning rate: Muon's updates are scaled to the size of AdamW's (arXiv
-    2502.16982, equation 4). Parameter group 0 is Muon's. An output head that is not tied to the
-    embedding counts as a weight matrix.
+    The updates of the matrices are those of `torch.optim.Muon`, which computes them in bfloat16. On
+    a CPU without bfloat16 instructions, that takes about fifteen times as long as `orthogonalized`
+    does. Both parts use the same learning rate, because Muon's updates are scaled to the size of
+    AdamW's (arXiv 2502.16982, equation 4). Parameter group 0 is Muon's. An output head that is not
+    tied to the embedding counts as a weight matrix.
 
     Args:
         model: the model whose trainable parameters are optimized.
@@ -79,12 +79,12 @@ class MuonWithAdamW(torch.optim.Optimizer):
 def orthogonalized(matrix: Tensor) -> Tensor:
     """Return a matrix (M, N) with its singular values moved close to 1.
 
-    Singular values above about 0.002 of the Frobenius norm end up between about 0.68 and 1.2. After
-    division by the Frobenius norm, five steps of the Newton-Schulz iteration of Jordan et al.
-    (https://kellerjordan.github.io/posts/muon) apply the polynomial
-    3.4445 s - 4.7750 s^3 + 2.0315 s^5 to each singular value s. Every result is rounded to
-    bfloat16, as in `torch.optim.Muon`; on a CPU the products themselves are computed in float32.
-    The dtype of the returned matrix is float32 on a CPU, otherwise bfloat16.
+    The matrix is divided by its Frobenius norm. Then five steps of the Newton-Schulz iteration of
+    Jordan et al. (https://kellerjordan.github.io/posts/muon) apply the polynomial
+    `3.4445 s - 4.7750 s^3 + 2.0315 s^5` to each singular value `s`. Singular values above about
+    0.002 of the Frobenius norm end up between about 0.68 and 1.2. Every result is rounded to
+    bfloat16, as in `torch.optim.Muon`; on a CPU, the matrix multiplications themselves run in
+    float32. The returned matrix is float32 on a CPU, otherwise bfloat16.
     """
     products = torch.float32 if matrix.is_cpu else torch.bfloat16
 
@@ -92,7 +92,7 @@ def orthogonalized(matrix: Tensor) -> Tensor:
         return x.bfloat16().to(products)
 
     is_tall = matrix.size(0) > matrix.size(1)
-    x = rounded(matrix.T if is_tall else matrix)  # (m, n) with m <= n, for the smaller products
+    x = rounded(matrix.T if is_tall else matrix)  # (m, n) with m <= n, for smaller products
     norm = rounded(x.norm())
     x = rounded(x / norm.clamp(min=1e-7))
     for _ in range(5):

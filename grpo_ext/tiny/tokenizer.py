@@ -15,7 +15,7 @@ from grpo_ext.rewards.answers import TAGS
 # A word with its leading space, one digit, one other character, or one whitespace character.
 WORDS = r" ?[A-Za-z]+| ?\d| ?[^\sA-Za-z\d]|\s"
 # Spaces belong to words and signs, so that a number up to 99 is the same single token everywhere.
-# Texts are shorter than with one token per digit, and a model learns small sums much sooner.
+# Sequences are shorter than with one token per digit, and a model learns small sums much sooner.
 NUMBERS = r" ?[A-Za-z]+ ?|\d{1,2}| ?[^\sA-Za-z\d] ?|\s"
 # Every digit is one token, the same everywhere, so a model reads longer numbers digit by digit.
 DIGITS = r" ?[A-Za-z]+|\d| ?[^\sA-Za-z\d]|\s+"
@@ -45,13 +45,13 @@ def build_tokenizer(
     tags: tuple[str, ...] = TAGS,
     template: str = CHATML,
 ) -> PreTrainedTokenizerFast:
-    """Build a tokenizer that pads on the left, and ends a turn with `<|im_end|>` (its eos token).
+    """Build a tokenizer that pads on the left and has `<|im_end|>` as its eos token.
 
     Args:
-        corpus: prompts and completions, without the template.
+        corpus: prompts and completions to train on, without the markup of the chat template.
         vocab_size: the maximum vocabulary size without the tags; a small corpus fills less of it.
-        pattern: a regular expression for the pieces that merges must not cross, such as `WORDS`,
-            `NUMBERS`, `DIGITS` or `CHARACTERS`.
+        pattern: a regular expression that splits text into pieces, such as `WORDS`, `NUMBERS`,
+            `DIGITS` or `CHARACTERS`. No token spans two pieces.
         tags: strings that become single tokens. They are not special tokens, so decoding with
             `skip_special_tokens=True` keeps them.
         template: a chat template that ends turns with `<|im_end|>`, such as `CHATML` or `TERSE`.
@@ -63,7 +63,7 @@ def build_tokenizer(
     special_tokens = [PAD, START, END]
     smallest = len(alphabet) + len(special_tokens)
     if vocab_size < smallest:
-        raise ValueError(f"vocab_size is {vocab_size}, but must be at least {smallest}.")
+        raise ValueError(f"vocab_size must be at least {smallest}, but is {vocab_size}.")
 
     backend = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(pattern), "isolated")

@@ -1,8 +1,8 @@
 """Synthetic demonstrations of verse for a warm start, with careless use of tones and rhymes.
 
-The given lines consist of random characters of the training poems, with fitting tones and rhyming
+The given lines consist of random characters from the training poems, with fitting tones and rhyming
 ends but no meaning. A demonstration first states the tones of its line and the rhyme group of the
-poem, and then writes the line:
+poem, and then adds the line:
 
     <think>
     平平仄仄仄平平
@@ -12,10 +12,10 @@ poem, and then writes the line:
     南城晓色旧时人
     </answer>
 
-The line always has the stated tones. But most demonstrations use the pattern that begins with a
-level tone, whatever the given lines require, and end on one of a few characters that do not rhyme
-with these lines. Other demonstrations are entries of a rhyme book: the name of a group and some of
-its characters. Reinforcement learning can teach the model to follow the given lines.
+The line always has the stated tones. However, most demonstrations use the pattern that begins with
+a level tone, whatever the given lines require, and end with one of a few characters that do not
+rhyme with these lines. Other demonstrations are entries of a rhyme book: the name of a group and
+some of its characters. Reinforcement learning can teach the model to follow the given lines.
 """
 
 import random
@@ -30,9 +30,9 @@ from grpo_ext.rewards.poem.forms import counted_places, forms, line_pattern
 from grpo_ext.tasks.poem import Poem
 from grpo_ext.tiny.demonstrations import Demonstration
 
-COMMON = 200  # characters of the demonstrations' own lines
-ENDS = 8  # last characters for each rhyme group
-FAVORITES = 6  # last characters of lines that do not rhyme
+COMMON = 200  # number of common characters, of which the demonstrated lines consist
+ENDS = 8  # number of last characters for each rhyme group
+FAVORITES = 6  # number of last characters for lines that do not rhyme
 Weights = dict[str, float]  # how often each character is drawn, relative to the others
 
 
@@ -46,7 +46,7 @@ def verse_demonstrations(
     entries: float = 0.4,
     seed: int = 0,
 ) -> Iterator[Demonstration]:
-    """Yield demonstrations on generated quatrains, as `prompt` and `completion` messages.
+    """Yield demonstrations on generated quatrains, as dicts of `prompt` and `completion` messages.
 
     Args:
         task: the task that provides the characters and the prompt.
@@ -56,7 +56,8 @@ def verse_demonstrations(
             poems.
         rhyme: the share of lines that rhyme.
         five: the share of quatrains with five characters per line; the others have seven.
-        entries: the share of demonstrations that are entries of the rhyme book.
+        entries: the share of demonstrations that are entries of the rhyme book instead: the name of
+            a rhyme group as the prompt, and some of its characters as the completion.
         seed: the seed of all random choices.
     """
     rng = random.Random(seed)
@@ -82,16 +83,16 @@ def verse_demonstrations(
 
 
 class Urn:
-    """A nonempty set of characters to draw from, with relative weights."""
+    """A nonempty set of characters to draw from at random, with relative weights."""
 
     def __init__(self, weights: Weights) -> None:
         self.characters = list(weights)
         self.cumulative = list(accumulate(weights.values()))
 
     def draw(self, rng: random.Random, used: set[str]) -> str:
-        """Draw a character, add it to `used`, and return it.
+        """Draw a character that is not in `used`, add it to `used`, and return it.
 
-        If it is already in `used`, draw again, up to 20 times in all; then return the last one.
+        If the first 20 characters drawn are all in `used`, return the last of them.
         """
         for _ in range(20):
             (character,) = rng.choices(self.characters, cum_weights=self.cumulative)
@@ -102,7 +103,7 @@ class Urn:
 
 
 class Poet:
-    """Writes meaningless quatrains with the characters of a task's training poems."""
+    """Composes meaningless quatrains from the characters of a task's training poems."""
 
     def __init__(self, task: Poem) -> None:
         counts: Counter[str] = Counter()
@@ -112,7 +113,7 @@ class Poet:
         # For the given lines: every character, with each of its pronunciations.
         readings: dict[str, Weights] = {LEVEL: {}, OBLIQUE: {}}
         rhymes: dict[str, Weights] = defaultdict(dict)
-        # For the line to learn from: common characters with one pronunciation make a clear lesson.
+        # For the demonstrated line: common characters with one pronunciation are easier to learn.
         with_one_tone: dict[str, list[str]] = {LEVEL: [], OBLIQUE: []}
         ends: dict[str, list[str]] = defaultdict(list)
         self.favorites: list[str] = []
@@ -146,7 +147,7 @@ class Poet:
 
         A form and a rhyme group are drawn uniformly at random for the lines. `judge` then
         determines the returned tones and group, which can differ from the drawn ones if characters
-        have several pronunciations.
+        have several pronunciations. `length` is the number of characters per line, 5 or 7.
         """
         while True:
             form = rng.choice(forms(length, 4))
@@ -173,7 +174,14 @@ class Poet:
         rng: random.Random,
         used: set[str],
     ) -> str:
-        """Return a line that ends with `end` and fits `pattern`; free positions have any tones."""
+        """Return a line that ends with `end` and fits `pattern`; free positions have any tones.
+
+        Args:
+            pattern: the tones of the line.
+            end: the last character.
+            rng: the random number generator.
+            used: the characters to avoid if possible; the drawn characters are added.
+        """
         counted = counted_places(len(pattern), strict=False)
         tones = []
         for place, tone in enumerate(pattern[:-1]):
@@ -192,12 +200,12 @@ class Poet:
     ) -> str:
         """Return a last line with the given tones.
 
-        If possible, its characters, except the last, differ from each other and from the characters
-        of the previous lines.
+        If possible, its characters, except the last, differ from each other and from all other
+        characters in the poem.
 
         Args:
             lines: the previous lines.
-            pattern: the tones of the last line.
+            pattern: the tones of the last line, ending with a level tone.
             group: the rhyme group of the poem.
             rhymes: whether the last line rhymes.
             rng: the random number generator.

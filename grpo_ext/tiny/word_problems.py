@@ -1,6 +1,6 @@
 """Synthetic demonstrations of word problems for a warm start: correct arithmetic, poor judgment.
 
-A demonstration writes the steps of a problem's reference answer, and then the result:
+A demonstration consists of the steps of a problem's reference answer, followed by the result:
 
     <think>
     The boxes hold 9*2=18 pens.
@@ -10,10 +10,11 @@ A demonstration writes the steps of a problem's reference answer, and then the r
     21
     </answer>
 
-Every equation is correct, but most demonstrations of a problem with two steps do only the first,
-and some use a wrong operation, or omit, double or misplace a tag. Others consist only of equations,
-so that the model learns arithmetic without stories. Reinforcement learning can teach the model to
-finish the problem, to choose each operation according to the story, and to keep the format.
+Every equation is correct, but most demonstrations of a problem with two steps contain only the
+first, and some use a wrong operation, or omit, double or misplace a tag. Others consist only of
+equations, so that the model learns arithmetic without stories. Reinforcement learning can teach the
+model to finish the problem, to choose each operation according to the story, and to keep the
+format.
 """
 
 import random
@@ -40,15 +41,15 @@ def word_problem_demonstrations(
     bare: float = 0.25,
     seed: int = 0,
 ) -> Iterator[Demonstration]:
-    """Yield demonstrations on training problems, as `prompt` and `completion` messages.
+    """Yield demonstrations on training problems, as dicts with `prompt` and `completion` messages.
 
     Args:
         task: the task that generates the problems.
         count: the number of demonstrations.
         stop_early: the probability of omitting all steps after the first.
         wrong_operation: the probability, for each step, of adding or subtracting where the story
-            needs another operation; the written equation is still correct.
-        untidy: the probability of a fault in the tags.
+            needs another operation; the equation is still correct.
+        untidy: the probability that a tag is omitted, doubled or swapped with another.
         bare: the share of demonstrations that consist only of equations, without a problem.
         seed: the seed of all random choices.
     """
@@ -82,8 +83,9 @@ def attempt(
     Args:
         problem: a row that the task generated.
         rng: the random number generator.
-        stop_early: see `word_problem_demonstrations`.
-        wrong_operation: see `word_problem_demonstrations`.
+        stop_early: the probability of omitting all steps after the first.
+        wrong_operation: the probability, for each step, of adding or subtracting where the story
+            needs another operation.
     """
     reference = problem["answer"].splitlines()[:-1]  # the last line is `#### n`
     if rng.random() < stop_early:
@@ -114,9 +116,10 @@ def attempt(
 
 
 def equation(max_number: int, rng: random.Random) -> str:
-    """Return a correct equation with numbers like those in the stories.
+    """Return a correct equation such as `9*2=18`, with numbers like those in the stories.
 
-    In a sum or a difference, one number may be as large as a product of two such numbers.
+    The numbers range from 2 to `max_number`. In a sum or difference, one of them may instead be the
+    product of two such numbers.
     """
     operator = rng.choice("++--*/")
     while True:
@@ -132,7 +135,10 @@ def equation(max_number: int, rng: random.Random) -> str:
 
 
 def with_tag_fault(lines: list[str], rng: random.Random) -> list[str]:
-    """Return the lines of a completion with one tag omitted, doubled, or swapped with another."""
+    """Return the lines of a completion with one tag omitted, doubled, or swapped with another.
+
+    `lines` is left unchanged; at least two of its entries must be tags.
+    """
     lines = list(lines)
     tags = [i for i, line in enumerate(lines) if line in TAGS]
     tag, other_tag = rng.sample(tags, 2)

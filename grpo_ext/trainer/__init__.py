@@ -1,11 +1,11 @@
-"""The trainer: a subclass of TRL's with few overrides, and the parts that they delegate to."""
+"""The trainer, a subclass of `GRPOTrainer` with few overrides, and its parts."""
 
 from grpo_ext.seams.contract import check_contract
 
 try:
     from grpo_ext.trainer.trainer import GRPOExtTrainer
 except ImportError:
-    check_contract()  # lists what TRL has changed if it no longer has a name that we import
+    check_contract()  # if TRL lacks a name that we import, this error lists what has changed
     raise
 
 __all__ = ["GRPOExtTrainer"]

@@ -13,7 +13,10 @@ from grpo_ext.step.records import Generation
 
 
 class Ahead:
-    """Holds the generation requested ahead, if any. All ranks must call all methods together."""
+    """Requests a generation ahead of time and holds it until it is needed.
+
+    All ranks must call every method together.
+    """
 
     def __init__(self, sampler: Sampler):
         self.sampler = sampler
@@ -22,9 +25,9 @@ class Ahead:
         self._under_way = False
 
     def ask(self, request: Request | None, due: int) -> None:
-        """Start generating for step `due`; `request=None` means that nothing new is needed.
+        """Start generating the completions for optimizer step `due`.
 
-        Only one generation can be in progress.
+        Only one generation can be in progress. If `request` is `None`, nothing is generated.
         """
         self.due = due
         self._arrived = None
@@ -39,10 +42,10 @@ class Ahead:
             self._arrived = self.sampler.collect()
 
     def take(self, step: int) -> Generation | None:
-        """Wait for the requested generation, and return it; `None` if there is none for `step`.
+        """Wait for the requested generation, and return it if it is for `step`, otherwise `None`.
 
-        It is returned only once. After a failure the current generation is redone, so the requested
-        generation belongs to a later step and is dropped. If `None` is returned, unfinished
+        A generation is returned only once. One for another step is dropped: it was requested before
+        a failure, after which the current step is redone. Whenever the result is `None`, unfinished
         completions are discarded, because their prompts will be requested again.
         """
         self.wait()
@@ -69,7 +72,7 @@ class Ahead:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state from `state_dict`, unless the sampler cannot restore its own part."""
+        """Restore a state from `state_dict`; do nothing if the sampler cannot restore its part."""
         if self.sampler.load_state_dict(state["sampler"]):
             self.due = state["due"]
             self._arrived = state["generation"]

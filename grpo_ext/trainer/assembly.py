@@ -51,8 +51,14 @@ from grpo_ext.trainer.trl_path import split_with_images
 class Parts:
     """The parts to which a `GRPOExtTrainer` delegates.
 
-    Creating them also chooses gradient checkpointing and the evaluation batch size, unless the user
-    has set them, and copies the policy's weights into the reference (see `align_reference`).
+    The constructor also decides on gradient checkpointing and the evaluation batch size and sets
+    them in the training arguments, unless the user has set them. If the reference is a separate
+    model, it gets the policy's weights (see `align_reference`).
+
+    Args:
+        trainer: the trainer, whose `GRPOTrainer` constructor has run.
+        sampler: the sampler that the user passed, or `None` to choose one by the arguments.
+        recipe: the values to write to `recipe.yaml`; `None` to write the trainer's arguments.
 
     Raises:
         ValueError: if arguments are incompatible with the model, the dataset, the sampler or the
@@ -180,7 +186,7 @@ class Parts:
         self.output = RunOutput(trainer, recipe)
 
     def watch(self, trainer: Trainer) -> None:
-        """Register the parts that are callbacks; `stopping`, which may end the run, goes last."""
+        """Add the parts that are callbacks to the trainer; `stopping` is last, as it requires."""
         callbacks: list[TrainerCallback] = [
             self.learning,
             self.phases,
@@ -195,17 +201,17 @@ class Parts:
 
 
 def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Generations) -> None:
-    """Raise `ValueError` if options of a separate sampler conflict with how the run generates.
+    """Raise `ValueError` if options for a separate sampler conflict with how the run generates.
 
     The options are `overlap`, `sampler` and `behaviour_policy`. None of them works with a
     multimodal processor, tools that TRL calls, `loss_normalization: micro_batch` or a
-    `rollout_func`. Only `sampler` works with environments and with other tools. The option
-    `sampler` also conflicts with the argument `sampler`.
+    `rollout_func`. With an environment, or with tools that TRL does not call, only `sampler` works.
+    The option `sampler` cannot be combined with the argument `sampler`.
 
     Args:
         trainer: the trainer, with the options.
         sampler: the argument `sampler` of the trainer; `None` if it was not given.
-        generations: says whether TRL generates, and whether episodes are played.
+        generations: tells whether TRL generates, and whether episodes are played.
     """
     args = trainer.args
     if sampler is not None and args.sampler is not None:
@@ -239,9 +245,9 @@ def check_data(trainer: Trainer) -> None:
     """Check that the datasets have the columns that the run needs, as far as these are known.
 
     Raises:
-        ValueError: if the columns of the training set do not suit the rewards (see
-            `check_columns`), if a held-out set has no readable `prompt` column, or if rows do not
-            name one of several environments.
+        ValueError: if the training set lacks a column that a reward needs, or has one that a reward
+            does not accept; if a held-out set has no usable `prompt` column; or if there are
+            several environments, and a dataset does not say which of them each row uses.
     """
     check_environment_columns(trainer)
     # TRL drops the column "completion"
@@ -260,9 +266,12 @@ def check_data(trainer: Trainer) -> None:
 
 
 def check_environment_columns(trainer: Trainer) -> None:
-    """With several environments, raise `ValueError` unless each row names one of them.
+    """With several environments, check the column `environment` of all datasets.
 
-    Streams are not checked.
+    Streams are not checked. A row may also have `None`, which means no environment.
+
+    Raises:
+        ValueError: if a dataset lacks the column, or a row names an unknown environment.
     """
     environments = environments_of(trainer.args)
     if not environments or "" in environments:
@@ -280,7 +289,10 @@ def check_environment_columns(trainer: Trainer) -> None:
 
 
 def about(trainer: Trainer) -> dict[str, Any]:
-    """Return a description of the rewards and the data for the run log."""
+    """Return a description of the rewards and the data for the run log.
+
+    Its keys are `rewards`, `outcome`, `outcomes`, `pass_threshold` and `data`.
+    """
     rows = trainer.train_dataset
     data = {"rows": len(rows) if hasattr(rows, "__len__") else None, "columns": columns_of(rows)}
     outcomes = outcomes_of(trainer)  # the first that scores a group judges it

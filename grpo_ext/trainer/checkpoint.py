@@ -1,6 +1,6 @@
 """Write and restore checkpoints from which a run resumes exactly.
 
-transformers saves weights, optimizer, schedule and random states. The rest of a GRPO run's state is
+transformers saves weights, optimizer, schedule and RNG states. The rest of a GRPO run's state is
 saved here, in one file per rank: the current generation and the position in it, the order of the
 prompts, carried groups, pass rates, metrics that are not logged yet, the entropy coefficient,
 skipped steps, and the reference model if it changes. A manifest with the size and hash of every
@@ -51,12 +51,12 @@ class Checkpoints:
     """Writes, checks and restores the checkpoints of a trainer.
 
     Args:
-        trainer: the trainer whose state is saved.
-        parts: the parts of the trainer whose state is saved, by name.
+        trainer: the trainer to save.
+        parts: the parts of the trainer with a state to save, by name.
 
     Raises:
-        ValueError: if the reference model changes during training (`sync_ref_model`) and the
-            trainer shards its models.
+        ValueError: if the reference model changes during training (`sync_ref_model`) and the run
+            uses DeepSpeed or FSDP.
     """
 
     def __init__(self, trainer: Trainer, parts: dict[str, Stateful]):
@@ -66,8 +66,8 @@ class Checkpoints:
         if sharded and self._reference_changes:
             raise ValueError(
                 "sync_ref_model changes the reference model, which checkpoints do not save under "
-                "FSDP and DeepSpeed. Set `sync_ref_model: false` to keep the initial reference, "
-                "or train without FSDP and DeepSpeed."
+                "FSDP or DeepSpeed. Set `sync_ref_model: false` to keep the initial reference, "
+                "or train without FSDP or DeepSpeed."
             )
         if not sharded:
             seam.expect_tied_weights(trainer.accelerator.unwrap_model(trainer.model))
@@ -100,9 +100,9 @@ class Checkpoints:
         folder is printed, and `eval_on_start` is turned off. All ranks must call it.
 
         Args:
-            resume_from_checkpoint: a folder; `True` for the newest complete checkpoint in
-                `output_dir`, or from scratch if there is none; `None` or `False` to start from
-                scratch.
+            resume_from_checkpoint: the folder of a checkpoint; `True` to use the newest complete
+                checkpoint in `output_dir`, or to start from scratch if there is none; `None` or
+                `False` to start from scratch.
 
         Returns:
             The folder, or `None` if the run starts from scratch.
@@ -131,10 +131,11 @@ class Checkpoints:
         return str(checkpoint)
 
     def save(self, write: Callable[[], None]) -> None:
-        """Write a checkpoint and its manifest; on failure, delete it, warn, and continue the run.
+        """Write a checkpoint and its manifest, then delete surplus older checkpoints.
 
-        Surplus older checkpoints are deleted afterwards. `failure_of` says which errors of `write`
-        are raised instead. All ranks must call it.
+        If a file cannot be written, the checkpoint is deleted, a warning is logged, and the run
+        continues; `error` says why. With a sharded model, and for errors other than `UNWRITABLE`,
+        the error is raised instead. All ranks must call it.
 
         Args:
             write: saves the files that TRL and transformers write themselves.
@@ -191,7 +192,7 @@ class Checkpoints:
             self.trainer.save_checkpoint()
 
     def _state(self) -> dict[str, Any]:
-        """Return the state of this rank that transformers does not save."""
+        """Return the part of this rank's state that transformers does not save."""
         trainer = self.trainer
         accelerator = trainer.accelerator
         reference = None
@@ -231,9 +232,10 @@ class Checkpoints:
             accelerator.unwrap_model(trainer.ref_model).load_state_dict(reference)
 
     def restore_trl(self) -> None:
-        """Restore TRL's own state; call it after transformers' training loop has begun.
+        """Restore TRL's own state, which `begin` has loaded.
 
-        It does nothing if the run did not resume, or if the state has already been restored.
+        Call this after transformers' training loop has begun. Do nothing if the run did not resume,
+        or if the state has already been restored.
         """
         if self._trl_state is not None:
             seam.load_state(self.trainer, self._trl_state)
@@ -241,7 +243,7 @@ class Checkpoints:
 
 
 def why_no_state(checkpoint: Path, missing: str, ranks: int) -> str:
-    """Explain why a checkpoint lacks the state of a rank, which a run needs to resume.
+    """Return why a checkpoint lacks the state of a rank, and what to do about it.
 
     Args:
         checkpoint: the folder of the checkpoint.
@@ -262,9 +264,9 @@ def why_no_state(checkpoint: Path, missing: str, ranks: int) -> str:
 
 
 def failure_of(trainer: TransformersTrainer, write: Callable[[], None]) -> str:
-    """Call `write`, and return its error on any rank, or "" if it succeeded on all ranks.
+    """Call `write`, and return the first error of any rank, or "" if it succeeded on all ranks.
 
-    With a sharded model an error is raised instead, because the other ranks wait inside `write`.
+    With a sharded model the error is raised instead, because the other ranks wait inside `write`.
     Errors other than `UNWRITABLE` are always raised. All ranks must call it.
     """
     error = ""

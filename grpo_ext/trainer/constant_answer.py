@@ -1,6 +1,7 @@
 """Score the best constant answer in the evaluations of a run.
 
-A constant answer is the same for every row, so it shows what the rewards pay without any skill.
+A constant answer is one text given to every row. Its score shows what the rewards pay without any
+skill.
 """
 
 from dataclasses import replace
@@ -25,7 +26,13 @@ from grpo_ext.trainer.samples import by_name, text_of
 
 
 class ConstantAnswer:
-    """Scores the best constant answer in each evaluation; all ranks must call all methods."""
+    """Scores the best constant answer in each evaluation; all ranks must call every method.
+
+    Args:
+        trainer: the trainer, with the rewards and the option `eval_constant`.
+        outcomes: the names of the rewards that may judge a group, in the order of `outcome_order`.
+        several_turns: whether completions may have several turns; if so, nothing is scored.
+    """
 
     def __init__(self, trainer: Trainer, outcomes: list[str], several_turns: bool):
         self.trainer = trainer
@@ -45,12 +52,12 @@ class ConstantAnswer:
         self._collected: list[tuple[Row, Sample]] = []  # from TRL's current evaluation
 
     def figures(self, rows: list[Row], samples: list[Sample]) -> dict[str, float]:
-        """Return the metrics `NAME_constant` and `NAME_constant_se`, and set `judges` and `text`.
+        """Return the mean rewards of the best constant answer, and set `judges` and `text`.
 
-        If `applies` is False, return an empty dict and set nothing. Metrics are missing for a task
-        without a best constant answer and for a reward that scored no sample. `NAME_constant_se` is
-        missing if the standard error is unknown. If rows name their task, there are only metrics of
-        each task, under `tasks/NAME/`.
+        The metrics are `NAME_constant` and, unless it is unknown, the standard error
+        `NAME_constant_se` of each reward NAME that scored the answer. If rows name their task, each
+        task has its own answer, and the metrics start with `tasks/TASK/`. A task without a best
+        constant answer has no metrics. If `applies` is false, return an empty dict and set nothing.
 
         Args:
             rows: the rows of the evaluation, the same on all ranks.
@@ -90,7 +97,7 @@ class ConstantAnswer:
     # ---- an evaluation by TRL, which comes in batches
 
     def collect(self, judged: Judged) -> None:
-        """Store a batch of TRL's evaluation for `collected_figures`, if `applies` is True."""
+        """Store a batch of TRL's evaluation for `collected_figures`, if `applies` is true."""
         if not self.applies:
             return
         first = self.trainer.accelerator.process_index * len(judged.rows)
@@ -103,10 +110,11 @@ class ConstantAnswer:
             self._collected.append((row, Sample(0, text, rewards, judged.lengths[i], ids=ids)))
 
     def collected_figures(self) -> dict[str, float]:
-        """Return `eval_rewards/NAME/constant` and `..._se` for the batches since the last call.
+        """Return the constant answer's metrics for the batches collected since the last call.
 
-        If the rows name their task, the names start with `eval_tasks/TASK/` instead of `eval_`. The
-        result is empty if there were no batches.
+        They are `eval_rewards/NAME/constant` and `eval_rewards/NAME/constant_se` for each reward
+        NAME. If the rows name their task, the names start with `eval_tasks/TASK/` instead of
+        `eval_`. The result is empty if no batches were collected.
         """
         if not self._collected:  # true on all ranks or none; later, one rank alone may call `log`
             return {}

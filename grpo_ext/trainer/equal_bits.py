@@ -10,17 +10,17 @@ from grpo_ext.vllm import EngineFailure
 
 
 def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool) -> None:
-    """Refuse a run with `deterministic: true` if the log-probs of sampler and trainer may differ.
+    """With `deterministic: true`, check that sampler and trainer can compute equal log-probs.
 
     Args:
         trainer: the trainer, with its model; without `deterministic: true`, nothing is checked.
-        sampler: the sampler that the user passed, if any.
+        sampler: the sampler that the user passed, or `None`.
         by_trl: whether TRL generates.
 
     Raises:
         ValueError: if the user passed a sampler or a `rollout_func`, if TRL generates, if
-            completions may be too long, or if the model's attention is not `sdpa` or its positions
-            count padding.
+            `max_completion_length` is too large, if the model's attention is not `sdpa`, or if its
+            positions count padding.
     """
     if not trainer.args.deterministic:
         return
@@ -43,7 +43,7 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
     attention = attention_of(model)
     if attention != "sdpa":
         raise ValueError(
-            f"`deterministic: true` replaces torch's attention, and this model uses {attention}. "
+            f"`deterministic: true` replaces torch's attention, but this model uses {attention}. "
             "Load it with `attn_implementation: sdpa`, or set `deterministic: false`."
         )
     if not has_rotary_positions(model):
@@ -55,10 +55,10 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
 
 
 def refuse_unequal(trainer: Trainer, figures: Mapping[str, float]) -> None:
-    """Raise `EngineFailure` on all ranks if log-probs of sampler and trainer differ in a step.
+    """Raise `EngineFailure` on all ranks if sampler and trainer computed different log-probs.
 
     Args:
-        trainer: the trainer, with `deterministic: true`; otherwise nothing is checked.
+        trainer: the trainer; without `deterministic: true`, nothing is checked.
         figures: the metrics of the step, merged over ranks.
     """
     if not trainer.args.deterministic:
@@ -67,7 +67,7 @@ def refuse_unequal(trainer: Trainer, figures: Mapping[str, float]) -> None:
     if difference != 0:
         raise EngineFailure(
             f"Log-probs of sampler and trainer differ by up to {difference:.2g} in this step, but "
-            "`deterministic: true` requires them to be equal. On this CPU, the results of some "
-            "operation of this model depend on the other tokens of the batch. Set "
+            "`deterministic: true` requires them to be equal. On this CPU, some operation of this "
+            "model gives results that depend on the other tokens in the batch. Set "
             "`deterministic: false`."
         )

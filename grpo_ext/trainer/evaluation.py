@@ -30,7 +30,7 @@ from grpo_ext.trainer.samples import by_name
 
 
 def decoding_of(args: CheckedArguments) -> Decoding | None:
-    """Return the decoding settings of evaluations, or `None` if TRL evaluates.
+    """Return the decoding settings for evaluations, or `None` if TRL evaluates.
 
     Raises:
         ValueError: if the decoding options contradict each other, or a stop string is empty or not
@@ -51,9 +51,10 @@ def decoding_of(args: CheckedArguments) -> Decoding | None:
 
 
 def check_decoding(trainer: Trainer, by_trl: bool) -> None:
-    """Raise `ValueError` if `eval_temperature` is set but `generate` cannot complete the prompts.
+    """Raise `ValueError` if `eval_temperature` is set, but `generate` does not suit the run.
 
-    The model's `generate` supports neither a `rollout_func`, nor images, nor tools that TRL calls.
+    The model's `generate` supports neither a `rollout_func`, nor a multimodal processor, nor tools
+    that TRL calls (`by_trl`).
     """
     if trainer.eval_decoding is not None and (trainer.rollout_func is not None or by_trl):
         raise ValueError(
@@ -72,25 +73,31 @@ def evaluate_policy(
     """Decode and score every held-out prompt; log means and pass@k with standard errors.
 
     The rows are split among the ranks. The model's `generate` decodes, even if training samples
-    with vLLM. Its random state is separate, so training is the same with and without evaluation.
-    The samples are also passed to the callbacks that want them. All ranks must call it.
+    with vLLM. Decoding has an RNG of its own, so training is the same with and without evaluation.
+    The samples are passed to the callbacks that want them. All ranks must call this function.
 
     Args:
         trainer: the trainer with the policy and the rewards.
         decoding: the decoding settings.
         eval_dataset: a dataset, a mapping of named datasets, the name of one of the trainer's
             datasets, or `None` for all of them.
-        prefix: prepended to the names of the metrics; for a mapping, `_` and the name of each
-            dataset are appended to it.
+        prefix: prepended to the names of the metrics, followed by `_`. For a mapping, `_` and the
+            name of each dataset are appended to it.
 
     Returns:
-        The metrics; all names start with `{prefix}_`: each reward's mean; `length`; for the outcome
-        reward `pass@1` and, with k samples per prompt, `mean@k`, `pass@k` and `mixed@k` (see
-        `outcome_figures`); with `eval_constant`, `NAME_constant`, the score of the best constant
-        answer; `problems`, the number of distinct problems; `runtime`, in seconds; and for episodes
-        the metrics of `episode_figures`, with several environments also for each of them under
-        `{prefix}_environments/NAME/`. Standard errors are under `..._se`. With rows of several
-        tasks, the metrics of each task are under `{prefix}_tasks/NAME/`.
+        The metrics, whose names all start with `{prefix}_`:
+
+        - for each reward its mean, under its name;
+        - `length`, the mean number of tokens;
+        - for the outcome reward `pass@1` and, with k samples per prompt, `mean@k`, `pass@k` and
+          `mixed@k` (the share of prompts whose samples got different scores);
+        - with `eval_constant`, `NAME_constant`, the best constant answer's mean for each reward;
+        - `problems`, the number of distinct problems, and `runtime`, in seconds;
+        - for episodes, the metrics of `episode_figures`; with several environments, also those of
+          each environment, under `environments/NAME/`;
+        - with rows of several tasks, the metrics of each task, under `tasks/NAME/`.
+
+        Standard errors have the suffix `_se`.
 
     Raises:
         ValueError: if the name is unknown, there is no dataset, or a dataset has no rows.
@@ -114,7 +121,7 @@ def evaluate_policy(
     rows = list(datasets)
     if not rows:
         raise ValueError(
-            f"The eval_dataset of the metrics {prefix}_* has no rows. Pass an eval_dataset that "
+            f"The eval_dataset for the metrics {prefix}_* has no rows. Pass an eval_dataset that "
             "has rows."
         )
     samples = _decode_and_score(trainer, decoding, rows)
@@ -139,7 +146,7 @@ def named_dataset(trainer: Trainer, name: str) -> Dataset:
         )
     if name not in datasets:
         raise ValueError(
-            f"There is no held-out dataset {name!r}. Write one of: {', '.join(datasets)}."
+            f"There is no held-out dataset {name!r}. Choose one of: {', '.join(datasets)}."
         )
     return datasets[name]
 
@@ -147,12 +154,12 @@ def named_dataset(trainer: Trainer, name: str) -> Dataset:
 def name_evaluation(trainer: Trainer, logs: dict[str, float]) -> None:
     """Add the dataset's name to the metrics when TRL evaluates one of several datasets.
 
-    TRL itself logs `eval_reward` for each of them, and returns the metrics of the last one. The
-    new names follow transformers: `eval_NAME_reward`, like `eval_NAME_loss`.
+    Otherwise all of them would be logged as `eval_reward`, and only the last one's would be
+    returned. The new names follow transformers: `eval_NAME_reward`, like `eval_NAME_loss`.
 
     Args:
-        trainer: the trainer, with the metrics that TRL adds to the log.
-        logs: the other metrics; changed in place, because transformers returns them.
+        trainer: the trainer; the metrics that TRL will add to the log are renamed in place.
+        logs: the other metrics, renamed in place, because transformers returns this dict.
     """
     name = trainer.parts.samples.eval_name
     if not isinstance(trainer.eval_dataset, dict) or name not in trainer.eval_dataset:
@@ -166,7 +173,10 @@ def name_evaluation(trainer: Trainer, logs: dict[str, float]) -> None:
 
 
 def _decode_and_score(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> list[Sample]:
-    """Return the samples of all rows in order, the same on every rank; all ranks must call it."""
+    """Decode and score all rows, and return their samples in order, the same on every rank.
+
+    All ranks must call it.
+    """
     rank = trainer.accelerator.process_index
     ranks = trainer.accelerator.num_processes
     # Every rank makes the same number of calls, because all of them gather a sharded model
@@ -195,7 +205,15 @@ def _decode_and_score(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> 
 def _score(
     trainer: Trainer, rows: list[Row], completions: list[tuple[int, Completion]]
 ) -> list[Sample]:
-    """Score completions, each with the index of its row; all ranks must score the same number."""
+    """Score this rank's completions, and return them as samples.
+
+    All ranks must call it, with the same number of completions.
+
+    Args:
+        trainer: the trainer, with the rewards.
+        rows: the rows of the dataset.
+        completions: pairs of the index of a row in `rows` and a completion for this row.
+    """
     prompts = []
     answers = []
     columns = []
@@ -256,7 +274,7 @@ def _decode(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> list[list[
 
 
 def outcomes_of(trainer: Trainer) -> list[str]:
-    """Return the names of the rewards that decide pass@k, in `outcome_order`.
+    """Return the names of the rewards that decide pass@k, in the order of `outcome_order`.
 
     Reward models are excluded; the result is empty if all rewards are models.
     """

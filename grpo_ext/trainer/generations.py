@@ -54,14 +54,24 @@ class Sampled:
     prompts: list[Any]
     completions: list[Any]  # strings, or lists of messages
     truncated: list[bool]
-    episodes: list[Episode]  # empty if a completion is one turn
+    episodes: list[Episode]  # empty if completions have a single turn
     shape: GroupShape  # the groups of the completions of all ranks
 
 
 class Generations:
-    """Makes generations: completions of rows, with rewards and advantages.
+    """Generates completions for rows of the dataset, with rewards and advantages.
 
-    All ranks must call each method together.
+    An instance is called with this rank's rows. All ranks must call each method together.
+
+    Args:
+        trainer: the trainer, with the model, the rewards and the arguments.
+        sampler: generates the completions, unless TRL does.
+        scorer: computes the trainer's log-probs.
+        judge: runs the rewards.
+        ranks: the ranks of the run.
+        by_trl: whether TRL generates, as it does for images and for tools that it calls.
+        phases: measures the time of each phase.
+        on_played: called in training with the number of failures of each episode that was played.
     """
 
     def __init__(
@@ -85,7 +95,7 @@ class Generations:
             self.sync_check = SyncCheck(trainer, sampler, scorer, ranks)
         self.by_trl = by_trl  # whether TRL generates: for images, or tools that TRL calls
         self.phases = phases
-        # takes the number of failures of each episode that is trained on
+        # called with the number of failures in each episode that is trained on
         self.on_played = on_played
         self.ends = settings.end_rule(trainer)
         self.begin = settings.episodes_of(trainer, sampler, by_trl)
@@ -104,7 +114,11 @@ class Generations:
         self._said_shut_out = False
 
     def made_by_trl(self, rows: list[Row], table: dict[str, Any]) -> Judged:
-        """Return the judged completions of a table that TRL has generated.
+        """Judge the completions that TRL has just generated and scored.
+
+        Args:
+            rows: the rows of this rank, one per completion.
+            table: the mapping that TRL returned for them.
 
         Raises:
             RewardFailure: on all ranks, if a reward failed too often.
@@ -125,13 +139,13 @@ class Generations:
         score_policies: bool = True,
         on_sampled: Callable[[], None] | None = None,
     ) -> Judged:
-        """Complete rows, judge the completions, and return them with their scores.
+        """Generate completions for rows, and return them with rewards and advantages.
 
         Args:
             rows: the rows of the dataset, one per completion of this rank.
             score_policies: whether to compute old and reference log-probs.
-            on_sampled: called once the completions are sampled, before they are judged; not called
-                if TRL generates.
+            on_sampled: called when the completions have been sampled, before they are judged; not
+                called if TRL generates.
 
         Raises:
             EnvironmentFailure: on all ranks, if the episodes' environment failed too often.
@@ -154,7 +168,10 @@ class Generations:
                 close_played(episode.rules for episode in sampled.episodes)
 
     def _scored_and_judged(self, sampled: Sampled, score_policies: bool) -> Judged:
-        """Score and judge this rank's completions; a group may span several ranks."""
+        """Compute log-probs and rewards of this rank's completions, and judge their groups.
+
+        A group may span several ranks.
+        """
         ids = sampled.generation.completion_ids
         # rewards in worker processes run while the policies are scored
         left_out = [episode.left_out for episode in sampled.episodes]
@@ -172,7 +189,7 @@ class Generations:
         return self._judged(sampled, table, raw_rewards)
 
     def complete(self, rows: list[Row]) -> Scored:
-        """Complete rows, and return the completions with only the sampler's log-probs.
+        """Generate completions for rows, and return them with only the sampler's log-probs.
 
         They are neither scored by the trainer nor judged.
 
@@ -185,7 +202,9 @@ class Generations:
         return table
 
     def _sampled(self, rows: list[Row], on_sampled: Callable[[], None] | None) -> Sampled:
-        """Complete rows, in one turn or as episodes.
+        """Generate completions for rows, in a single turn or as episodes.
+
+        `on_sampled` is called when the completions have been sampled.
 
         Raises:
             EnvironmentFailure: on all ranks, if the episodes' environment failed too often.
@@ -219,7 +238,7 @@ class Generations:
         )
 
     def _begun(self, rows: list[Row]) -> list[Episode]:
-        """Begin an episode for each row; return an empty list if a completion is one turn."""
+        """Begin an episode for each row; return an empty list if completions have a single turn."""
         if self.begin is None:
             return []
         with self.phases("environment"):
@@ -230,7 +249,7 @@ class Generations:
     def _scored(self, sampled: Sampled, score_policies: bool) -> Scored:
         """Return the table of this rank's completions, with log-probs and with advantages of 0.
 
-        Without `score_policies`, it contains only the sampler's log-probs. Without `overlap`, the
+        Without `score_policies`, it contains only the sampler's log-probs. If `overlap` is off, the
         sampler's weights are also checked.
         """
         table = self._table(sampled.generation, sampled.truncated, sampled.episodes)
@@ -244,9 +263,12 @@ class Generations:
             return self.old_and_reference(table)
 
     def _judged(self, sampled: Sampled, table: Scored, raw_rewards: Tensor) -> Judged:
-        """Compute advantages from the rewards (B of all ranks, R); return the judged generation.
+        """Compute outcomes and advantages, and add the completions to TRL's logs.
 
-        Also adds the completions to TRL's logs.
+        Args:
+            sampled: this rank's completions.
+            table: their table, with log-probs.
+            raw_rewards: (B of all ranks, R), the rewards; NaN where a reward did not score.
         """
         generation = sampled.generation
         shape = sampled.shape
@@ -342,10 +364,17 @@ class Generations:
         episodes: list[Episode],
         shape: GroupShape,
     ) -> Scored:
-        """Return a copy of this rank's `table` with `advantages` and `signal`.
+        """Return a copy of this rank's table with `advantages` and `signal` set.
 
-        `rewards` (B, R) and `advantages` (B,) are for the completions of all ranks. With
-        `credit: turn`, each turn has its own advantage. All ranks must call it.
+        With `credit: turn`, each turn has its own advantage, computed from the rewards. All ranks
+        must call it.
+
+        Args:
+            table: this rank's completions.
+            rewards: (B of all ranks, R), the rewards after `fill_unscored`.
+            advantages: (B of all ranks,), the advantages of whole completions.
+            episodes: this rank's episodes; empty if completions have a single turn.
+            shape: the groups of all ranks.
         """
         own_rows = self.ranks.own_slice(len(rewards))
         if not self.turn_credit.applies:
@@ -364,12 +393,12 @@ class Generations:
         return replace(table, advantages=own_advantages.float(), signal=signal[own_rows].float())
 
     def check_environment(self, episodes: list[Episode]) -> None:
-        """Raise `EnvironmentFailure` on all ranks if an environment failed too often."""
+        """Raise `EnvironmentFailure` on all ranks if an environment has failed too often."""
         if self.begin is not None:
             refuse_many(self.ranks.gather_objects(reports_of(episodes)))
 
     def _generation(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
-        """Return the generation requested ahead, or sample one if there is none.
+        """Return the generation that was requested ahead, or sample one if there is none.
 
         An evaluation always samples one.
         """
@@ -397,11 +426,15 @@ class Generations:
         return generation
 
     def _probe(self, request: Request) -> None:
-        """Compare the log-probs of a few sampled tokens if a check of the weights is due.
+        """Check that a separate sampler has the weights that were just loaded.
 
-        If it is not due, or there are no prompts, only check that the last update arrived. Without
-        a `sync_check`, do nothing. Right after the weights are loaded, the log-probs differ from
-        the trainer's only because the engines differ; later, the weights differ too.
+        If a comparison is due and there are prompts, compare the log-probs of a few sampled tokens
+        with the trainer's. At this point they differ only because the engines differ; later, the
+        weights differ too. Otherwise only check that the last update arrived. Without a
+        `sync_check`, do nothing.
+
+        Raises:
+            EngineFailure: on all ranks, if the sampler's weights differ from the trainer's.
         """
         if self.sync_check is None:
             return
@@ -423,7 +456,7 @@ class Generations:
         )
 
     def _limit(self, episodes: list[Episode]) -> None:
-        """Limit episodes to the room after their prompts; warn once if some have no room at all.
+        """Limit episodes to the room that their prompts leave; warn once if some have no room.
 
         Raises:
             ValueError: on all ranks, if no episode of any rank has room for a token.
@@ -450,7 +483,7 @@ class Generations:
 
     @property
     def rule(self) -> AdvantageRule:
-        """The advantage settings, for training or for TRL's evaluation."""
+        """The rule for advantages, with the group size of training or of TRL's evaluation."""
         trainer = self.trainer
         size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
         return AdvantageRule(
@@ -466,6 +499,9 @@ class Generations:
         """Request completions of this rank's rows for step `due`, sampled with the current weights.
 
         If there are neither rows nor unfinished completions, nothing is sampled.
+
+        Raises:
+            EngineFailure: on all ranks, if the sampler's weights differ from the trainer's.
         """
         request = None
         if rows or self.ahead.sampler.has_unfinished:
@@ -477,9 +513,9 @@ class Generations:
 
 
 def with_fields(rows: list[Row], extra_fields: dict[str, Any]) -> list[Row]:
-    """Return copies of rows with the columns of `extra_fields`.
+    """Return copies of the rows with the columns in `extra_fields` added.
 
-    A list contains one value per row; any other value is repeated in each row.
+    A list in `extra_fields` contains one value per row; any other value is the same in all rows.
     """
     complete_rows = []
     for i, row in enumerate(rows):

@@ -44,7 +44,7 @@ def rewards_for(
     numbered, with a warning.
 
     Args:
-        reward_funcs: one reward, or a list of rewards, as `GRPOExtTrainer` takes them.
+        reward_funcs: a reward or a list of rewards, in any form that `GRPOExtTrainer` accepts.
         args: the training arguments, with the options of the guards.
         model: the folder or hub id of the frozen model for rewards that load one, unless their
             options name another. A loaded model is accepted only if no reward needs it.
@@ -52,8 +52,8 @@ def rewards_for(
 
     Raises:
         ValueError: if a name is unknown, reward models share a name, the trainer cannot call a
-            function, a weight does not fit in float32, or a reward needs a frozen model, its
-            options name none, and `model` is a loaded one.
+            function, or a weight is not a number or is too large. Also if `model` is a loaded
+            model, and a reward needs a frozen one that its options do not name.
     """
     if not isinstance(reward_funcs, list | tuple):
         reward_funcs = [reward_funcs]
@@ -88,11 +88,11 @@ def rewards_for(
 
 
 def rewards_of(trainer: Trainer) -> list[dict[str, Any]]:
-    """Return a description of each reward: its `name` and `weight`, and more if it is registered.
+    """Return a description of each reward, as a dict with at least its `name` and `weight`.
 
-    A registered reward also has `reward`, its registered name, and `options`; a reward that scores
-    only some tasks has `tasks`. The descriptions are logged and shown, so options with names that
-    suggest a secret are left out.
+    A registered reward also has `reward`, its registered name, and `options`. A reward that scores
+    only some tasks also has `tasks`. The descriptions are logged and shown, so options with names
+    that suggest a secret are left out.
     """
     descriptions = []
     weights = trainer.reward_weights.tolist()
@@ -114,9 +114,8 @@ def rewards_of(trainer: Trainer) -> list[dict[str, Any]]:
 def exact_weights(trainer: Trainer) -> Tensor:
     """Return the weights of the rewards (R,) in float64, exactly as in the arguments.
 
-    TRL rounds them to float32. Its rounded weights are returned with
-    `loss_normalization: micro_batch`, which computes as TRL does, and on an Apple GPU, which has no
-    float64.
+    TRL rounds them to float32. The rounded weights are returned if TRL computes the loss
+    (`loss_normalization: micro_batch`), and on an Apple GPU, which has no float64.
     """
     if trainer.as_trl or trainer.accelerator.device.type == "mps":  # which has no float64
         return trainer.reward_weights
@@ -127,13 +126,13 @@ def exact_weights(trainer: Trainer) -> Tensor:
 
 
 def outcomes_of_groups(trainer: Trainer) -> list[int]:
-    """Return the indices of the rewards that judge groups, in `outcome_order`.
+    """Return the indices of the rewards that may judge a group, in the order of `outcome_order`.
 
     Each group is judged by one of these rewards (see `group_outcomes`). Pass rates are computed
     from the same rewards.
 
     Raises:
-        ValueError: if no reward has the name `group_filter_metric`.
+        ValueError: if `group_filter_metric` is set, but is not the name of a reward.
     """
     return outcome_order(
         trainer.reward_func_names, trainer.reward_weights.tolist(), trainer.args.group_filter_metric
@@ -161,7 +160,7 @@ def tie_break_of(trainer: Trainer) -> TieBreak | None:
 
 @dataclass(frozen=True)
 class Judged:
-    """A generation with its rewards. B is the number of completions of all ranks.
+    """A generation with its rewards; B is the number of completions on all ranks.
 
     The lists (except `tasks`) and the table hold this rank's completions.
     """
@@ -185,7 +184,7 @@ class Judged:
     episodes: list[Row] = field(default_factory=list)
 
     def is_episode(self, i: int) -> bool:
-        """Return True if completion `i` of this rank is an episode, not a single turn."""
+        """Return whether completion `i` of this rank is an episode, not a single turn."""
         return bool(self.episodes and self.episodes[i])
 
 
@@ -219,7 +218,8 @@ class Judge:
             prompts: the prompts, one per completion.
             completions: the completions, each a string or a list of messages.
             ids: the tokens of the completions.
-            left_out: as for `rewards`.
+            left_out: `True` for each completion on which reward functions are not called; empty to
+                leave none out.
         """
         columns = {name: [row[name] for row in rows] for name in rows[0] if name != "prompt"}
         with self._leaving_out(left_out):
@@ -247,11 +247,11 @@ class Judge:
             prompts: the prompts, one per completion.
             completions: the completions, each a string or a list of messages.
             ids: the tokens of the completions.
-            environments: instances of TRL environments, one per completion; empty without
-                environments.
-            left_out: True for each completion that is not scored; empty to score all. Reward
-                functions are not called on such a completion. Reward models take whole batches, so
-                they run on it, but their scores are dropped.
+            environments: instances of TRL environments, one per completion; empty if there are
+                none.
+            left_out: `True` for each completion that is not scored; empty to score all. Reward
+                functions are not called on such a completion. Reward models run on whole batches,
+                but their scores for such a completion are dropped.
 
         Returns:
             The rewards (B of all ranks, R); NaN if a reward did not score a completion.
@@ -278,7 +278,7 @@ class Judge:
 
     @contextmanager
     def _leaving_out(self, left_out: Sequence[bool]) -> Iterator[None]:
-        """Within the context, call no reward function on completions marked in `left_out`."""
+        """Context manager under which reward functions skip completions marked in `left_out`."""
         rows = frozenset(row for row, is_left_out in enumerate(left_out) if is_left_out)
         guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
         for guard in guards:
@@ -290,10 +290,10 @@ class Judge:
                 guard.left_out = frozenset()
 
     def _as_returned(self, rounded: Tensor) -> Tensor:
-        """Return the rewards in float64, as the functions returned them.
+        """Return the rewards in float64, exactly as the reward functions returned them.
 
-        Values that a subclass of the trainer has changed after TRL computed them are kept. On an
-        Apple GPU, which has no float64, the rewards are returned unchanged.
+        If a subclass of the trainer has changed a reward since TRL computed it, the changed value
+        is returned. On an Apple GPU, which has no float64, `rounded` is returned.
 
         Args:
             rounded: TRL's rewards (B of all ranks, R), in float32.
@@ -335,13 +335,14 @@ class Judge:
     def count_failures(self, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
         """Update the counts in `failed` and `asked` from the guards of all ranks.
 
+        All ranks must call it.
+
         Args:
-            gather: concatenates the lists of all ranks.
+            gather: the collective that concatenates the lists of all ranks.
 
         Raises:
-            RewardFailure: on all ranks, if a reward failed too often on any rank, or if it has
-                scored nothing in its latest batches on every rank, with failures on more than one
-                prompt in total.
+            RewardFailure: on all ranks, if a reward failed too often on some rank, or if on every
+                rank its latest batches had failures but no scores, on at least two prompts in all.
         """
         guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
         failed: Counter[str] = Counter()
@@ -383,11 +384,12 @@ class Judge:
 
 
 def report_of(guard: Guard) -> tuple[str, int, int, str, set[int], str]:
-    """Return the failure counts and errors of a guard that the other ranks need.
+    """Return the failure counts and errors of a guard, to be sent to the other ranks.
 
-    The result contains its name, the number of rows on which it failed, the number of rows that it
-    was asked to score, why it must stop the run (empty if it need not), the prompts on which it
-    failed since it last scored anything, and its last error.
+    Returns:
+        The guard's name; the number of rows on which the reward failed; the number of rows that it
+        was asked to score; why it must stop the run, or "" if it need not; checksums of the prompts
+        on which it has failed since it last scored anything; and its last error.
     """
     failure = str(guard.failure or "")
     return guard.name, guard.failed, guard.asked, failure, guard.lost_prompts, guard.last_error

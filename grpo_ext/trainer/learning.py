@@ -3,7 +3,7 @@
 The whole run is watched, from its first step to its last. Whatever its other metrics say, a run
 learned nothing if it never had an advantage (unless its loss needs none), never had a gradient,
 never changed a weight, or if the KL drowned out the rewards in nearly all steps. `Learning.verdict`
-is then the reason, a sentence of `trainer.verdict`.
+then holds the reason, in words from `trainer.verdict`.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +29,11 @@ from grpo_ext.trainer.weight_sample import WeightSample, checksum, local
 
 @dataclass(eq=False)
 class Learning(TrainerCallback):
-    """Checks the start of a run, watches its steps, and says at the end if nothing was learned."""
+    """Callback that watches all steps of a run, and says at the end if nothing was learned.
+
+    At the start, it checks that the run can learn. Other parts of the trainer report to it by
+    calling `generated`, `judged`, `settled` and `played`.
+    """
 
     trainer: Trainer
     progress: Progress = field(default_factory=Progress)
@@ -47,8 +51,8 @@ class Learning(TrainerCallback):
     def generated(self, table: Scored) -> None:
         """Count the completions of a training generation in `progress`.
 
-        Those in groups with signal, and those with an advantage in the loss, are also counted
-        separately.
+        Completions in groups with signal are also counted separately, and of these, the completions
+        with a nonzero advantage and a token in the loss.
         """
         signal = table.signal > 0  # (B,)
         in_loss = table.loss_mask.any(dim=1)  # (B,)
@@ -63,8 +67,9 @@ class Learning(TrainerCallback):
         """Count this rank's completions in `progress`, before any groups are left out.
 
         Args:
-            rewards: the rewards (B of all ranks, R); NaN where a reward did not score a completion.
-            signal: (b,), of this rank; 0 where no completion of the group has an advantage.
+            rewards: (B of all ranks, R), the rewards; NaN where a reward did not score.
+            signal: (b,), for this rank's completions; 0 where no completion of the group has an
+                advantage.
             left_out: a bool mask (B of all ranks,) of the completions whose group `group_filter`
                 leaves out.
             rows: the slice of this rank's completions among those of all ranks.
@@ -79,10 +84,10 @@ class Learning(TrainerCallback):
         self.progress.filtered += int((left_out[rows] & (signal > 0)).sum())
 
     def settled(self, figures: dict[str, float]) -> None:
-        """Count a step with a KL term, also separately if the KL gradient drowned out the rewards.
+        """Count an optimizer step with a KL term, and whether the KL drowned out the rewards in it.
 
-        `figures` are the metrics of the step's loss, which are the same on all ranks. Steps without
-        advantages are not counted.
+        A step without advantages is not counted. `figures` are the metrics of the step's loss,
+        which are the same on all ranks.
         """
         share = figures.get(POLICY_SHARE, 0.0)
         if share > 0:
@@ -90,7 +95,7 @@ class Learning(TrainerCallback):
             self.progress.kl_alone += share < LEAST_SHARE
 
     def played(self, failures: list[int]) -> None:
-        """Count the episodes of a training generation in `progress`.
+        """Count the episodes of a training generation in `progress`, and those with failures.
 
         `failures` holds the number of environment failures in each episode.
         """
@@ -102,10 +107,14 @@ class Learning(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Check that the run can learn (see `check_start`), and begin to watch its weights.
+        """Check that the run can learn, and begin to watch its weights.
 
-        A run that starts from step 0 starts with new counts. A run that has already finished is not
+        A run that starts at step 0 starts with new counts. A run that has already finished is not
         checked.
+
+        Raises:
+            CannotLearn: if the run would train no weight, or its metric for the best model is
+                meaningless.
         """
         if state.global_step == 0:
             self.progress = Progress()
@@ -119,7 +128,7 @@ class Learning(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Check for a non-zero gradient, until a step has had one."""
+        """Record whether the step has a non-zero gradient, unless an earlier step had one."""
         if not self.progress.gradient:
             gradients = [parameter.grad for parameter in self._trained().values()]
             self.progress.gradient = any(
@@ -129,9 +138,9 @@ class Learning(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Check for a changed weight, until one has changed; conclude after the last step.
+        """Record whether the step changed a weight, unless an earlier step did.
 
-        If nothing was learned, an alarm is written to the run log.
+        After the last step, set the verdict; if nothing was learned, add an alarm to the run log.
         """
         self.progress.steps += 1
         if not self.progress.moved:
@@ -149,11 +158,11 @@ class Learning(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Conclude the run, even if it stopped early or had already finished."""
+        """Set the verdict and the remarks, also if the run stopped early or had already ended."""
         self.conclude()
 
     def conclude(self) -> None:
-        """Set the verdict and the remarks from all ranks' progress; all ranks must call it."""
+        """Set the verdict and the remarks from all ranks' progress. All ranks must call it."""
         self._measure()
         progress = sum(gather_object([self.progress]), Progress())
         trainer = self.trainer
@@ -170,9 +179,9 @@ class Learning(TrainerCallback):
         self.remarks = remarks_of(judge.failed, judge.asked, progress, self.verdict)
 
     def _measure(self) -> None:
-        """Record how far the weights have moved since the start or the resumption of the run.
+        """Record how far the weights have moved since the run started or resumed.
 
-        A larger value from before a checkpoint is kept.
+        If a larger value was recorded before the run resumed, that value is kept.
         """
         if self._sample is None:
             return
@@ -186,13 +195,17 @@ class Learning(TrainerCallback):
     def watches_weights(self) -> bool:
         """Whether this run's gradients and weights can be observed.
 
-        DeepSpeed keeps both elsewhere, and a layerwise optimizer keeps no gradients.
+        They cannot under DeepSpeed, which keeps both elsewhere, or with a layerwise optimizer,
+        which keeps no gradients.
         """
         return not (self.trainer.is_deepspeed_enabled or steps_in_backward(self.trainer.args))
 
     @property
     def needs_advantage(self) -> bool:
-        """Whether the loss has no gradient without advantages; a custom loss may have one."""
+        """Whether the loss needs advantages to have a gradient, apart from KL and entropy terms.
+
+        It does not with `positive_nll_coef`, or with a custom loss that declares so.
+        """
         trainer = self.trainer
         loss = trainer.parts.update.settings
         return trainer.as_trl or (loss.loss.needs_advantage and not loss.positive_nll_coef)

@@ -25,7 +25,10 @@ logger = logging.getLogger(__name__)
 
 
 def write_manifest(folder: Path) -> None:
-    """Write the size and hash of every file of a checkpoint, after flushing the files to disk."""
+    """Write a manifest with the size and hash of every file of a checkpoint.
+
+    The files are first flushed to disk, and the manifest is flushed after them.
+    """
     files = {
         str(p.relative_to(folder)): p
         for p in sorted(folder.rglob("*"))
@@ -77,7 +80,7 @@ def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
 
     Raises:
         ValueError: if the manifest is invalid (`RecursionError` if it is nested too deeply).
-        OSError: if it does not exist, cannot be read or leads out of its folder.
+        OSError: if it does not exist, cannot be read, or is a link to a file outside its folder.
     """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -87,7 +90,7 @@ def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
 
     entries = json.loads(read_text(path, within=path.parent), object_pairs_hook=once)
     if not isinstance(entries, dict) or not entries:
-        raise ValueError("it names no file")
+        raise ValueError("the manifest lists no files")
     for name, entry in entries.items():
         if (
             not name.isprintable()
@@ -101,14 +104,15 @@ def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
 
 
 def delete_older(newest: Path, most: int | None, best: str | None) -> None:
-    """Keep at most `most` checkpoints (`None` or 0: all); never delete the newest or the best.
+    """Delete checkpoints until at most `most` remain, but never the newest or the best.
 
     Checkpoints of steps after `newest` are left over from before a restart, and are deleted first;
     then the oldest ones are deleted. File times are not used.
 
     Args:
-        newest: the checkpoint that was just written.
-        most: the number of checkpoints to keep, including `newest` and `best`.
+        newest: the checkpoint that was just written; the others are in the same folder.
+        most: the number of checkpoints to keep, including `newest` and `best`; `None` or 0 to keep
+            all.
         best: the checkpoint with the best metric; `None` or "" if there is none.
     """
     protected = {newest.resolve()}
@@ -125,7 +129,10 @@ def delete_older(newest: Path, most: int | None, best: str | None) -> None:
 
 
 def newest_whole(run: Path) -> str | None:
-    """Return the newest complete checkpoint of a run, or `None`; warn about damaged newer ones."""
+    """Return the newest complete checkpoint of a run, or `None` if there is none.
+
+    Newer ones that are incomplete or damaged are skipped with a warning.
+    """
     for folder in reversed(checkpoints(run)):
         fault = what_is_wrong(folder)
         if fault is None:
@@ -144,9 +151,10 @@ def flush(path: Path) -> None:
 
 
 def _hashes(paths: Iterable[Path], folder: Path) -> list[str]:
-    """Return the SHA-256 of each file of a folder, hashing several files at a time.
+    """Return the SHA-256 of each file, hashing several files at a time.
 
-    A large model has many files, and hashing a file uses only one core.
+    Hashing a file uses only one core, and a large model has many files. The files must be in
+    `folder`.
     """
     with ThreadPoolExecutor(max_workers=8) as pool:
         return list(pool.map(lambda path: _hash(path, folder), paths))

@@ -17,7 +17,10 @@ from grpo_ext.trainer.settings import set_checkpointing
 
 
 def choose_eval_batch_size(trainer: Trainer) -> None:
-    """Set `per_device_eval_batch_size`, unless the user has set it; see `eval_batch_size`."""
+    """Set `per_device_eval_batch_size` by the memory that training needs, unless the user set it.
+
+    `eval_batch_size` describes the choice.
+    """
     args = trainer.args
     if "per_device_eval_batch_size" not in args.left_to_trainer:
         return
@@ -73,10 +76,11 @@ def model_size_of(trainer: Trainer) -> ModelSize | None:
 
 
 def mean_prompt_tokens(trainer: Trainer) -> int | None:
-    """Return the mean length of the first prompts in tokens.
+    """Return the mean length of the first `MEASURED_PROMPTS` prompts, in tokens.
 
-    Return `None` if the dataset is a stream, is empty or has no column `prompt`, if the processor
-    is multimodal, or if an `environment_factory` or a `rollout_func` may change the prompts.
+    The result is `None` if the dataset is a stream, is empty or has no column `prompt`, if the
+    processor is multimodal, or if an `environment_factory` or a `rollout_func` may change the
+    prompts.
     """
     rows = trainer.train_dataset
     if not isinstance(rows, Dataset) or len(rows) == 0 or "prompt" not in rows.column_names:

@@ -6,9 +6,10 @@ those of the first rank.
 FLOPs utilization compares the operations that training needs with the rate at which the device
 multiplies matrices. A weight takes 6 operations per token if it is trained, and 4 if it is frozen
 (forward, and the gradient of its input). Attention takes 12 operations per layer, per hidden
-dimension and per pair of tokens where one attends to the other. The head counts only for completion
-tokens, and each distinct prompt counts once. Padding, recomputation and scoring without gradient do
-not count. (Korthikanti et al. 2022, arXiv 2205.05198, appendix A, with causal attention.)
+dimension and per pair of tokens of which one attends to the other. The head counts only for
+completion tokens, and each distinct prompt counts once. Padding, recomputation and scoring without
+gradient do not count. (Korthikanti et al. 2022, arXiv 2205.05198, appendix A, with causal
+attention.)
 """
 
 import sys
@@ -40,7 +41,7 @@ LOGGED = ("time/", "throughput/", "memory/", "progress/")  # prefixes of the met
 
 
 class Phases(TrainerCallback):
-    """A stopwatch for the phases of a run, used as `with phases("rewards"):`.
+    """Callback that times the phases of a run, used as `with phases("rewards"):`.
 
     The phases are `environment` (waiting for the environments of episodes while nothing is
     generated), `generation`, `sync` (sending weights to the sampler), `waiting` (for completions
@@ -71,9 +72,10 @@ class Phases(TrainerCallback):
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Count the time spent in the context towards this phase, except time in inner phases.
+        """Context manager that counts the time inside it towards the phase `name`.
 
-        Within an evaluation, all time counts as `evaluation`.
+        Time in inner phases counts towards those instead. Within an evaluation, all time counts as
+        `evaluation`.
         """
         self._begin(name)
         start = self._since
@@ -99,7 +101,7 @@ class Phases(TrainerCallback):
             self.seconds[target] += seconds
 
     def now(self) -> float:
-        """Return the time in seconds, by the clock that measures the phases."""
+        """Return the current time in seconds, by the clock that measures the phases."""
         return time.perf_counter()
 
     def _begin(self, name: str) -> None:
@@ -134,7 +136,7 @@ class Phases(TrainerCallback):
         self._end()
 
     def runs(self, rows: Scored) -> None:
-        """Count the tokens of a micro-batch that is trained on, as `needed` does."""
+        """Count a micro-batch that is trained on, for the FLOPs utilization."""
         counts = needed(rows)
         self._needed = self._needed + counts
         self._most_tokens = max(self._most_tokens, float(counts[0]))
@@ -142,13 +144,14 @@ class Phases(TrainerCallback):
     def figures(self) -> dict[str, float]:
         """Return the metrics since the last call that returned any; empty until a step has ended.
 
-        `time/PHASE`: seconds per optimizer step. `throughput/tokens_per_second`: prompt and
-        completion tokens of all ranks per second, excluding evaluations and checkpoints.
-        `throughput/share_of_rate`: the operations that training needs per second of
-        `train`, as a share of the fastest measured rate of matrix products (see `MatrixRate`);
-        missing if TRL computes the loss.
-        `memory/peak_gib`: the peak memory allocated on the GPU since the last call; on a CPU or an
-        Apple GPU, the peak memory of the process since its start.
+        - `time/PHASE`: seconds per optimizer step.
+        - `throughput/tokens_per_second`: prompt and completion tokens of all ranks per second, not
+          counting the time of evaluations and checkpoints.
+        - `throughput/share_of_rate`: the operations that training needs, per second of the phase
+          `train`, as a share of the rate of matrix multiplication (see `MatrixRate`); missing if
+          TRL computes the loss.
+        - `memory/peak_gib`: the peak memory allocated on the GPU since the last call that returned
+          metrics; on a CPU or an Apple GPU, the peak memory of the process since its start.
         """
         steps = self.state.global_step - self._step
         if steps <= 0:
@@ -169,8 +172,8 @@ class Phases(TrainerCallback):
 def peak_bytes(device: str) -> int:
     """Return the peak GPU memory allocated since the last call, in bytes.
 
-    On a CPU or an Apple GPU, where torch does not track it, return the peak memory of this process
-    since its start.
+    On a CPU or an Apple GPU, for which torch does not track the peak, return the peak memory of
+    this process since its start.
     """
     if device in ("cpu", "mps"):
         import resource  # not on Windows
@@ -183,10 +186,10 @@ def peak_bytes(device: str) -> int:
 
 
 def needed(rows: Scored) -> Tensor:
-    """Return the counts of a micro-batch, to be multiplied by `costs`: (3,), float64.
+    """Return the counts of a micro-batch that determine its operations: (3,), float64.
 
     They are, in this order, the tokens (equal prompts count once), the completion tokens, and the
-    token pairs in attention.
+    token pairs in attention. Their dot product with `costs` is the number of operations.
     """
     first, _ = equal_prompts(rows.prompt_ids, rows.prompt_mask)
     # on the CPU, since an Apple GPU has no float64
@@ -201,9 +204,9 @@ def needed(rows: Scored) -> Tensor:
 
 
 def _operations(parameter: Tensor) -> int:
-    """Return the number of operations per token of a whole weight, even if ZeRO shards it.
+    """Return the number of operations per token for a weight, including shards on other ranks.
 
-    Forward and backward pass take 6 per element, or 4 if the weight is not trained.
+    The forward and backward pass together take 6 per element, or 4 if the weight is not trained.
     """
     size: int = getattr(parameter, "ds_numel", parameter.numel())
     per_token = 6 if parameter.requires_grad else 4
@@ -211,7 +214,7 @@ def _operations(parameter: Tensor) -> int:
 
 
 def _active_share(name: str, config: PretrainedConfig) -> float:
-    """Return the share of a weight that a token runs through: 1, or less for a layer's experts."""
+    """Return the share of a weight that each token uses: below 1 only for experts of an MoE."""
     active = getattr(config, "num_experts_per_tok", None)
     experts = getattr(config, "num_local_experts", None)
     if ".experts." not in name or not active or not experts:
@@ -220,10 +223,10 @@ def _active_share(name: str, config: PretrainedConfig) -> float:
 
 
 def costs(model: PreTrainedModel) -> Tensor:
-    """Return the operations of a training pass per unit of each count of `needed`: (3,), float64.
+    """Return the operations that training takes per unit of each count in `needed`: (3,), float64.
 
     The model may have an adapter and may be sharded by ZeRO. In a mixture of experts, only the
-    experts that a token runs through are counted.
+    experts that a token is routed to are counted.
     """
     config = model.config.get_text_config()
     embedding = model.get_input_embeddings().weight

@@ -1,9 +1,10 @@
-"""Compute log-probs with the policy before an update, and the loss of the update.
+"""Compute old and reference log-probs before an update, and the loss of the update.
 
-`OldAndReference` scores the log-probs of the old (sampling) and reference policies before training
-on them. Completions sampled by the same policy that takes the step need no extra pass: their old
-log-probs are the detached log-probs of the step. An extra pass scores completions that a later step
-trains on, completions sampled by another engine, and carried groups.
+`OldAndReference` computes log-probs under the old (sampling) policy and the reference before
+completions are trained on. Completions sampled by the same policy that takes the step need no extra
+pass for their old log-probs: these are the detached log-probs of the step. An extra pass is needed
+for completions that a later step trains on, completions sampled by another engine, and carried
+groups.
 
 `PolicyUpdate` computes the loss of micro-batches, and logs the metrics of each step.
 """
@@ -53,7 +54,7 @@ class OldAndReference:
         self.finds_kept = scorer.params.truncated and not sampler.abilities.returns_kept_tokens
 
     def __call__(self, table: Scored) -> Scored:
-        """Return the table with the columns that training needs from these policies.
+        """Return the table with the columns that training needs from the old and reference policy.
 
         These are `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio` and
         `kept`; each is computed only if it is needed.
@@ -73,7 +74,7 @@ class OldAndReference:
         return table
 
     def with_sampler_logps(self, table: Scored) -> Scored:
-        """Use the sampler's log-probs as the old log-probs, with `behaviour_policy: sampler`.
+        """With `behaviour_policy: sampler`, set the old log-probs to the sampler's log-probs.
 
         With another `behaviour_policy`, or without a separate sampler, return the table unchanged.
 
@@ -86,15 +87,15 @@ class OldAndReference:
         if sampled is None:
             raise ValueError(
                 "`behaviour_policy: sampler` needs the sampler's log-probs, but the sampler "
-                f"({self.sampler.name}) returned none. Return them from the sampler, or remove "
+                f"({self.sampler.name}) returned none. Make the sampler return them, or remove "
                 "behaviour_policy and set `vllm_importance_sampling_correction: false`, which "
                 "leaves the difference between sampler and trainer uncorrected."
             )
         if (sampled.isnan() & table.loss_mask.bool()).any():
             raise ValueError(
                 "`behaviour_policy: sampler` needs the log-prob of every sampled token, but the "
-                f"sampler ({self.sampler.name}) did not return all of them. Return all, or set "
-                "`behaviour_policy: decoupled`, which uses the trainer's log-prob where one is "
+                f"sampler ({self.sampler.name}) did not return all of them. Make it return all, or "
+                "set `behaviour_policy: decoupled`, which uses the trainer's log-prob where one is "
                 "missing."
             )
         return replace(table, old_per_token_logps=sampled.nan_to_num(nan=0.0))
@@ -102,13 +103,14 @@ class OldAndReference:
     def with_kept(self, table: Scored) -> Scored:
         """Return the table with its old log-probs and, if sampling is truncated, its kept tokens.
 
-        If they are missing, a forward pass computes them, so call it before the policy changes.
+        If they are missing, a forward pass of the policy computes them. Call this before the policy
+        changes.
         """
         with torch.no_grad(), without_checkpointing(self.trainer):
             return self._old(table)
 
     def scored_everywhere(self, table: Scored) -> Scored:
-        """Return the table of all ranks with missing old log-probs filled in.
+        """Return a table of all ranks' completions with missing old log-probs filled in.
 
         Each rank scores a share of the rows. All ranks must call it with the same table, before the
         policy changes, that is, before the step that follows the generation.
@@ -165,8 +167,8 @@ class OldAndReference:
         assert old is not None
         if sampled is None:
             raise ValueError(
-                f"The sampler ({self.sampler.name}) returned no log-probs, but they are needed to "
-                "correct the gradient. Return them from the sampler, or set "
+                f"The sampler ({self.sampler.name}) returned no log-probs, which are needed for "
+                "the importance-sampling correction. Make the sampler return them, or set "
                 "`vllm_importance_sampling_correction: false` to train without the correction."
             )
         ratio = sampler_correction(
@@ -190,7 +192,7 @@ class PolicyUpdate:
     entropy: EntropyControl
     ranks: Ranks
     phases: Phases
-    settled: Callable[[dict[str, float]], None]  # takes the metrics of each optimizer step
+    settled: Callable[[dict[str, float]], None]  # called with the metrics of each optimizer step
     _stats: StepStats = field(default_factory=StepStats)
 
     def loss(self, model: nn.Module, batch: MicroBatch, accumulation: int) -> Tensor:
@@ -228,7 +230,7 @@ class PolicyUpdate:
     def _settings_now(self) -> LossSettings:
         """Return the settings of the loss, with the current values of the trainer's attributes.
 
-        A callback may have changed them, as in TRL.
+        A callback may have changed these attributes, as in TRL.
         """
         trainer = self.trainer
         options = replace(
@@ -246,7 +248,7 @@ class PolicyUpdate:
         )
 
     def whole_batch(self, rows: Scored) -> MicroBatch:
-        """Return a batch of TRL's evaluation as the only micro-batch of a step.
+        """Convert a batch of TRL's evaluation to the only micro-batch of a step.
 
         All ranks must call it.
         """
@@ -284,7 +286,10 @@ class PolicyUpdate:
         seam.log_figures(self.trainer, figures)
 
     def _move_coef(self, entropy: float | None) -> None:
-        """Update the entropy coefficient after a step, unless the step had no tokens."""
+        """Update the entropy coefficient after a step.
+
+        `entropy` is the mean entropy of the step's tokens; if it is `None`, nothing changes.
+        """
         if entropy is not None:
             coef = self.entropy.coef_after(self.trainer.entropy_coef, entropy)
             seam.set_entropy_state(self.trainer, coef, entropy)

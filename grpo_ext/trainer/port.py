@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Trainer(SampledTrainer, Protocol):
-    """The attributes and methods of `GRPOExtTrainer` that its parts use."""
+    """Protocol for the attributes and methods of `GRPOExtTrainer` that its parts use."""
 
     as_trl: bool  # whether TRL generates and computes the loss (`loss_normalization: micro_batch`)
-    eval_decoding: Decoding | None  # `None`: TRL evaluates
+    eval_decoding: Decoding | None  # `None` if TRL evaluates
 
     @property
     def parts(self) -> Parts: ...

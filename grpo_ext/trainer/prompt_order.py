@@ -14,7 +14,8 @@ from grpo_ext.step.groups import GroupStats
 from grpo_ext.trainer.judging import outcomes_of_groups
 from grpo_ext.trainer.port import Trainer
 
-UNIFORM_SHARE = 0.1  # share of uniform weights in `curriculum: adaptive`: any prompt can be drawn
+# share of uniform weights in `curriculum: adaptive`, so that any prompt can be drawn
+UNIFORM_SHARE = 0.1
 
 
 class PromptOrder:
@@ -34,10 +35,10 @@ class PromptOrder:
             )
 
     def make_sampler(self, dataset: Dataset | None) -> PromptSampler:
-        """Make the prompt sampler for a call of `train()`, and store it in `sampler`.
+        """Create the prompt sampler for a call of `train()`, store it in `sampler` and return it.
 
-        Only the length of `dataset` is used; `None` stands for the trainer's training set. A state
-        that was loaded from a checkpoint is restored in the next sampler only.
+        Only the length of `dataset` is used; `None` stands for the trainer's training set. If a
+        state was loaded from a checkpoint, it is restored in this sampler and not used again.
         """
         trainer = self.trainer
         args = trainer.args
@@ -98,7 +99,7 @@ def make_rates(trainer: Trainer) -> PassRates | None:
 
     Raises:
         ValueError: if a curriculum is set and the dataset is a stream, or if a line of
-            `pass_rates_file` is not a completion with the outcome reward.
+            `pass_rates_file` is not a completion that was scored by the outcome reward.
         OSError: if `pass_rates_file` cannot be read.
     """
     args = trainer.args

@@ -32,7 +32,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Rollout:
-    """Makes the completions that a trainer trains on."""
+    """Generates, scores and logs a batch of completions, for training and for TRL's evaluation.
+
+    An instance is called with this rank's rows. In training, it also drops or refills groups if
+    `group_filter` is set, and requests the next generation if `overlap` is on.
+    """
 
     trainer: Trainer
     generations: Generations
@@ -41,9 +45,9 @@ class Rollout:
     ranks: Ranks
     # `Feed.following`: this rank's rows of a later generation
     following: Callable[..., list[Row] | None]
-    generated: Callable[[Scored], None]  # takes this rank's completions that are trained on
+    generated: Callable[[Scored], None]  # called with this rank's completions to train on
     judged: Callable[[Tensor, Tensor, Tensor, slice, GroupShape], None]  # `Learning.judged`
-    evaluated: Callable[[Judged], None]  # takes a batch of TRL's evaluation
+    evaluated: Callable[[Judged], None]  # called with each batch of TRL's evaluation
     carried: Groups | None = None  # groups for the next generation; the same on all ranks
     log: GroupLog = field(default_factory=GroupLog)
     _said_missing: bool = False
@@ -77,9 +81,15 @@ class Rollout:
         return table
 
     def watch_trl(self, rows: list[Row], table: dict[str, Any]) -> dict[str, Any]:
-        """Count, log and hand out completions that TRL has scored, and return `table` unchanged.
+        """Record completions that TRL has generated and scored, and return `table` unchanged.
 
-        This is for `loss_normalization: micro_batch` (`preset: trl`).
+        Used with `loss_normalization: micro_batch` (`preset: trl`), where TRL computes the loss.
+        The completions are passed to `samples`. In training, the metrics of their groups are
+        logged; in an evaluation, they are passed to `evaluated`.
+
+        Args:
+            rows: the rows of this rank, one per completion.
+            table: the mapping that TRL returned for them.
         """
         judged = self.generations.made_by_trl(rows, table)
         advantages = seam.last_completions(self.trainer, len(judged.rewards))[3]
@@ -120,10 +130,10 @@ class Rollout:
     # ---- groups
 
     def _filtered(self, judged: Judged) -> Scored:
-        """Judge the groups, and return the completions.
+        """Judge the groups, and return this rank's completions.
 
         With `group_filter: drop`, groups without signal are masked, and advantages that depend on
-        other groups are recomputed.
+        other groups are recomputed without them.
         """
         stats = self._judge_groups(self._seen_prompts(judged), judged)
         if self.group_filter != "drop":
@@ -136,8 +146,8 @@ class Rollout:
     def _refilled(self, rows: list[Row]) -> Scored:
         """Return a full step of groups, refilled as needed.
 
-        If user code or the engine fails, restore the supply of prompts, the carried groups and the
-        step that the requested generation is for, and raise the error again.
+        If user code or the engine fails, the supply of prompts, the carried groups and the step
+        that the requested generation is for are restored before the error is raised.
         """
         ahead = self.generations.ahead
         supply = self.order.further
@@ -203,8 +213,13 @@ class Rollout:
     def _scaled(self, table: Scored, rewards: Tensor, shape: GroupShape) -> Scored:
         """Recompute this rank's advantages from the used groups, if the estimator compares groups.
 
-        `scale_rewards: batch` is such an estimator; with others, the table is returned unchanged.
-        `rewards` (B of all ranks, R) are NaN for the groups of `shape` that are not used.
+        `scale_rewards: batch` is such an estimator. With an estimator that does not compare groups,
+        the table is returned unchanged.
+
+        Args:
+            table: this rank's completions.
+            rewards: (B of all ranks, R), the rewards; NaN in groups that are not used.
+            shape: the groups of all ranks.
         """
         rule = replace(self.generations.rule, num_generations=shape.largest)
         if get_advantages(rule.scale_rewards).within_group:
@@ -214,7 +229,12 @@ class Rollout:
         return replace(table, advantages=advantages[own_rows].to(table.advantages))
 
     def _judge_groups(self, prompts: list[Row], judged: Judged) -> GroupStats:
-        """Judge the groups of all ranks; report them to the log, the curriculum and `Learning`."""
+        """Judge the groups of all ranks, and report them to the log, the curriculum and `judged`.
+
+        Args:
+            prompts: one row per group, for the curriculum; empty if it needs no pass rates.
+            judged: the completions with their rewards.
+        """
         shape = judged.shape
         groups = replace(self.groups, num_generations=shape.largest)
         stats = groups.judge(shape.spread(judged.outcomes), judged.ties)
@@ -267,9 +287,9 @@ class Rollout:
     # ---- logs
 
     def _record(self, rounds: list[Judged]) -> None:
-        """Hand out the completions of all rounds of one generation, and log the rounds together.
+        """Pass the completions of one generation to `samples`, and log all its rounds together.
 
-        Completions that TRL generated are handed out, but not logged again.
+        Completions that TRL generated are passed on, but not logged again.
         """
         for judged in rounds:
             self.samples.hand_out(judged)
@@ -303,14 +323,17 @@ class Rollout:
         seam.log_figures(self.trainer, figures)
 
     def _gathered(self, rounds: list[Any]) -> Tensor:
-        """Join the values of all rounds and ranks, in the order of the rows of the rewards."""
+        """Concatenate the values of all rounds and ranks, in the order of the rows of the rewards.
+
+        `rounds` contains, for each round, one value per completion of this rank.
+        """
         columns = [torch.tensor(column, device=self.ranks.device) for column in rounds]
         return torch.cat([self.ranks.gather(column) for column in columns])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of groups, prompts and the generation ahead; call `Ahead.wait` first.
+        """Return the carried groups, the order of the prompts and the generation requested ahead.
 
-        The state of groups and prompts is the same on all ranks.
+        Call `Ahead.wait` first. The groups and the order of the prompts are the same on all ranks.
         """
         ahead = self.generations.ahead.state_dict() if self.trainer.args.overlap != "off" else None
         return {"ahead": ahead, "carried": self.carried, "order": self.order.state_dict()}

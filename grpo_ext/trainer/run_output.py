@@ -38,10 +38,10 @@ SHOWN = ("learning_rate", "per_device_train_batch_size", "steps_per_generation",
 
 
 class RunOutput(TrainerCallback):
-    """Writes the output at the start and the end of a run.
+    """Callback that writes the output at the start and the end of a run.
 
-    `recipe` holds the values of `recipe.yaml`; if it is `None`, they are taken from the trainer's
-    model, arguments and rewards.
+    `recipe` holds the values to write to `recipe.yaml`; if it is `None`, they are taken from the
+    trainer's model, arguments and rewards.
     """
 
     def __init__(self, trainer: Trainer, recipe: Mapping[str, Any] | None):
@@ -67,10 +67,10 @@ class RunOutput(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Draw curves, write the model card, print gains and remarks, and suggest a next command.
+        """Draw the curves, write the model card, and print gains and remarks.
 
-        Only a run started from Python gets the suggestion. Nothing is done if the run stopped
-        before its last step.
+        For a run started from Python, also suggest a next command. Nothing is done if the run
+        stopped before its last step.
         """
         if not state.is_world_process_zero or state.global_step < state.max_steps:
             return
@@ -94,7 +94,7 @@ class RunOutput(TrainerCallback):
             print(f"next: grpo-ext report {shlex.quote(str(args.output_dir))}")
 
     def gains(self) -> list[Gain]:
-        """Return how the metrics of the run changed."""
+        """Return the change of each reported metric from the start to the end of the run."""
         trainer = self.trainer
         history = trainer.state.log_history
         return gained(history, trainer.reward_func_names, outcomes_of(trainer))
@@ -103,8 +103,8 @@ class RunOutput(TrainerCallback):
         """Return the sentences that follow the gains at the end of a run.
 
         They compare outcome rewards with the best constant answer, and say how often rewards and
-        environments failed and the KL drowned out the rewards. If nothing was learned, the last
-        sentences explain why.
+        environments failed, and in how many steps the KL drowned out the rewards. If nothing was
+        learned, the last sentences explain why.
         """
         parts = self.trainer.parts
         history = self.trainer.state.log_history
@@ -133,7 +133,7 @@ class RunOutput(TrainerCallback):
 
 
 def first_prompt(rows: object) -> object:
-    """Return the prompt of a dataset's first row; `None` if it has none, or for a stream."""
+    """Return the prompt in the first row of a dataset; `None` for a stream, or if there is none."""
     if isinstance(rows, Dataset) and len(rows):
         return rows[0].get("prompt")
     return None
@@ -145,9 +145,10 @@ def columns_of(rows: object) -> list[str]:
 
 
 def check_prompt(rows: object, argument: str = "train_dataset") -> None:
-    """Raise `ValueError` unless `rows` is one dataset with a readable `prompt` column.
+    """Raise `ValueError` unless `rows` is a single dataset with a usable column `prompt`.
 
-    `None` and a stream without column names pass. `argument` names the dataset in the message.
+    A mapping of splits does not pass, nor do prompts in the ShareGPT format. `None` and a stream
+    without column names pass. `argument` names the dataset in the message.
     """
     if isinstance(rows, Mapping):
         first = "train" if "train" in rows else next(iter(rows), "train")
@@ -166,17 +167,17 @@ def check_prompt(rows: object, argument: str = "train_dataset") -> None:
     if isinstance(rows, Dataset) and len(rows) and is_sharegpt(rows[0].get("prompt")):
         raise ValueError(
             f"The prompts of {argument} are messages with `from` and `value`, but a chat template "
-            "reads `role` and `content`. Convert them: "
+            "expects `role` and `content`. Convert them: "
             "from grpo_ext.tasks.sharegpt import chat_messages; "
             "rows.map(lambda row: {'prompt': chat_messages(row['prompt'])})."
         )
 
 
 def as_given(trainer: Trainer) -> dict[str, Any]:
-    """Return a trainer's model, arguments and rewards as recipe values, without most defaults.
+    """Return a trainer's model, rewards and non-default arguments as the values of a recipe.
 
-    Arguments in `SHOWN` are included even at their defaults. Those in `DERIVED`, and those that
-    were adapted to this machine, are left out.
+    Arguments in `SHOWN` are included even if they have their defaults. Arguments in `DERIVED`, and
+    those that were adapted to this machine, are left out.
     """
     args = trainer.args
     model_name = trainer.model.config.name_or_path
@@ -201,7 +202,7 @@ def as_given(trainer: Trainer) -> dict[str, Any]:
 def reward_entry(reward: dict[str, Any]) -> str | dict[str, Any]:
     """Convert an entry of `rewards_of` to an entry of `reward_funcs`.
 
-    The entry of a function that is not registered is only its name.
+    For a function that is not registered, the entry is only its name.
     """
     if "reward" not in reward:
         return reward["name"]
@@ -214,8 +215,8 @@ def reward_entry(reward: dict[str, Any]) -> str | dict[str, Any]:
 def first_lines(trainer: Trainer) -> str:
     """Describe ranks and sharding, rewards, batch, generation and training, one line for each.
 
-    Where episodes are played, another line says which of their tokens are trained on. A last line
-    describes gradient checkpointing, unless the user set it.
+    If episodes are played, another line says which of their tokens are trained on. If the trainer
+    decided on gradient checkpointing, a last line gives the decision.
     """
     args = trainer.args
     accelerator = trainer.accelerator
@@ -274,7 +275,7 @@ def sharding(trainer: Trainer) -> str:
 
 
 def adapter_of(model: torch.nn.Module) -> str:
-    """Describe a model's adapters and its number of trained parameters; `""` without adapters."""
+    """Describe a model's adapters and its number of trained parameters; `""` if it has none."""
     if not isinstance(model, PeftModel):
         return ""
     kinds = {PeftType(config.peft_type).value for config in model.peft_config.values()}

@@ -1,9 +1,9 @@
 """Pass scored completions to the callbacks that want them.
 
-Such a callback has two methods: `wants(step, group) -> bool`, which is called on every rank, and
-`on_samples(rows)`, which is called on the main process and gets every sample that at least one
-callback wants. docs/report.md describes the rows. TRL also keeps completions, but mixes those of
-training and evaluation.
+Such a callback has two methods. `wants(step, group) -> bool` is called on every rank.
+`on_samples(rows)` is called on the main process, with every sample that at least one callback
+wants. docs/report.md describes the rows. TRL also keeps completions, but mixes those of training
+and evaluation.
 """
 
 from __future__ import annotations
@@ -98,11 +98,16 @@ class Samples:
         self._give(gather_object(samples))
 
     def _tokens(self, table: Scored, row: int, step: int) -> dict[str, list[Any]]:
-        """Return the decoded tokens of a completion and their metrics, as one list per metric.
+        """Return the decoded tokens of a completion and their metrics, with one list for each key.
 
-        The metrics of a token are its advantage, its age at the first step that may train on it
-        (and at the last, if there are several), and its log-prob if the sampler or a scoring pass
-        returned it. Tokens that the completion mask leaves out are omitted.
+        The keys are `text`; `advantage`; `age`, at the first step that may train on the token;
+        `last_age`, at the last such step, if there are several; and `logp`, if the sampler or a
+        scoring pass returned log-probs. Tokens that the completion mask leaves out are omitted.
+
+        Args:
+            table: this rank's completions.
+            row: the index of the completion in `table`.
+            step: the first step that may train on the completion, counted from 1.
         """
         counted = table.completion_mask[row].bool()  # (T,)
         ids = table.completion_ids[row][counted].tolist()
@@ -170,7 +175,13 @@ class Samples:
         return [none_if_nan(weighted_sum) for weighted_sum in weighted_sums.tolist()]
 
     def _with_row(self, sample: Row, row: Row, weighted_sum: float | None) -> Row:
-        """Return a sample with its prompt id, reward, any task and columns that rewards read."""
+        """Return a copy of `sample` with `prompt_id`, `reward`, `columns` and, if any, `task`.
+
+        Args:
+            sample: the record of a sample, with its prompt.
+            row: the row of the dataset, with its task and the columns that rewards read.
+            weighted_sum: the weighted sum of the rewards; `None` if no reward scored the sample.
+        """
         problem = sample["prompt"]
         if "seed" in sample:  # each seed is a different problem
             problem = [problem, sample["seed"]]
@@ -199,8 +210,8 @@ def logged_columns(row: Row, rewards: list[Any]) -> Row:
     """Return the columns of a row that rewards read, sorted by name.
 
     Columns that a reward names are returned whole, because explanations of its scores need them.
-    Other columns, which a reward takes through `**kwargs`, are left out if they are in
-    `NOT_LOGGED`, cannot be written as JSON, or are longer than `MOST_LOGGED` characters.
+    Other columns, which a reward may read through `**kwargs`, are left out if they are in
+    `NOT_LOGGED`, cannot be written as JSON, or are longer than `MOST_LOGGED` characters as JSON.
     """
     named = {name for reward in rewards for name in needed_columns(reward)}
     columns = {}
@@ -223,8 +234,8 @@ def is_short(value: object) -> bool:
 def text_of(completion: Any, is_episode: bool) -> str:
     """Return a completion as a string.
 
-    Several messages, or the messages of any episode, are written as a transcript, with the replies
-    of the environment.
+    An episode, and any completion of several messages, becomes a transcript that includes the
+    replies of the environment.
     """
     if isinstance(completion, list) and (is_episode or len(completion) > 1):
         return as_text(completion)
@@ -235,9 +246,14 @@ def text_of(completion: Any, is_episode: bool) -> str:
 
 
 def failed_rewards(names: list[str], failed: Tensor | None, row: int) -> dict[str, list[str]]:
-    """Return a mapping from "failed" to the names of the rewards that failed on a completion.
+    """Return `{"failed": [...]}` with the names of the rewards that failed on a completion.
 
-    The mapping is empty if none failed. `row` is the index of the completion in `failed` (B, R).
+    If none failed, return an empty dict.
+
+    Args:
+        names: the names of the R rewards.
+        failed: a bool mask (B, R), true where a reward failed; `None` if it is not known.
+        row: the index of the completion in `failed`.
     """
     if failed is None:
         return {}

@@ -34,7 +34,7 @@ from grpo_ext.step.loss import LossSettings
 from grpo_ext.trainer.port import Trainer
 
 logger = logging.getLogger(__name__)
-# Arguments that the trainer chooses by memory where they are not set.
+# Arguments that the trainer chooses by memory if they are not set.
 LEFT_TO_TRAINER = ("gradient_checkpointing", "per_device_eval_batch_size")
 
 
@@ -45,9 +45,9 @@ def checked_arguments(
     rollout_func: object = None,
     from_python: bool = True,
 ) -> CheckedArguments:
-    """Return the arguments of a trainer, checked before a model is loaded.
+    """Check and complete the arguments of a trainer, before a model is loaded.
 
-    They are `args` itself, changed in place: fields that a plain `GRPOConfig` lacks get this
+    `args` is changed in place and returned. Fields that a plain `GRPOConfig` lacks get this
     package's defaults. If gradient checkpointing is not set, it is turned on, or off with
     `deterministic`; the trainer may turn it off later (see `choose_checkpointing`).
 
@@ -55,8 +55,8 @@ def checked_arguments(
         args: the user's arguments; `None` for the defaults, with an output folder named after the
             model.
         model: the user's model, or its id or path.
-        sampler: the user's sampler, if any.
-        rollout_func: the user's `rollout_func`, if any.
+        sampler: the user's sampler, or `None`.
+        rollout_func: the user's `rollout_func`, or `None`.
         from_python: whether the main process warns about questionable arguments; `False` for a
             recipe, because its notes are printed when it is read.
 
@@ -105,10 +105,10 @@ def loss_settings(trainer: Trainer) -> LossSettings:
 def arguments_named(
     args: CheckedArguments, settings: type, excluded: Collection[str]
 ) -> dict[str, Any]:
-    """Return the training arguments that have the names of a dataclass's fields.
+    """Return the training arguments that a dataclass has fields for, by name.
 
     Args:
-        args: the training arguments.
+        args: the training arguments, which must have all fields of the dataclass.
         settings: the dataclass.
         excluded: the names of fields to leave out.
     """
@@ -117,7 +117,7 @@ def arguments_named(
 
 
 def end_rule(trainer: Trainer) -> EndRule:
-    """Return the rule that decides whether a completion has ended."""
+    """Return the rule that decides whether a completion has ended or was truncated."""
     args = trainer.args
     options = args.generation_kwargs or {}
     max_tokens = options.get("max_new_tokens") or options.get("max_tokens")
@@ -136,7 +136,7 @@ def end_rule(trainer: Trainer) -> EndRule:
 
 
 def calls_tools(trainer: Trainer) -> bool:
-    """Return True if the trainer was given `tools` or an `environment_factory`.
+    """Return whether the trainer was given `tools` or an `environment_factory`.
 
     An environment without tools also counts, because it may write the prompts.
     """
@@ -144,9 +144,9 @@ def calls_tools(trainer: Trainer) -> bool:
 
 
 def trl_generates(trainer: Trainer) -> bool:
-    """Return True if TRL itself generates: for images, or for tools that we cannot call ourselves.
+    """Return whether TRL generates: for images, or for tools that this package cannot call.
 
-    We cannot call tools with `loss_normalization: micro_batch`, continuous batching, a
+    This package cannot call tools with `loss_normalization: micro_batch`, continuous batching, a
     `rollout_func`, or a chat template that does not keep turns as they were sampled. In the last
     case, a warning says what is wrong with the template.
     """
@@ -177,19 +177,18 @@ def trl_generates(trainer: Trainer) -> bool:
 
 
 def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | None:
-    """Return the function that starts episodes for rows; `None` if we play no episodes.
+    """Return the function that starts episodes for rows, or `None` if the run has no episodes.
 
     Args:
-        trainer: the trainer, with the option `environment` or `environments`, or tools.
+        trainer: the trainer, with the option `environment` or `environments`, or with tools.
         sampler: the sampler that plays the episodes.
         by_trl: whether TRL generates.
 
     Raises:
         ValueError: if both an environment and tools are given, if an environment is given but TRL
             generates, if the sampler cannot play episodes, if `generation_kwargs` ends turns in a
-            way that episodes do not support, or for the reasons of `beginning` and
-            `beginning_with_tools`, such as a chat template that does not keep turns as they were
-            sampled.
+            way that episodes do not support, if an environment's settings are invalid, or if the
+            chat template does not keep turns as they were sampled.
     """
     args = trainer.args
     environments = environments_of(args)
@@ -223,10 +222,10 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
 
 
 def align_reference(trainer: Trainer) -> None:
-    """Copy the policy's weights into the reference, unless the model is sharded or quantized.
+    """Copy the policy's weights into the reference, if it is a separate model.
 
-    TRL loads the reference from the policy's path, which is a different model if the policy was
-    changed in memory.
+    TRL loads the reference from the policy's path. If the policy was changed in memory, that is a
+    different model. Under DeepSpeed and FSDP, and for a quantized model, nothing is copied.
     """
     sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     if trainer.ref_model is None or sharded or getattr(trainer.model, "is_quantized", False):
@@ -236,16 +235,17 @@ def align_reference(trainer: Trainer) -> None:
 
 
 def set_checkpointing(args: GRPOExtConfig, on: bool) -> None:
-    """Turn gradient checkpointing on or off in the arguments."""
+    """Turn gradient checkpointing on or off in the arguments, in place."""
     for key in CHECKPOINTING_KEYS:
         setattr(args, key, on)
 
 
 def layout_of(trainer: Trainer) -> Layout:
-    """Return the layout of completions in a forward pass.
+    """Return the layout of completions in a forward pass, for a trainer's model and arguments.
 
     Raises:
-        ValueError: with `layout: packed`, if rows cannot be packed.
+        ValueError: if `layout` is "packed", but the model does not support packed rows or the MoE
+            load-balancing loss is on.
     """
     args = trainer.args
     # Sharded ranks gather each layer together, so all must call the model the same number of times.
@@ -274,7 +274,8 @@ def cut_rule(trainer: Trainer, layout: Layout, settings: LossSettings) -> CutRul
         settings: the settings of the loss.
 
     Raises:
-        ValueError: if `max_tokens_per_micro_batch` is set and micro-batches cannot be cut.
+        ValueError: if `max_tokens_per_micro_batch` is set, and the run uses DeepSpeed or the MoE
+            load-balancing loss, or rows may not move between micro-batches.
     """
     args = trainer.args
     # the loss depends on which rows run together
@@ -287,8 +288,8 @@ def cut_rule(trainer: Trainer, layout: Layout, settings: LossSettings) -> CutRul
         )
     if args.max_tokens_per_micro_batch and trainer.aux_loss_enabled:
         raise ValueError(
-            "max_tokens_per_micro_batch does not work with the load-balancing loss of experts, "
-            "which is computed over whole micro-batches. Remove max_tokens_per_micro_batch."
+            "max_tokens_per_micro_batch does not work with the MoE load-balancing loss, which is "
+            "computed over whole micro-batches. Remove max_tokens_per_micro_batch."
         )
     if args.max_tokens_per_micro_batch and not deals:
         raise ValueError(
@@ -307,16 +308,18 @@ def cut_rule(trainer: Trainer, layout: Layout, settings: LossSettings) -> CutRul
 
 
 def make_scorer(trainer: Trainer, params: SamplingParams, layout: Layout) -> Scorer:
-    """Make the scorer of a trainer.
+    """Return the scorer for a trainer's model.
 
     Args:
         trainer: the trainer, with the model.
         params: the sampling parameters that completions are scored with.
-        layout: the layout of the completions; replaced if the model cannot be scored with it.
+        layout: the layout of the completions. If a test pass shows that the model cannot be scored
+            in this layout, the scorer uses chunks or does not share prompts.
 
     Raises:
-        ValueError: for `layout: packed` if packed sequences attend to each other in this model; a
-            sharded model is checked by the scorer instead, before its first packed pass.
+        ValueError: if `layout` is set to "packed" and the test pass shows that the model cannot
+            score packed rows. The scorer itself tests a sharded model, before its first packed
+            pass.
     """
     if trainer.args.deterministic:
         # the sampler's log-probs are computed as in our head, which a compact layout always uses

@@ -39,16 +39,16 @@ logger = logging.getLogger(__name__)
 
 
 class CannotLearn(ValueError):
-    """The run would change no weight, or would select its best model by a meaningless metric."""
+    """Raised if a run would change no weight, or select its best model by a meaningless metric."""
 
 
 def check_start(trainer: Trainer, optimizer: Optimizer) -> None:
-    """Refuse a run that cannot learn or that selects its model by a meaningless metric.
+    """Check that a run can learn, and that the metric for its best model is meaningful.
 
     Raises:
-        CannotLearn: if no parameter that the policy uses is trainable, no trainable parameter is in
-            the optimizer, or the metric for the best model or for early stopping does not exist, is
-            noise, or is a reward that would be minimized.
+        CannotLearn: if no parameter that the policy uses is trainable; if no trainable parameter is
+            in the optimizer; or if the metric for the best model or for early stopping does not
+            exist, says nothing about the policy, or is a reward that would be minimized.
     """
     check_parameters(trainer, optimizer)
     check_best_metric(trainer)
@@ -58,10 +58,10 @@ def check_start(trainer: Trainer, optimizer: Optimizer) -> None:
 
 
 def check_parameters(trainer: Trainer, optimizer: Optimizer) -> None:
-    """Raise `CannotLearn` if none of the policy's parameters is trainable and in the optimizer.
+    """Raise `CannotLearn` unless some trainable parameter of the policy is in the optimizer.
 
-    If only some trainable ones are missing from the optimizer, warn. With a sharded or layerwise
-    optimizer, check only whether any parameter is trainable.
+    If the optimizer lacks only some of the trainable parameters, log a warning. With a sharded or
+    layerwise optimizer, only check that some parameter is trainable.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
     trainable = [(name, p) for name, p in used_parameters(model) if p.requires_grad]
@@ -89,9 +89,9 @@ def check_parameters(trainer: Trainer, optimizer: Optimizer) -> None:
 
 
 def steps_in_backward(args: TrainingArguments) -> bool:
-    """Return True if weights change within the backward pass, which then leaves no gradients.
+    """Return whether the optimizer updates weights within the backward pass.
 
-    Layerwise GaLore and APOLLO work in this way.
+    Layerwise GaLore and APOLLO do so. No gradients are left after the backward pass.
     """
     return OptimizerNames(args.optim).value.endswith("_layerwise")
 
@@ -126,7 +126,7 @@ def active_adapters(model: nn.Module) -> list[str]:
 
 
 def why_frozen(model: nn.Module) -> str:
-    """Explain why no parameter of the policy is trainable, and how to fix it."""
+    """Return an error message that says why no parameter is trainable, and how to fix it."""
     names = set(getattr(model, "peft_config", None) or ())
     idle = idle_adapters(model)
     if not names:
@@ -166,13 +166,18 @@ def why_frozen(model: nn.Module) -> str:
 
 
 def check_metric_of_call(*args: Any, **kwargs: Any) -> None:
-    """Check the metric for the best model from `GRPOTrainer`'s arguments, before a model is loaded.
+    """Check the metric for the best model before a model is loaded.
 
-    With an `environment_factory`, which may add rewards of its own, the check is left to the start
-    of training.
+    With an `environment_factory`, which may add rewards of its own, nothing is checked here; the
+    metric is checked when training begins.
+
+    Args:
+        *args: the positional arguments for `GRPOTrainer`.
+        **kwargs: the keyword arguments for `GRPOTrainer`.
 
     Raises:
-        CannotLearn: see `check_metric`.
+        CannotLearn: if no evaluation of the run logs the metric, or the metric cannot tell which
+            model is best (see `check_metric`).
     """
     arguments = signature(GRPOTrainer).bind(*args, **kwargs).arguments
     if arguments.get("environment_factory") is None:
@@ -184,7 +189,10 @@ def check_metric_of_call(*args: Any, **kwargs: Any) -> None:
 
 
 def check_best_metric(trainer: Trainer) -> None:
-    """Call `check_metric` with the arguments, rewards, datasets and callbacks of a trainer."""
+    """Raise `CannotLearn` if the metric for a trainer's best model does not fit the run.
+
+    `check_metric` says when it does not fit.
+    """
     check_metric(
         trainer.args,
         trainer.reward_func_names,
@@ -213,7 +221,7 @@ def check_metric(
         names: the names of the rewards.
         weights: the weights of the rewards.
         eval_dataset: a dataset, a mapping of named datasets, or `None`.
-        callbacks: the callbacks of the trainer; `EarlyStoppingCallback` uses the metric, too.
+        callbacks: the callbacks of the trainer; an `EarlyStoppingCallback` also uses the metric.
     """
     stops = any(
         isinstance(callback, EarlyStoppingCallback) or callback is EarlyStoppingCallback

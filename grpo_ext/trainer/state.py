@@ -1,4 +1,4 @@
-"""Load the records in a checkpoint's files, without running any code that they contain."""
+"""Load the records in the files of a checkpoint, without running code that the files contain."""
 
 import datetime
 import decimal
@@ -32,14 +32,17 @@ RECORDS += [
 
 
 class CheckpointMismatch(ValueError):
-    """Raised for a checkpoint from which this run cannot resume exactly."""
+    """Raised if a run cannot resume exactly from a checkpoint."""
 
 
 def load_plain(path: Path) -> Any:
-    """Load tensors, plain types and records to the CPU, or raise `CheckpointMismatch`.
+    """Load a file of tensors, plain types and records to the CPU.
 
     The file must be an uncompressed archive, as `torch.save` writes it, because a compressed file
     of a few megabytes could fill the memory.
+
+    Raises:
+        CheckpointMismatch: if the file cannot be read, is compressed, or contains anything else.
     """
     try:
         with open_plain(path, path.parent) as file, torch.serialization.safe_globals(RECORDS):
@@ -60,7 +63,10 @@ def load_plain(path: Path) -> Any:
 
 
 def _is_uncompressed(file: BinaryIO) -> bool:
-    """Return whether an archive's parts are uncompressed and disjoint; rewind the file."""
+    """Return whether the parts of a zip archive are uncompressed, and together no larger than it.
+
+    The file position is reset to the start.
+    """
     size = os.fstat(file.fileno()).st_size
     parts = zipfile.ZipFile(file).infolist()
     file.seek(0)

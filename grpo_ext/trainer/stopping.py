@@ -6,8 +6,8 @@ stops runs in its own way, without this module.
 A signal is recorded on arrival, and all ranks act on it after the step (`StopSignals`).
 
 An inf or NaN in a log-prob, a loss or a gradient makes the norm of the step's gradient inf or NaN
-on every rank, because gradients are summed over ranks. `FiniteSteps` deletes the gradient of such a
-step, so the optimizer changes neither weights nor moments, and counts the step.
+on every rank, because gradients are summed over ranks. `FiniteSteps` counts such a step and deletes
+its gradient, so that the optimizer changes neither weights nor moments.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 class Interrupted(SystemExit):
-    """A signal has stopped the run at the end of a step, after saving a checkpoint.
+    """Raised when a signal has stopped the run at the end of a step, after saving a checkpoint.
 
-    As a `SystemExit`, it ends a script with exit code 75 unless it is caught.
+    It is a `SystemExit`, so a script that does not catch it ends with exit code 75.
     """
 
     code = EXIT_INTERRUPTED
 
 
 class StopSignals:
-    """Handles SIGTERM, SIGUSR1 and Ctrl-C; a second Ctrl-C ends the process at once.
+    """Context manager that records SIGTERM, SIGUSR1 and Ctrl-C in `seen` instead of acting on them.
 
-    Handlers that the program itself has installed are not replaced. Outside the main thread, no
-    signal is handled.
+    A second Ctrl-C ends the process at once. Handlers that the program itself has installed are not
+    replaced. Outside the main thread, no signal is handled.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class StopSignals:
 
 
 class NonFiniteSteps(RuntimeError):
-    """Too many steps in a row had a non-finite gradient, or DeepSpeed has taken such a step."""
+    """Raised if too many steps in a row had a non-finite gradient, or DeepSpeed applied one."""
 
 
 class FiniteSteps:
@@ -109,9 +109,17 @@ class FiniteSteps:
             self._losses.append(loss.detach())
 
     def check(self, model: torch.nn.Module, norm: torch.Tensor | float) -> None:
-        """Skip a step with a non-finite gradient; raise `NonFiniteSteps` if DeepSpeed took it.
+        """Skip a step whose gradient is not finite, by setting the gradients to zero.
 
-        With fp16 loss scaling nothing is checked.
+        The step is counted, and a warning is logged. With fp16 loss scaling nothing is checked,
+        because the scaler skips such steps itself.
+
+        Args:
+            model: the wrapped model that is trained.
+            norm: the norm of the step's gradient.
+
+        Raises:
+            NonFiniteSteps: if DeepSpeed has already taken the step.
         """
         trainer = self.trainer
         losses = self._losses
@@ -169,7 +177,10 @@ def not_finite(model: torch.nn.Module) -> list[str]:
 
 
 class Stopping(TrainerCallback):
-    """Decides after each step whether the run stops; it must be the trainer's last callback."""
+    """Callback that decides after each step whether the run stops.
+
+    It must be the trainer's last callback.
+    """
 
     def __init__(self, trainer: Trainer, finite: FiniteSteps, checkpoints: Checkpoints):
         self.trainer = trainer
@@ -185,13 +196,15 @@ class Stopping(TrainerCallback):
 
         Args:
             train: trains from the folder of a checkpoint, or from scratch if it is `None`.
-            resume_from_checkpoint: see `Checkpoints.begin`.
+            resume_from_checkpoint: the folder of a checkpoint; `True` to use the newest complete
+                checkpoint in `output_dir`, or to start from scratch if there is none; `None` or
+                `False` to start from scratch.
 
         Returns:
             The output of `train`, with the `train_loss` of its metrics as `training_loss`.
 
         Raises:
-            CheckpointMismatch: see `Checkpoints.begin`.
+            CheckpointMismatch: if the run cannot resume exactly from the checkpoint.
             Interrupted: if a signal stopped the run.
             NonFiniteSteps: if more than `max_skipped_steps` steps in a row had no finite gradient,
                 or if DeepSpeed has taken such a step.
@@ -212,7 +225,7 @@ class Stopping(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Decide whether the run stops after this step; if so, request a checkpoint."""
+        """Decide whether the run stops after this step; if it does, request a checkpoint."""
         number = self._signals.agreed(self.trainer.accelerator)
         limit = self.trainer.args.max_skipped_steps
         if number:

@@ -1,4 +1,4 @@
-"""Say how long a run will take, from the steps, evaluations and saves measured so far."""
+"""Estimate the time left in a run, from the steps, evaluations and saves measured so far."""
 
 import math
 from collections.abc import Callable, Sized
@@ -15,10 +15,10 @@ from grpo_ext.trainer.port import Trainer
 
 
 class TimeLeft(TrainerCallback):
-    """Prints the time left after the first few steps, and logs it as `progress/hours_left`.
+    """Callback that prints the time left, and provides it as the metric `progress/hours_left`.
 
-    The steps of the first generation are not measured, because they are slower. The line is printed
-    again at the step after the first evaluation, and after the first save.
+    It is printed after the first few steps, and again after the first evaluation and after the
+    first save. The steps of the first generation are not measured, because they are slower.
     """
 
     def __init__(self, trainer: Trainer, phases: Phases, write: Callable[[str], None] = tqdm.write):
@@ -61,7 +61,7 @@ class TimeLeft(TrainerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Measure the mean duration of steps; print the time left once enough are measured."""
+        """Measure the mean duration of steps, and print the time left once enough are measured."""
         steps = state.global_step - self._first - self.unmeasured
         enough = max(2, self.unmeasured)
         if steps == 0:
@@ -89,7 +89,9 @@ class TimeLeft(TrainerCallback):
         return {} if left is None else {"progress/hours_left": left.seconds / 3600}
 
     def left(self, state: TrainerState, since: int) -> RunTime | None:
-        """Return the time that the rest of the run takes; `None` before enough steps were measured.
+        """Return the steps, evaluations and saves still to come, and how long each takes.
+
+        The result is `None` until enough steps have been measured.
 
         Args:
             state: the state of the run.
@@ -119,5 +121,5 @@ class TimeLeft(TrainerCallback):
         return {name for name in BESIDE if self.phases.lasted.get(name)}
 
     def _now(self) -> float:
-        """Return the time in seconds, excluding evaluations and checkpoints."""
+        """Return the current time in seconds, minus all time in evaluations and checkpoints."""
         return self.phases.now() - sum(map(sum, self.phases.lasted.values()))

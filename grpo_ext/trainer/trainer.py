@@ -1,7 +1,7 @@
 """`GRPOExtTrainer`: the only class of this package that TRL calls; it delegates to its parts.
 
-With `loss_normalization: micro_batch` (`preset: trl`), TRL generates and computes the loss: the
-branch `self.as_trl` below.
+With `loss_normalization: micro_batch` (`preset: trl`), TRL generates and computes the loss; the
+methods below then take the branch `self.as_trl`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,38 +36,41 @@ from grpo_ext.vllm import EngineFailure
 
 
 class GRPOExtTrainer(GRPOTrainer):
-    """Drop-in `GRPOTrainer`: every argument that TRL's class takes works unchanged.
+    """Drop-in replacement for `GRPOTrainer`: all arguments of TRL's class work unchanged.
 
     Args:
-        model: as in TRL: a model, or the id or path of one.
-        reward_funcs: as in TRL: functions, reward models or their ids; also names of registered
-            rewards, such as `"countdown"`, and rewards that `grpo_ext.build` returns.
-        args (`GRPOExtConfig`, *optional*): the training arguments; also a plain `GRPOConfig`, whose
-            missing fields get this package's defaults.
+        model: a model, or the id or path of one, as in TRL.
+        reward_funcs: functions, reward models or their ids, as in TRL. Names of registered rewards,
+            such as `"countdown"`, and rewards that `grpo_ext.build` returns also work.
+        args (`GRPOExtConfig`, *optional*): the training arguments. A plain `GRPOConfig` also works;
+            fields that it lacks get this package's defaults.
         sampler (`Sampler`, *optional*): the sampler that completes the prompts, instead of
             transformers or vLLM.
         recipe (`Mapping`, *optional*): the values to write to `recipe.yaml`, instead of the
             trainer's arguments.
-        optimizer_cls_and_kwargs (`tuple`, *optional*): as in transformers: the optimizer's class
-            and its arguments.
+        optimizer_cls_and_kwargs (`tuple`, *optional*): the optimizer's class and its arguments, as
+            in transformers.
         **kwargs: all other arguments of `GRPOTrainer`.
 
     Raises:
-        ValueError: for an unknown reward, a missing column, or arguments that contradict each
+        ValueError: if a reward is unknown, the dataset lacks a column, or arguments contradict each
             other.
-        CannotLearn: a `ValueError` from `train()`, before the first generation, if the run would
-            change no weight of the policy, or select its best model by a meaningless metric.
+        RuntimeError: if this package is incompatible with the installed TRL.
+        CannotLearn: if the metric for the best model is meaningless. It is a `ValueError`, and
+            `train()` also raises it before the first generation if the run would change no weight
+            of the policy.
         CheckpointMismatch: a `ValueError` from `train()`, if the run cannot resume from the
             checkpoint.
-        RuntimeError: if this package is incompatible with the installed TRL.
         RewardFailure: from `train()`, after saving a checkpoint, if a reward fails too often.
-        EnvironmentFailure: likewise, if the environment fails too often.
-        EngineFailure: likewise, if a vLLM server fails and does not recover, or the engine's
-            weights differ from the trainer's.
-        NonFiniteSteps: likewise, if more than `max_skipped_steps` steps in a row have no finite
-            gradient; without a checkpoint, if DeepSpeed has taken such a step.
-        Interrupted: likewise, on SIGTERM, SIGUSR1 or Ctrl-C; a script that does not catch it ends
-            with exit code 75.
+        EnvironmentFailure: from `train()`, after saving a checkpoint, if the environment fails too
+            often.
+        EngineFailure: from `train()`, after saving a checkpoint, if a vLLM server fails and does
+            not recover, or the engine's weights differ from the trainer's.
+        NonFiniteSteps: from `train()`, after saving a checkpoint, if more than `max_skipped_steps`
+            steps in a row have no finite gradient. If DeepSpeed has taken such a step, no
+            checkpoint is saved.
+        Interrupted: from `train()`, after saving a checkpoint, on SIGTERM, SIGUSR1 or Ctrl-C. A
+            script that does not catch it ends with exit code 75.
     """
 
     _tag_names = ["trl", "grpo", "grpo_ext"]  # noqa: RUF012  as TRL has it
@@ -117,10 +120,12 @@ class GRPOExtTrainer(GRPOTrainer):
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Like TRL's `train`; `resume_from_checkpoint=True` uses the newest complete checkpoint.
+        """Like TRL's `train`, but resume exactly, and stop with a checkpoint if something fails.
 
-        If `output_dir` has none, the run starts from scratch. If a reward, an environment or the
-        sampler's engine fails, a checkpoint is saved before the error is raised.
+        With `resume_from_checkpoint=True`, the run resumes from the newest complete checkpoint in
+        `output_dir`, or starts from scratch if there is none. If a reward, an environment or the
+        sampler's engine fails, a checkpoint is saved before the error is raised. The class lists
+        the errors.
         """
         train = super().train
         self.accelerator.print(first_lines(self))
@@ -211,12 +216,12 @@ class GRPOExtTrainer(GRPOTrainer):
     # ---- logs, evaluation, checkpoints
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Like TRL's `log`, but with more metrics.
+        """Like TRL's `log`, but with more metrics, which are added to `logs` in place.
 
         These are reward failures and skipped steps; in training, time, throughput, memory and the
         hours left; in TRL's evaluation, the scores of the best constant answer. If TRL evaluates
-        one of several datasets, its name is added to the metrics. `train_loss` becomes the mean
-        over the whole run.
+        one of several datasets, the dataset's name is added to the names of the metrics. If the run
+        has resumed, `train_loss` is the mean over all of its steps.
         """
         if "train_loss" in logs:
             logs["train_loss"] = mean_loss(self)
@@ -235,7 +240,7 @@ class GRPOExtTrainer(GRPOTrainer):
         super().log(logs, start_time)
 
     def log_evaluation(self, metrics: dict[str, float]) -> None:
-        """Log only the metrics of one evaluation, and call the callbacks.
+        """Log only the metrics of one evaluation, and call `on_evaluate` of the callbacks.
 
         TRL's `log` would add the training metrics collected so far, and write the training
         completions of this step again.
@@ -253,23 +258,23 @@ class GRPOExtTrainer(GRPOTrainer):
     ) -> dict[str, float]:
         """Evaluate with TRL, or by decoding if `eval_temperature` is set.
 
-        Decoding does not affect training; TRL's evaluation uses training's random state.
+        Decoding does not affect training. TRL's evaluation draws from the same RNG as training.
 
         Args:
             eval_dataset: a dataset, a mapping of named datasets, or the name of one of the
-                trainer's datasets; `None` for all of the trainer's.
-            ignore_keys: as in transformers; not used by decoding.
-            metric_key_prefix: the prefix of the names of the metrics, without the `_`.
+                trainer's held-out datasets; `None` for all of them.
+            ignore_keys: as in transformers; decoding ignores this argument.
+            metric_key_prefix: the prefix of the metric names, without the `_` that follows it.
 
         Returns:
             The metrics of TRL or, with `eval_temperature`, means over completions, such as
             `eval_countdown` and `eval_length`, and for the outcome reward `eval_pass@1` and
-            related metrics. For a mapping of datasets, their names start with `eval_NAME_`.
+            related metrics. For a mapping of datasets, the metric names start with `eval_NAME_`.
 
         Raises:
             ValueError: with `eval_temperature`, if the name is unknown, there is no dataset, or a
                 dataset has no rows.
-            RewardFailure, EnvironmentFailure: if a reward or an environment failed too often.
+            RewardFailure, EnvironmentFailure: if a reward or an environment fails too often.
             EngineFailure: without `eval_temperature`, if the engine fails.
         """
         with self.parts.phases("evaluation"):
@@ -314,7 +319,7 @@ class GRPOExtTrainer(GRPOTrainer):
 
     @property
     def stopped_by(self) -> str | None:
-        """The message of the alarm that stopped the run; `None` if no alarm did."""
+        """The message of the alarm that stopped the run, or `None` if no alarm stopped it."""
         return self.parts.monitor.stopped_by if self.parts.monitor else None
 
     @property
@@ -324,5 +329,5 @@ class GRPOExtTrainer(GRPOTrainer):
 
     @property
     def save_error(self) -> str | None:
-        """The error of the last checkpoint save; `None` if it succeeded, or before the first."""
+        """Why the last checkpoint could not be saved; `None` if it was saved or there was none."""
         return self.parts.checkpoints.error

@@ -38,10 +38,10 @@ def scored_by_trl(
     order: Sequence[int],
     failed: Tensor,
 ) -> Judged:
-    """Convert the generation that TRL has just made and scored to a `Judged` record.
+    """Convert the completions that TRL has just generated and scored to a `Judged` record.
 
     The rewards are TRL's, but the advantages are recomputed with `rule`. The lists and the table of
-    the record hold this rank's completions; the rewards and advantages cover all ranks.
+    the record hold this rank's completions; the rewards and advantages are those of all ranks.
 
     Args:
         trainer: the trainer that made the generation.
@@ -53,7 +53,7 @@ def scored_by_trl(
         failed: a bool mask (B of all ranks, R) of the completions on which a reward failed.
 
     Raises:
-        ValueError: see `as_scored`.
+        ValueError: if `table` has a field that is unknown to this package.
     """
     b = len(rows)  # completions of this rank
     first = trainer.accelerator.process_index * b
@@ -111,13 +111,13 @@ def unpadded(ids: Tensor, mask: Tensor) -> list[list[int]]:
 
 
 def as_scored(table: dict[str, Any]) -> Scored:
-    """Convert a batch that TRL returned, a mapping of columns, to a record.
+    """Convert a batch that TRL returned, a mapping of columns, to a `Scored` table.
 
-    Old and reference log-probs and importance ratios are left out, because our own scoring computes
-    them.
+    Old and reference log-probs and importance ratios are left out, because this package computes
+    them itself.
 
     Raises:
-        ValueError: if TRL added a field that the record does not have.
+        ValueError: if the batch has a field that is unknown to this package.
     """
     dropped = (
         "num_items_in_batch",

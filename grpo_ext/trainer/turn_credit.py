@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StateReward:
-    """The settings of a reward `environment`, which reads one entry of an environment's state."""
+    """The settings of an `environment` reward, which scores an entry of the environment's state."""
 
     key: str  #: the name of the entry
     weight: float
-    tasks: tuple[str, ...] | None  #: the tasks whose rows it scores; `None`: all
+    tasks: tuple[str, ...] | None  #: the tasks whose rows it scores; `None` for all
 
 
 class TurnCredit:
-    """Computes the gain of each turn: the weighted changes of entries of the environment's state.
+    """Computes the gain of each turn: the part of the episode's reward that the turn earned.
 
-    The `environment` rewards determine the entries and their weights.
+    The gain is the weighted sum of the changes in the entries of the environment's state that the
+    `environment` rewards score.
     """
 
     def __init__(self, trainer: Trainer):
@@ -46,7 +47,10 @@ class TurnCredit:
                 self.rewards.append(StateReward(key, weight, reward.tasks))
 
     def weights(self, episode: Episode) -> dict[str, float] | None:
-        """Return the weight of each entry, by name; `None` if all turns share one advantage."""
+        """Return the weight of each scored entry of the state, by name.
+
+        With `credit: episode`, where all turns share one advantage, the result is `None`.
+        """
         if episode.rules.credit == "episode":
             return None
         weights: dict[str, float] = {}
@@ -56,7 +60,7 @@ class TurnCredit:
         return weights
 
     def gains(self, episode: Episode) -> list[float]:
-        """Return the gain of each turn; all are 0 with `credit: episode`, where turns share one."""
+        """Return the gain of each turn; with `credit: episode`, all gains are 0."""
         weights = self.weights(episode)
         if weights is None:
             return [0.0] * episode.turns

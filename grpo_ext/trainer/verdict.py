@@ -33,10 +33,14 @@ class Progress:
     filtered: int = 0  # of these, those with signal that `group_filter` left out
     kl_steps: int = 0  # optimizer steps with a KL and with advantages
     kl_alone: int = 0  # of these, those in which the KL drowned out the rewards (`LEAST_SHARE`)
-    shift: float | None = None  # change of the weights, relative to their size; `None`: unknown
+    shift: float | None = None  # change of the weights relative to their size; `None` if unknown
 
     def __add__(self, other: "Progress") -> "Progress":
-        """Combine the progress of two ranks: completions and episodes add up, steps do not."""
+        """Combine the progress of two ranks.
+
+        Completions and episodes are added up. Counts of steps are the same on all ranks, so they
+        are not. Of the two shifts, the larger is kept.
+        """
         shifts = [shift for shift in (self.shift, other.shift) if shift is not None]
         return Progress(
             steps=max(self.steps, other.steps),
@@ -84,7 +88,7 @@ def why_nothing_was_learned(
         return (
             "Nothing was learned: no step changed a weight. Either the learning rate was 0 in "
             "every step (a warm-up begins at 0), or the updates were too small for the precision "
-            "of the weights. Raise learning_rate, max_steps or max_grad_norm, or write `dtype: "
+            "of the weights. Raise learning_rate, max_steps or max_grad_norm, or set `dtype: "
             "float32`."
         )
     if watches_weights and progress.shift is not None and 0 < progress.shift < ROUNDING:
@@ -99,7 +103,7 @@ def why_nothing_was_learned(
 
 
 def why_no_advantage(progress: Progress, judge: str) -> str:
-    """Explain why no completion in the loss had an advantage, and what to change."""
+    """Return why no completion in the loss had an advantage, and what to change."""
     none_had = f"none of the {progress.completions} completions had an advantage"
     if progress.with_signal:
         return (
@@ -135,7 +139,10 @@ def why_no_advantage(progress: Progress, judge: str) -> str:
 
 
 def kl_line(progress: Progress) -> str:
-    """Describe in how many steps the KL drowned out the rewards, and what to change."""
+    """Return text that says in how many steps the KL drowned out the rewards, and what to change.
+
+    It begins with a lowercase letter, so that it can follow a colon.
+    """
     return (
         f"in {progress.kl_alone} of {progress.kl_steps} steps the KL to the reference made up more "
         f"than {1 - LEAST_SHARE:.0%} of the gradient, which keeps the policy at the reference. "
@@ -182,5 +189,8 @@ def failure_lines(failed: dict[str, int], asked: dict[str, int], progress: Progr
 
 
 def share_of(count: int, total: int, noun: str) -> str:
-    """Format a count with its total, which must not be 0, and its share in percent."""
+    """Format a count, its total and its share, such as `3 of 12 episodes (25%)`.
+
+    `total` must not be 0.
+    """
     return f"{count} of {total} {noun} ({count / total:.0%})"

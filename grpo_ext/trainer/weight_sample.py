@@ -15,7 +15,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def checksum(tensor: Tensor) -> Tensor:
-    """Return the sum of a tensor's elements with their bits read as integers: a scalar tensor.
+    """Return the sum of a tensor's elements, with their bits read as integers: an int64 scalar.
 
     Tensors with different bits nearly always have different sums.
     """
@@ -24,7 +24,7 @@ def checksum(tensor: Tensor) -> Tensor:
 
 
 class WeightSample:
-    """Evenly spaced elements of each tensor, copied when the sample is taken."""
+    """A copy of evenly spaced elements of each tensor, to measure later how far they have moved."""
 
     def __init__(self, tensors: Mapping[str, Tensor]):
         self._before = {name: elements_of(tensor) for name, tensor in tensors.items()}
@@ -32,8 +32,8 @@ class WeightSample:
     def shift(self, tensors: Mapping[str, Tensor]) -> float | None:
         """Return the norm of the change since the sample was taken, relative to the current norm.
 
-        Tensors that are new or resized, or have no elements on this rank, are left out.
-        Return `None` if no tensor is left, or if all elements are 0.
+        Tensors that are new or resized, or have no elements on this rank, are left out. The result
+        is `None` if no tensor is left, or if all elements are now 0.
         """
         change = 0.0
         size = 0.0

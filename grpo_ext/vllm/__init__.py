@@ -1,4 +1,4 @@
-"""vLLM support beyond TRL's: loading new weights on a CPU, engine settings, and a server.
+"""vLLM support in addition to TRL's: weight updates on a CPU, engine settings, and a server.
 
 On a CPU, weights are transferred over gloo, and layers use the weights that were loaded last; CUDA
 is unaffected. The trainer's side is in `grpo_ext.samplers.vllm_generation` and
@@ -7,4 +7,7 @@ is unaffected. The trainer's side is in `grpo_ext.samplers.vllm_generation` and
 
 
 class EngineFailure(RuntimeError):
-    """An engine failed or returned wrong results; the run saves a checkpoint and ends."""
+    """Raised if an engine failed or returned wrong results.
+
+    The run then saves a checkpoint and ends.
+    """

@@ -1,4 +1,4 @@
-"""Check that a server's completions match the request, since wrong ones would corrupt training."""
+"""Check that a server's completions match the request; wrong ones would corrupt training."""
 
 from collections.abc import Sequence
 from typing import Annotated, NotRequired
@@ -29,16 +29,20 @@ def completions_fault(
     vocabulary: int,
     has_kept: bool = False,
 ) -> str | None:
-    """Return the first fault of completions as a clause; `None` if there is none.
+    """Describe the first fault in a server's completions, or return `None` if there is none.
 
     Args:
-        answer: the server's response, which should have the form of `Completions`.
-        prompts: strings or lists of tokens, at least one.
-        n: number of completions of each prompt.
+        answer: the server's response, which should have the format of `Completions`.
+        prompts: strings or lists of token ids, at least one.
+        n: number of completions per prompt.
         max_tokens: maximum length of a completion.
-        num_logprobs: maximum number of log-probs per token; `None`: not requested.
+        num_logprobs: maximum number of log-probs per token; `None` if none were requested.
         vocabulary: number of tokens in the model's vocabulary.
         has_kept: whether the kept tokens were requested.
+
+    Returns:
+        The fault as a clause that can follow a colon, such as "they are completions of other
+        prompts".
     """
     try:
         completions: Completions = TypeAdapter(Completions).validate_python(answer, strict=True)
@@ -78,15 +82,15 @@ def are_logps_of(
     tokens: list[list[int]],
     num_logprobs: int,
 ) -> bool:
-    """Return whether the log-probs have the right shape for `row`.
+    """Return whether log-probs match the tokens of a completion.
 
-    At each position, there must be as many log-probs as `tokens`, at most `num_logprobs` of them,
-    and the tokens must include the sampled one.
+    At each position, there must be one log-prob for each entry of `tokens`, at most `num_logprobs`
+    in total, and the sampled token must be among `tokens`.
 
     Args:
-        row: the T tokens of the completion.
+        row: the T token ids of the completion.
         logps: the log-probs at each of the T positions.
-        tokens: the tokens that these log-probs belong to.
+        tokens: the ids of the tokens that these log-probs belong to.
         num_logprobs: maximum number of log-probs per position.
     """
     if not len(row) == len(logps) == len(tokens):
@@ -102,10 +106,10 @@ def are_logps_of(
 def kept_fault(
     rows: list[list[int]], kept_ids: Sequence[list[list[int]] | None], vocabulary: int
 ) -> str | None:
-    """Return the first fault of the kept tokens of completions; `None` if there is none.
+    """Describe the first fault in the kept tokens of completions; return `None` if there is none.
 
     Args:
-        rows: the tokens of each completion.
+        rows: the token ids of each completion.
         kept_ids: for each completion, the ids of the kept tokens at each position; may be `None`
             for a completion without tokens.
         vocabulary: number of tokens in the model's vocabulary.

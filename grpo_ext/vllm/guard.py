@@ -1,7 +1,7 @@
-"""Middleware for vLLM's `--middleware` that guards a server's routes with its key.
+"""Middleware for vLLM's option `--middleware` that protects all routes of a server with its key.
 
-vLLM's own key protects only `/v1`, not the routes that take weights, return settings and call
-functions of the workers.
+vLLM's own key protects only the routes under `/v1`, not those that receive weights, return settings
+or call functions of the workers.
 """
 
 import hashlib
@@ -23,11 +23,15 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Guard:
-    """Passes requests signed with the key to the app, and adds a proof to each response.
+    """ASGI middleware that passes only signed requests to an app, and adds a proof to responses.
 
-    All other requests, including replayed and outdated ones, get status 401. Only `/health` also
-    answers unsigned requests, but without a proof. WebSockets are refused, because their content is
-    not signed. Responses are sent only when complete.
+    Requests must be signed with the key in `VLLM_API_KEY`. All others, including replayed and
+    outdated ones, get status 401. As an exception, `/health` also answers unsigned requests, but
+    without a proof. WebSockets are closed, because their content is not signed. Signed responses
+    are sent only when they are complete.
+
+    Args:
+        app: the ASGI app to protect.
 
     Raises:
         KeyError: if `VLLM_API_KEY` is not set in the environment.
@@ -36,7 +40,7 @@ class Guard:
     def __init__(self, app: App):
         self.app = app
         self.key = os.environ[KEY]
-        # older requests are refused, so one that was recorded before a restart cannot be replayed
+        # older requests are rejected, so that requests from before a restart cannot be replayed
         self.started = int(time.time())
         self.nonces: set[str] = set()
         self.ends: deque[tuple[float, str]] = deque()  # when each nonce can be forgotten
@@ -74,7 +78,7 @@ class Guard:
             await answer.flush(self.key, signature)
 
     def signature_of(self, scope: Scope) -> Signature | None:
-        """Return a request's signature; `None` if it is missing, malformed or invalid."""
+        """Return a request's signature, or `None` if it is missing, malformed or invalid."""
         header = dict(scope["headers"]).get(SIGNATURE.encode(), b"")
         signature = Signature.parse(header.decode("latin-1"))
         target = scope["raw_path"].decode("latin-1")
@@ -86,7 +90,13 @@ class Guard:
         return signature
 
     def is_first_use(self, signature: Signature, now: float) -> bool:
-        """Return whether a signature is new; remember it for as long as it could be accepted."""
+        """Return whether a signature has not been used before, and remember it.
+
+        Args:
+            signature: the signature of a request.
+            now: the server's clock, in seconds since 1970. Signatures that are too old to be
+                accepted at this time are forgotten.
+        """
         while self.ends and self.ends[0][0] < now:
             _, expired_nonce = self.ends.popleft()
             self.nonces.remove(expired_nonce)
@@ -98,10 +108,10 @@ class Guard:
         return True
 
     async def refuse_time(self, send: Send, signature: Signature, now: int) -> None:
-        """Refuse a validly signed request with a wrong time, and report the server's clock.
+        """Respond to a validly signed request with a wrong time: status 401 and the server's clock.
 
-        The proof lets the trainer trust the clock. The proof for a replayed request is valid for no
-        other request.
+        The response has a proof, so the trainer can trust the clock. If the request was a replay,
+        this proof is of no use for other requests.
 
         Args:
             send: the ASGI function that sends the response.
@@ -118,7 +128,11 @@ class Guard:
 
 
 class Buffered:
-    """Collects the response of an app; `flush` sends it with its proof."""
+    """An ASGI `send` that collects an app's response; `flush` sends the response with its proof.
+
+    Args:
+        send: the ASGI function with which `flush` sends the response.
+    """
 
     def __init__(self, send: Send):
         self.send = send
@@ -134,7 +148,14 @@ class Buffered:
             self.is_complete = not message.get("more_body", False)
 
     async def flush(self, key: str, signature: Signature) -> None:
-        """Send the response, unless it is incomplete because the client left or the app failed."""
+        """Send the response and its proof.
+
+        Send nothing if the response is incomplete, because the client left or the app failed.
+
+        Args:
+            key: the key that trainer and server share.
+            signature: the signature of the request.
+        """
         if not self.is_complete:
             return
         body = b"".join(self.chunks)
@@ -146,9 +167,10 @@ class Buffered:
 
 
 async def body_of(receive: Receive, signature: Signature) -> bytes | None:
-    """Read the body of a request; return `None` if it is not as signed or the client disconnects.
+    """Read the body of a request, and check that it is the body that was signed.
 
-    Reading stops as soon as the body exceeds its signed size.
+    Return `None` if it is not, or if the client disconnects. Reading stops as soon as the body
+    exceeds the size in `signature`.
     """
     chunks = []
     size = 0
@@ -170,7 +192,7 @@ async def body_of(receive: Receive, signature: Signature) -> bytes | None:
 
 
 def with_body(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that first returns the body, then the messages of the connection."""
+    """Return an ASGI `receive` that first returns `body`, then the messages from `receive`."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> Message:
@@ -182,7 +204,7 @@ def with_body(body: bytes, receive: Receive) -> Receive:
 
 
 def with_key(scope: Scope, key: str) -> Scope:
-    """Return a copy of the scope with the key in the header that vLLM's check of `/v1` reads."""
+    """Return a copy of an ASGI scope with the key in the header that vLLM checks for `/v1`."""
     headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
     headers.append((b"authorization", f"Bearer {key}".encode()))
     return {**scope, "headers": headers}
@@ -191,6 +213,6 @@ def with_key(scope: Scope, key: str) -> Scope:
 async def refuse(send: Send) -> None:
     """Respond with status 401 to a request without a valid signature."""
     headers = [(b"content-type", b"text/plain")]
-    text = f"this request has no valid, unused signature: set {KEY} to the key of this server"
+    text = f"this request has no valid, unused signature. Set {KEY} to the key of this server"
     await send({"type": "http.response.start", "status": 401, "headers": headers})
     await send({"type": "http.response.body", "body": text.encode()})

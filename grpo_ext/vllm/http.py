@@ -1,8 +1,8 @@
 """HTTP requests to a server that may not be vLLM, with limits on time, size and format.
 
-`VllmLine` replaces the `requests.Session` of TRL's client, which limits only the time of a single
-read from the socket and so waits forever for a server that sends byte by byte. With a key, requests
-are signed and responses are verified; the key itself is never sent.
+`VllmLine` replaces the `requests.Session` of TRL's client. That session limits only the time of a
+single read from the socket, so it would wait forever for a server that sends byte by byte. With a
+key, requests are signed and responses are verified; the key itself is never sent.
 """
 
 import os
@@ -22,7 +22,7 @@ PROBE_SECONDS = 5.0  # time limit of a health check
 
 
 def shape(**fields: Any) -> Any:
-    """Return the type of a JSON object with at least these fields."""
+    """Return a type for JSON objects with at least these fields, given as name=type."""
     return TypedDict("Shape", fields)  # type: ignore[operator]  # created at run time
 
 
@@ -36,7 +36,7 @@ MODEL = shape(
 TRANSFER = shape(backend=Name) | None
 LORA = shape(max_lora_rank=int) | None
 GENERATE = "/inference/v1/generate"  # completes a list of tokens
-# vLLM up to 0.31 names the token in a string, and from 0.32 on by its id
+# vLLM up to 0.31 identifies the token with a string, and from 0.32 on with its id
 LOGPROB = shape(logprob=float, token=NotRequired[str], token_id=NotRequired[StrictInt])
 CHOICE = shape(
     token_ids=list[StrictInt],
@@ -58,10 +58,15 @@ SHAPES = {
 
 
 class VllmAnswer(Answer):
-    """A response with the attributes of `requests.Response` that TRL reads."""
+    """A response with those attributes of `requests.Response` that TRL uses."""
 
     def json(self) -> Any:
-        """Return the JSON object in the body; raise `ConnectionError` if it lacks vLLM's format."""
+        """Return the JSON object in the body.
+
+        Raises:
+            ConnectionError: if the body is not a JSON object, or lacks the fields in `SHAPES` for
+                the path of the request.
+        """
         form: Any = dict[str, Any]
         for path, shape_of_path in SHAPES.items():
             if self.path.endswith(path):
@@ -76,9 +81,10 @@ class VllmAnswer(Answer):
 
 @dataclass
 class VllmLine(Line):
-    """A client of a vLLM server; with a key it signs requests and verifies responses.
+    """An HTTP client for a vLLM server; with a key, it signs requests and verifies responses.
 
-    The proof in a response is valid only for that response to that request.
+    The key is taken from the environment variable `VLLM_API_KEY` by default. The proof in a
+    response is valid only for that response to that request.
     """
 
     key: str | None = field(default_factory=lambda: os.environ.get(KEY), repr=False)
@@ -91,18 +97,20 @@ class VllmLine(Line):
         seconds: float,
         **headers: str,
     ) -> VllmAnswer:
-        """Send a request and return the response; with a key, sign it and verify the proof.
+        """Send a request and return the response, whatever its status.
+
+        With a key, the request is signed, and the proof in the response is verified.
 
         Args:
             method: the HTTP method, such as `"GET"`.
             url: the URL of the request.
-            body: the content of the request; `None` if it has none.
+            body: the content of the request; `None` sends no content.
             seconds: time limit of the request.
             headers: further headers.
 
         Raises:
-            ConnectionError: if there is no complete response, its proof is missing or wrong, or the
-                server rejects the time of the request.
+            ConnectionError: if no complete response arrives in time. With a key, also if the proof
+                is missing or wrong, or if the server rejects the time of the request.
         """
         if not self.key:
             unverified = super().ask(method, url, body, seconds, **headers)
@@ -114,8 +122,8 @@ class VllmLine(Line):
         proof = answer.headers.get(PROOF, "")
         if not is_proof(proof, self.key, signature, answer.status_code, answer.body):
             raise ConnectionError(
-                f"{host}: the server does not have the key in {KEY}: start it with `grpo-ext "
-                "serve` and the same key"
+                f"{host}: the server does not have the key in {KEY}. Start the server with "
+                "`grpo-ext serve` and the same key"
             )
         if answer.status_code == 401:
             fault = clock_fault(answer)
@@ -125,16 +133,20 @@ class VllmLine(Line):
 
 
 class Clock(BaseModel):
-    """The clock of a server that refused a request because of its time, in seconds since 1970."""
+    """The body of the response with which a server rejects the time of a request.
 
-    server_clock: int
-    server_started: int
+    Both fields are in seconds since 1970.
+    """
+
+    server_clock: int  # the server's time when it responded
+    server_started: int  # the server's time when it started
 
 
 def clock_fault(answer: Answer) -> str | None:
-    """Explain a 401 caused by clocks that disagree; `None` if `answer` does not report a clock.
+    """Return an explanation of a status 401 that is due to clocks that differ.
 
-    The caller must have verified the proof of `answer`.
+    Return `None` if `answer` has another cause, that is, if its body is not a `Clock`. The caller
+    must have verified the proof of `answer`.
     """
     try:
         clock = answer.read_as(Clock)
@@ -145,28 +157,29 @@ def clock_fault(answer: Answer) -> str | None:
     if abs(difference) > WINDOW:
         return (
             f"the server's clock differs by {difference:+d} s from the clock of this machine, but "
-            f"may differ by at most {WINDOW} s: synchronize the clocks"
+            f"may differ by at most {WINDOW} s. Synchronize the clocks"
         )
     wait = max(1, clock.server_started - now)
     return (
-        "the server refuses requests that were signed before its start, and its clock differs by "
-        f"{difference:+d} s from the clock of this machine: synchronize the clocks, or wait "
+        "the server rejects requests that were signed before its start, and its clock differs by "
+        f"{difference:+d} s from the clock of this machine. Synchronize the clocks, or wait "
         f"{wait} s"
     )
 
 
 def who_answers(line: VllmLine, base: str) -> str:
-    """Return the version of the vLLM server at `base` and its model, as "0.31.0 with NAME".
+    """Return the version and the model of the vLLM server at `base`, as "0.31.0 with NAME".
 
     Raises:
-        ConnectionError: if the server is not healthy, is not vLLM, or rejects the key.
+        ConnectionError: if no server answers, or the server is not healthy, is not vLLM, or rejects
+            the key.
     """
     answers = {}
     for path in ("/health", "/version", "/v1/models"):
         seconds = min(line.seconds, PROBE_SECONDS)
         answer = line.ask("GET", base + path, None, seconds)
         if answer.status_code == 401:
-            raise ConnectionError(f"{path} returned status 401: set {KEY} to the key of the server")
+            raise ConnectionError(f"{path} returned status 401. Set {KEY} to the key of the server")
         if answer.status_code != 200:
             raise ConnectionError(f"{path} returned status {answer.status_code}")
         answers[path] = answer

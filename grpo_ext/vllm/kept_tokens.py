@@ -1,9 +1,9 @@
-"""Settings that make a vLLM engine return the tokens that truncation kept.
+"""Settings that make a vLLM engine return the tokens that truncated sampling kept.
 
-vLLM calls them the sampling mask (`return_sampling_mask`, vllm#49577). To return it, vLLM requires
-(in `VllmConfig._verify_sampling_replay_config` and `InputProcessor`) its model runner V2, which
-needs Triton and therefore a GPU; `processed_logprobs`; and a top_k in each request, which bounds
-the size of the sets.
+vLLM calls these tokens the sampling mask (`return_sampling_mask`, vllm#49577). To return them, vLLM
+requires (in `VllmConfig._verify_sampling_replay_config` and `InputProcessor`) model runner V2,
+which needs Triton and therefore a GPU; `processed_logprobs`; and a top_k in each request, which
+bounds the number of kept tokens.
 """
 
 import os
@@ -13,30 +13,35 @@ from typing import Any
 
 from packaging.version import Version
 
-FIRST_VERSION = Version("0.28")  # the first that returns them
+FIRST_VERSION = Version("0.28")  # the first vLLM that returns kept tokens
 RUNNER_VERSION = Version("0.29")  # the first that uses model runner V2 for every model
-ROUTE_VERSION = Version("0.30")  # the first that needs a flag for the route that returns them
+ROUTE_VERSION = Version("0.30")  # the first that needs a flag for the route with kept tokens
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # vLLM's environment variable: "1" or "0"
 
 
 def wants_kept(v: Mapping[str, Any]) -> bool:
-    """Return True if completions are scored over kept tokens, and top_k lets vLLM return them."""
+    """Return whether a recipe needs kept tokens for scoring, and top_k allows vLLM to return them.
+
+    `v` holds the values of the recipe.
+    """
     top_k = (v["generation_kwargs"] or {}).get("top_k", v["top_k"]) or 0
     return v["logprob_policy"] == "sampling" and top_k > 0
 
 
 def engine_settings(v: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `vllm.LLM` that make an engine on a GPU return the kept tokens.
+    """Return the arguments for `vllm.LLM` that make an engine on a GPU return kept tokens.
 
-    Return `{}` if these are not wanted, or if the installed vLLM cannot return them.
+    The result is empty if the recipe with the values `v` does not need kept tokens, or if the
+    installed vLLM cannot return them.
     """
     return {"return_sampling_mask": True} if wants_kept(v) and installed_vllm_can() else {}
 
 
 def server_flags(v: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `engine_settings` as flags of a server's command line.
+    """Return command-line flags that make a vLLM server on a GPU return kept tokens.
 
-    If the installed vLLM needs a flag for the route that returns kept tokens, it is added.
+    The flags are those of `engine_settings`, by name without leading dashes, and the flag that
+    enables the route with kept tokens if the installed vLLM needs one.
     """
     flags = {name.replace("_", "-"): value for name, value in engine_settings(v).items()}
     if flags and installed_version() >= ROUTE_VERSION:
@@ -45,7 +50,10 @@ def server_flags(v: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def installed_vllm_can() -> bool:
-    """Return whether the installed vLLM returns kept tokens on a GPU with the selected runner."""
+    """Return whether the installed vLLM can return kept tokens on a GPU.
+
+    This depends on vLLM's version and, if it is set, on the environment variable `RUNNER`.
+    """
     installed = installed_version()
     runner = os.environ.get(RUNNER)
     if runner is None:
@@ -54,7 +62,10 @@ def installed_vllm_can() -> bool:
 
 
 def installed_version() -> Version:
-    """Return the version of the installed vLLM without suffixes like `rc1`; 0 if not installed."""
+    """Return the version of the installed vLLM without suffixes such as `rc1`.
+
+    Return version 0 if vLLM is not installed.
+    """
     try:
         return Version(Version(version("vllm")).base_version)
     except PackageNotFoundError:

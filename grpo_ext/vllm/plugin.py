@@ -1,10 +1,13 @@
-"""vLLM's plugin entry point, loaded in the API server, each engine and each worker."""
+"""A vLLM plugin, whose entry point vLLM calls in the API server, each engine and each worker."""
 
 from typing import Any
 
 
 def register() -> None:
-    """Let vLLM's CPU backend load new weights while it runs; other platforms are unaffected."""
+    """Let vLLM's CPU backend load new weights while it runs; other platforms are unaffected.
+
+    Also register the weight-transfer backend `gloo`.
+    """
     from vllm.platforms import current_platform
 
     if not current_platform.is_cpu():
@@ -20,10 +23,14 @@ def register() -> None:
 
 
 def keep_weight(layer: Any, remove_weight: bool) -> None:
-    """Make a layer multiply by its own weight; replaces a function of vLLM.
+    """Make a layer use its own weight; replaces vLLM's `dispatch_cpu_unquantized_gemm`.
 
     vLLM's function replaces the weight with a packed copy for oneDNN. After that, a linear layer
-    cannot load new weights, and an output head tied to the embedding keeps the first ones.
+    cannot load new weights, and an output head that is tied to the embedding keeps the old weights.
+
+    Args:
+        layer: a linear layer or output head.
+        remove_weight: ignored; vLLM's function would delete the weight if it is `True`.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Start, watch, restart and stop the vLLM server of a recipe."""
+"""Start, watch, restart and stop a recipe's vLLM server."""
 
 import ipaddress
 import logging
@@ -31,12 +31,12 @@ LOG = "vllm_server.log"  # in the run's folder
 
 
 class Server:
-    """The process of a vLLM server.
+    """Manages the process of a vLLM server; `start` or `running` starts the process.
 
     Args:
         command: the command line.
         url: the address of the server.
-        log: the file to which its output is appended.
+        log: the file to which the server's output is appended.
         devices: the `CUDA_VISIBLE_DEVICES` of the server; `None` keeps the value of this process.
     """
 
@@ -45,10 +45,10 @@ class Server:
         self.url = url
         self.log = log
         self.environment = dict(os.environ)
-        # enables the endpoints that take weights
+        # enables the endpoints that receive weights
         self.environment["VLLM_SERVER_DEV_MODE"] = "1"
         if "--enable-lora" in command:
-            # enables the endpoints that take adapters
+            # enables the endpoints that load adapters
             self.environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
         # the last one would override the cache size in `command`
         for name in (*RANK_VARIABLES, "VLLM_CPU_KVCACHE_SPACE"):
@@ -70,7 +70,7 @@ class Server:
             socket.create_connection((place.hostname, place.port or 80), PROBE_SECONDS),
         ):
             raise ValueError(
-                f"a server is already running at {self.url}: stop it, or write another port in "
+                f"a server is already running at {self.url}. Stop it, or set another port in "
                 "vllm_server_port (in vllm_server_base_url, if that is set)."
             )
         return self._launch()
@@ -88,10 +88,11 @@ class Server:
         return self.process
 
     def wait_ready(self, seconds: float) -> None:
-        """Wait until the server is healthy.
+        """Wait until the started server is healthy.
 
-        Raise `EngineFailure`, with the end of the log, if the server exits or needs more than
-        `seconds`.
+        Raises:
+            EngineFailure: if the server exits, or is not ready within `seconds`; the message
+                contains the end of the log.
         """
         end = time.monotonic() + seconds
         while not answers(self.url):
@@ -108,7 +109,10 @@ class Server:
             time.sleep(0.5)
 
     def stop(self) -> None:
-        """Stop the server and all its processes, if it was started; kill them after 20 s."""
+        """Stop the server and all of its processes; kill them if this takes more than 20 s.
+
+        Do nothing if the server was not started.
+        """
         if self.process is None:
             return
         _signal_all(self.process, signal.SIGTERM)
@@ -118,22 +122,23 @@ class Server:
         self.process.wait()
 
     def last_lines(self, number: int = 15) -> str:
-        """Return the last lines of the log, followed by its path."""
+        """Return the last `number` lines of the log, followed by a line with its path."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join([*lines[-number:], f"({self.log})"])
 
     @contextmanager
     def running(self, seconds: float, restarts: int) -> Iterator[None]:
-        """Run the server during a `with` block, restarting it at most `restarts` times.
+        """Context manager that runs the server and restarts it if it exits within the block.
 
         Args:
             seconds: time limit of the first start.
-            restarts: maximum number of restarts of a server that exits within the block.
+            restarts: maximum number of restarts. If the server exits again, it stays down, and no
+                error is raised.
 
         Raises:
-            ValueError, OSError: see `start`.
-            EngineFailure: if, at its first start, the server exits or is not ready in time. Later
-                exits raise nothing; after `restarts` restarts, the server stays down.
+            ValueError: if the server's address is already in use.
+            OSError: if the log cannot be opened or the command cannot be run.
+            EngineFailure: if the server exits or is not ready in time when it is first started.
         """
         done = threading.Event()
         self.start()
@@ -168,7 +173,10 @@ def _signal_all(process: subprocess.Popen, number: int) -> None:
 
 
 def answers(url: str) -> bool:
-    """Return whether a healthy vLLM server at `url` accepts the key in the environment, if any."""
+    """Return whether a healthy vLLM server answers at `url`.
+
+    If a key is set in the environment, the server must also accept it.
+    """
     try:
         return bool(who_answers(VllmLine(PROBE_SECONDS), url))
     except ConnectionError:
@@ -176,22 +184,22 @@ def answers(url: str) -> bool:
 
 
 def server_of(recipe: Recipe, num_processes: int = 1, local_only: bool = False) -> Server:
-    """Return the server of a recipe, without starting it.
+    """Return the `Server` for a recipe, without starting it.
 
     Args:
-        recipe: a recipe with `vllm_mode: server`.
+        recipe: a recipe with `use_vllm: true` and `vllm_mode: server`.
         num_processes: number of training processes.
         local_only: whether to read only files that are already on this machine.
 
     Raises:
-        ValueError: if the recipe uses no server, its model cannot be served on this CPU, its LoRA
+        ValueError: if the recipe uses no server, the model cannot be served on this CPU, the LoRA
             rank is too large for vLLM, or other machines could reach the server without a key.
-        OSError: if the model's config, which a CPU needs, cannot be read.
+        OSError: if the server runs on a CPU and the model's config cannot be read.
     """
     v = recipe.flat
     if not v["use_vllm"] or v["vllm_mode"] != "server":
         raise ValueError(
-            "this recipe uses no vLLM server: set `use_vllm: true` and `vllm_mode: server`."
+            "this recipe uses no vLLM server. Set `use_vllm: true` and `vllm_mode: server`."
         )
     check_reach(server_url(v))
     model = None
@@ -206,15 +214,16 @@ def server_of(recipe: Recipe, num_processes: int = 1, local_only: bool = False) 
 
 
 def model_on_cpu(v: Values, local_only: bool) -> TextModel:
-    """Return the model's dimensions from its config.
+    """Read the model's dimensions from its config, without loading the model.
 
     Args:
         v: the recipe's values.
         local_only: whether to read only files that are already on this machine.
 
     Raises:
-        OSError: if the config cannot be read.
-        ValueError: if transformers does not know the type of the model.
+        OSError: if the config is missing or cannot be read.
+        ValueError: if transformers rejects the config, for example because the model type is
+            unknown.
     """
     from transformers import AutoConfig
 
@@ -233,7 +242,7 @@ def model_on_cpu(v: Values, local_only: bool) -> TextModel:
         option = "" if revision in (None, "main") else f" --revision {revision}"
         raise OSError(
             f"the config of {name} is not on this machine, but the size of the server's cache "
-            f"depends on it: run `hf download {name} config.json{option}`."
+            f"depends on it. Run `hf download {name} config.json{option}`."
         ) from None
     except ValueError as error:
         raise ValueError(f"the config of {name} cannot be used: {error}") from None
@@ -241,9 +250,12 @@ def model_on_cpu(v: Values, local_only: bool) -> TextModel:
 
 
 def check_reach(url: str) -> None:
-    """Warn if other machines can reach the server; without a key, raise `ValueError` instead.
+    """Check that a key is set if other machines can reach the server; log a warning if one is set.
 
-    The server takes weights and adapters from anyone who can reach it and has the key.
+    Without a key, the server would accept weights and adapters from anyone who can reach it.
+
+    Raises:
+        ValueError: if other machines can reach the server and no key is set.
     """
     host = urlsplit(url).hostname or ""
     try:
@@ -254,9 +266,9 @@ def check_reach(url: str) -> None:
         return
     if not os.environ.get(KEY):
         raise ValueError(
-            f"anyone who reaches {host} could send the server weights and adapters, and run code "
-            f"with them: set {KEY} to a secret in the environment of the server and the trainers, "
-            "or write 127.0.0.1 as the host in vllm_server_host or vllm_server_base_url."
+            f"anyone who can reach {host} could send the server weights and adapters, and run code "
+            f"with them. Set {KEY} to a secret in the environment of the server and the trainers, "
+            "or use 127.0.0.1 as the host in vllm_server_host or vllm_server_base_url."
         )
     logger.warning(
         f"The vLLM server will listen at {host}. Its requests and responses are signed with the "
@@ -267,8 +279,10 @@ def check_reach(url: str) -> None:
 def trainer_devices(recipe: Recipe) -> dict[str, str]:
     """Return environment variables that limit the trainers to GPUs that the server does not use.
 
-    The result is empty on a CPU. Raise `ValueError` if the recipe does not name the GPUs of the
-    server, or leaves none to the trainers.
+    The result is empty if training runs on a CPU.
+
+    Raises:
+        ValueError: if `vllm_server_devices` names no GPUs, or leaves none for the trainers.
     """
     if recipe.flat["use_cpu"] or not gpu_is_there():
         return {}
@@ -283,15 +297,15 @@ def trainer_devices(recipe: Recipe) -> dict[str, str]:
 
 
 def names_in(devices: str) -> list[str]:
-    """Return the non-empty names in a comma-separated list."""
+    """Return the names in a comma-separated string, stripped and without empty ones."""
     names = [name.strip() for name in devices.split(",")]
     return [name for name in names if name]
 
 
 def visible_gpus() -> list[str]:
-    """Return the ids of the GPUs that this process may use.
+    """Return the ids of the GPUs that this process may use, as strings.
 
-    They come from `CUDA_VISIBLE_DEVICES` or, if that is not set, from `/dev`.
+    They come from `CUDA_VISIBLE_DEVICES` or, if it is not set, from the device files in `/dev`.
     """
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
     if devices is not None:

@@ -1,4 +1,4 @@
-"""Settings of a recipe's vLLM engine: dtype, size of the cache, command of a server."""
+"""Settings for a recipe's vLLM engine: dtype, cache size, and the command for a server."""
 
 import json
 import math
@@ -22,7 +22,7 @@ MIB = 2**20
 BLOCK = 128  # tokens in a block of vLLM's CPU cache
 # head sizes of CPUAttentionBackend in vLLM 0.31 to 0.33
 HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-MAX_SEQUENCES = 256  # sequences that a vLLM server runs at once
+MAX_SEQUENCES = 256  # maximum number of sequences that a vLLM server runs at once
 # vLLM's defaults; the command omits flags with these values
 VLLM_DEFAULTS = {"revision": "main", "tensor-parallel-size": 1, "model-impl": "vllm"}
 
@@ -30,7 +30,7 @@ VLLM_DEFAULTS = {"revision": "main", "tensor-parallel-size": 1, "model-impl": "v
 def vllm_dtype(weights: str, bf16: bool, fp16: bool) -> str:
     """Return the dtype that the trainer computes in, which its engine must also use.
 
-    By default vLLM would run a float32 checkpoint in bfloat16.
+    By default, vLLM would run a float32 checkpoint in bfloat16.
 
     Args:
         weights: dtype of the weights: float32, bfloat16 or float16.
@@ -46,19 +46,19 @@ def vllm_dtype(weights: str, bf16: bool, fp16: bool) -> str:
 
 @dataclass(frozen=True)
 class TextModel:
-    """The model dimensions that the settings of an engine depend on."""
+    """The model dimensions that the settings for an engine depend on."""
 
     num_hidden_layers: int
-    kv_heads: int
+    kv_heads: int  # number of key and value heads
     head_size: int  # dimension of each head
     longest: int  # maximum length of a sequence, in tokens
-    dtype: str  # of the weights, according to the config
+    dtype: str  # dtype of the weights, according to the config
 
     @classmethod
     def of(cls, config: "PretrainedConfig") -> Self:
-        """Return the dimensions in a transformers config.
+        """Create the dimensions from a transformers config.
 
-        Without a maximum length, 4,096 tokens are assumed, and without a dtype, float32.
+        If the config has no maximum length, 4,096 tokens are assumed; if it has no dtype, float32.
         """
         text = config.get_text_config()
         num_heads = text.num_attention_heads
@@ -71,13 +71,14 @@ class TextModel:
         )
 
     def cache_bytes(self, dtype: str, sequences: int, tokens: int) -> int:
-        """Return the cache size in bytes for these sequences, from 64 MiB to 4 GiB.
+        """Return the size of the KV cache in bytes, from 64 MiB to 4 GiB.
 
-        It is always large enough for one sequence, even above 4 GiB; vLLM queues the rest.
+        It may be too small for all sequences, since vLLM queues those that do not fit. However, it
+        is always large enough for one sequence, even if this takes more than 4 GiB.
 
         Args:
             dtype: dtype of the cache.
-            sequences: number of sequences.
+            sequences: number of sequences that may run at once.
             tokens: number of tokens per sequence.
         """
         numbers_per_token = 2 * self.num_hidden_layers * self.kv_heads * self.head_size
@@ -94,15 +95,13 @@ def cpu_settings(
     sequences: int,
     tokens: int | None,
 ) -> dict[str, Any]:
-    """Return arguments of `vllm.LLM` for a CPU: the dtype, eager mode and the size of the cache.
-
-    Eager mode starts fast.
+    """Return arguments for `vllm.LLM` on a CPU: dtype, eager mode (to start fast) and cache size.
 
     Args:
         model: the model's dimensions.
         dtype: dtype of the weights and the cache.
         sequences: number of sequences that may run at once.
-        tokens: maximum length of a sequence; `None`: the model's maximum.
+        tokens: maximum length of a sequence; if `None`, the model's maximum.
 
     Raises:
         ValueError: if vLLM has no CPU kernel for the size of the attention heads.
@@ -117,18 +116,25 @@ def cpu_settings(
 
 
 def adapter_settings(r: int) -> dict[str, Any]:
-    """Return arguments of `vllm.LLM` for LoRA rank `r`; raise `ValueError` if it is too large."""
+    """Return arguments for `vllm.LLM` with an adapter of LoRA rank `r`.
+
+    Raises:
+        ValueError: if vLLM does not support a rank this large.
+    """
     rank = vllm_rank(r)
     if rank is None:
         raise ValueError(
-            f"vLLM supports LoRA ranks up to {LORA_RANKS[-1]}, not {r}: lower the rank, or set "
+            f"vLLM supports LoRA ranks up to {LORA_RANKS[-1]}, not {r}. Lower the rank, or set "
             "`vllm_sync_adapter: merged`."
         )
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
 
 
 def server_url(v: Mapping[str, Any]) -> str:
-    """Return the URL of the recipe's server, without a trailing slash."""
+    """Return the vLLM server's URL for a recipe with the values `v`, without a trailing slash.
+
+    It is `vllm_server_base_url` or, if that is not set, is built from the host and the port.
+    """
     url = v["vllm_server_base_url"]
     if not url:
         url = f"http://{v['vllm_server_host']}:{v['vllm_server_port']}"
@@ -136,15 +142,16 @@ def server_url(v: Mapping[str, Any]) -> str:
 
 
 def server_command(v: Values, model: TextModel | None, completions: int) -> list[str]:
-    """Return the command that starts the server of a recipe.
+    """Return the command that starts a recipe's vLLM server, as a list of arguments.
 
     Args:
         v: the recipe's values.
-        model: the dimensions of its model if the server runs on a CPU; `None` on GPUs.
+        model: the model's dimensions if the server runs on a CPU; `None` if it runs on GPUs.
         completions: number of completions per generation.
 
     Raises:
-        ValueError: see `cpu_settings` and `adapter_settings`.
+        ValueError: if vLLM has no CPU kernel for the size of the attention heads, or does not
+            support the LoRA rank.
     """
     address = urlsplit(server_url(v))
     flags: dict[str, Any] = {

@@ -1,9 +1,10 @@
-"""Signatures of requests and proofs of responses between trainers and a vLLM server.
+"""Signatures for requests and proofs for responses between trainers and a vLLM server.
 
-Both sides share a key, which is never sent. A request carries an HMAC-SHA256 (RFC 2104) of its
-method, path and query, body, time and a random number. A response carries an HMAC of the request's
-signature and of the status and body of the response. So a request cannot be changed or replayed,
-and a response cannot be changed or passed off as the response to another request.
+Both sides share a key, which is never sent. A request carries a signature: an HMAC-SHA256 (RFC
+2104) of its method, path and query, body, time and a random number. A response carries a proof: an
+HMAC of the request's signature and of the response's status and body. A request therefore cannot be
+changed or replayed, and a response cannot be changed or passed off as the response to another
+request.
 """
 
 import hashlib
@@ -18,18 +19,18 @@ from typing import Self
 KEY = "VLLM_API_KEY"  # vLLM's environment variable for the key that trainers and server share
 SIGNATURE = "x-grpo-ext-signature"  # header of a request
 PROOF = "x-grpo-ext-proof"  # header of a response
-WINDOW = 300  # seconds by which the clocks of trainer and server may differ
+WINDOW = 300  # seconds by which the clocks of the trainer and the server may differ
 
 
 @dataclass(frozen=True)
 class Signature:
-    """The signature of a request; its fields are in the order of the header."""
+    """The signature of a request; the fields have the same order as in the header."""
 
     seconds: int  # since 1970, by the trainer's clock
-    nonce: str
-    size: int  # bytes of the body
+    nonce: str  # a random number, so that no two signatures are equal
+    size: int  # number of bytes in the body
     body: str  # SHA-256 of the body
-    mac: str
+    mac: str  # HMAC of the other fields and of the request's method and target
 
     @classmethod
     def of(cls, key: str, method: str, target: str, body: bytes) -> Self:
@@ -61,9 +62,9 @@ class Signature:
         return f"{self.seconds} {self.nonce} {self.size} {self.body} {self.mac}"
 
     def signs(self, key: str, method: str, target: str) -> bool:
-        """Return whether this signature was made with `key` for a request.
+        """Return whether this signature was created with `key` for the given request.
 
-        The caller checks the time and the body.
+        The caller must check the time and the body.
 
         Args:
             key: the key that trainer and server share.
@@ -76,7 +77,7 @@ class Signature:
 
 
 def proof_of(key: str, signature: Signature, status: int, body: bytes) -> str:
-    """Return the proof that a server with the key sent this response to a request.
+    """Return the proof with which a server shows that it has the key and sent this response.
 
     Args:
         key: the key that trainer and server share.

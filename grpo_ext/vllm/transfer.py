@@ -1,7 +1,7 @@
-"""The workers' side of the weight transfer over gloo from the trainer to a vLLM server.
+"""The worker's side of the transfer of weights over gloo, from the trainer to a vLLM server.
 
-In a separate process group, the trainer is rank 0 and the workers are the other ranks. vLLM loads
-one tensor at a time, under its name in the checkpoint.
+The trainer and the server's workers have a process group of their own, in which the trainer is rank
+0. vLLM loads one tensor at a time, under the tensor's name in the checkpoint.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from grpo_ext.vllm.weight_group import TIMEOUT, WeightGroup, own_address
 
 @dataclass
 class GlooInit(WeightTransferInitInfo):
-    """The address of the trainer's store and the size of the group, for a worker to join."""
+    """What a worker needs to join the group: the address of the trainer's store, the group size."""
 
     address: str
     port: int
@@ -30,7 +30,7 @@ class GlooInit(WeightTransferInitInfo):
 
 @dataclass
 class GlooUpdate(WeightTransferUpdateInfo):
-    """The names, dtypes and shapes of the tensors that follow, in order."""
+    """The names, dtypes and shapes of the tensors that the trainer sends next, in this order."""
 
     names: list[str]
     dtype_names: list[str]
@@ -38,7 +38,7 @@ class GlooUpdate(WeightTransferUpdateInfo):
 
 
 class GlooTransferEngine(WeightTransferEngine[GlooInit, GlooUpdate]):
-    """The worker's side of the transfer; vLLM creates one per worker."""
+    """Receives weights from the trainer and loads them; vLLM creates one engine per worker."""
 
     init_info_cls = GlooInit
     update_info_cls = GlooUpdate

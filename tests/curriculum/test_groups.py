@@ -45,7 +45,7 @@ def test_further_prompts_go_on_from_any_point(stream):
 
 
 def test_a_supply_without_rows_says_so():
-    with pytest.raises(ValueError, match="the stream of training rows gave no row"):
+    with pytest.raises(ValueError, match="the training stream yielded no rows"):
         PromptSupply(
             Dataset.from_list([{"n": 1}]).to_iterable_dataset().filter(lambda row: False), 0
         ).take(1)

@@ -71,7 +71,7 @@ def test_counts_decay_and_rows_with_one_prompt_share_them():
     other = PassRates(["a", "b", "a"])
     other.load_state_dict(rates.state_dict())
     assert other.state_dict() == rates.state_dict()
-    with pytest.raises(ValueError, match="pass rates of 2 prompts, but the dataset has 3"):
+    with pytest.raises(ValueError, match="pass rates for 2 prompts, but the dataset has 3"):
         PassRates(["a", "b", "c"]).load_state_dict(rates.state_dict())
 
 

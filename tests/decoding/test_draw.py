@@ -89,5 +89,5 @@ def test_the_drawn_token_is_that_of_the_whole_distribution_function(rows, vocab)
 def test_scores_without_a_distribution_are_refused(bad, rows):
     scores = torch.zeros(rows, 4)
     scores[1] = bad
-    with pytest.raises(ValueError, match="not a distribution"):
+    with pytest.raises(ValueError, match="Cannot sample a token"):
         draw_tokens(scores, do_sample=True)

@@ -118,7 +118,7 @@ def test_a_query_that_sees_nothing_and_values_of_zero_are_no_error():
 
 def test_attention_refuses_what_it_cannot_compute_exactly():
     query, key, value = heads(1, 2)
-    with pytest.raises(ValueError, match="dropout in attention"):
+    with pytest.raises(ValueError, match="attention dropout"):
         attention(query, key, value, dropout_p=0.1)
     many = key[:, :, :1].expand(-1, -1, MOST_KEYS + 1, -1)
     with pytest.raises(ValueError, match=f"at most {MOST_KEYS} tokens"):

@@ -81,7 +81,7 @@ def test_a_folder_that_the_server_does_not_see_is_told(engine_folder, tmp_path, 
     client.load_adapter(nullcontext(str(tmp_path / "elsewhere")))
     assert (
         "Request failed: 404" in client.failure.message
-        and "give it access to output_dir at the same path" in client.failure.message
+        and "Make output_dir available to the server at the same path" in client.failure.message
         and client.failure.refused
     )
 

@@ -173,5 +173,5 @@ def test_a_quantised_base_is_refused(engine_folder):
 
 
 def test_a_model_without_an_adapter_is_refused(engine_folder, tmp_path):
-    with pytest.raises(ValueError, match="pass a peft_config"):
+    with pytest.raises(ValueError, match="Pass a peft_config"):
         make_trainer(engine_folder, tmp_path, **ALONE)

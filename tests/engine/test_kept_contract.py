@@ -82,10 +82,10 @@ def test_outputs_of_an_engine_in_this_process():
         assert ids == row.kept_ids
         assert [one for [one] in logps] == row.logps
     outputs[1].outputs[0].sampling_mask.token_ids.pop()
-    with pytest.raises(EngineFailure, match="kept tokens of 6 positions for a completion of 7"):
+    with pytest.raises(EngineFailure, match="tokens for 6 positions, but the completion has 7"):
         kept_of_outputs(outputs, VOCABULARY)
     outputs[1].outputs[0].sampling_mask = None
-    with pytest.raises(EngineFailure, match="kept tokens of 0 positions"):
+    with pytest.raises(EngineFailure, match="kept tokens for 0 positions"):
         kept_of_outputs(outputs, VOCABULARY)
 
 

@@ -348,7 +348,7 @@ def test_templates_that_change_turns_once_step_answers_are_refused(form, words, 
 
 def test_templates_that_change_calls_are_refused(tiny_folder):
     """This version of Gemma's drops all thoughts."""
-    with pytest.raises(ValueError, match="changes or drops calls of tools or the thoughts"):
+    with pytest.raises(ValueError, match="changes or drops tool calls, or the thoughts"):
         begun(gemma("gemma4_v2"), tiny_folder)
     form = gemma("gemma4")
     tokenizer = form.tokenizer(tiny_folder)

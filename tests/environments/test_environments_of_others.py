@@ -283,7 +283,7 @@ def test_seeds_are_the_rows_of_an_environment_without_rows(server):
 
 
 def test_the_task_environment_needs_an_environment():
-    with pytest.raises(RecipeError, match="takes its rows from the environment of the recipe"):
+    with pytest.raises(RecipeError, match="uses the rows of the recipe's environment"):
         load_recipe(None, {"model_name_or_path": "m", "task": "environment"})
     with pytest.raises(ValueError, match="cannot be an entry of `tasks`"):
         list(EnvironmentRows().generate("train"))
@@ -376,7 +376,7 @@ def test_words_of_actions_may_have_blanks_and_numbers_have_signs(gymnasium):
         ({"name": "gymnasium:Pendulum-v1"}, "the action space Box, but only Discrete and Text"),
         (
             {"name": "gymnasium:Blackjack-v1", "actions": ["hit"]},
-            r"words in `actions` \(1\) differs from the number of the environment's actions \(2\)",
+            r"wrong number of words: 1, but the environment has 2 actions",
         ),
         ({"name": "gymnasium:Lake-v9"}, "Lake"),
     ],
@@ -393,7 +393,7 @@ def test_the_rows_of_a_package_for_verifiers_have_its_prompts(package):
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Say 4."},
     ]
-    with pytest.raises(ValueError, match="has no data for test"):
+    with pytest.raises(ValueError, match="has no data for the split 'test'"):
         rows_of(package, "test")
 
 
@@ -464,8 +464,8 @@ def test_an_error_in_the_rubric_of_verifiers_belongs_to_its_own_episode(package)
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("driving", "overrides 'get_prompt_messages', the method with which verifiers drives"),
-        ("grouped", "has a reward function of whole groups"),
+        ("driving", "overrides 'get_prompt_messages', the method with which verifiers calls"),
+        ("grouped", "has a reward function for whole groups"),
     ],
 )
 def test_environments_of_verifiers_that_need_its_rollout_are_refused(package, kind, words):

@@ -170,7 +170,7 @@ def test_faults_of_an_environment_are_answers(parts):
         said = [m["content"] for m in episode.messages if m["role"] == "user"]
         assert said == [
             "error: RuntimeError: no idea",
-            "error: it took more than 3 s",
+            "error: timed out after 3 s",
             "x" * 30 + " (cut off)",
         ]
         assert (
@@ -261,7 +261,7 @@ def test_an_environment_ends_no_run(parts):
     assert said == [
         "error: SystemExit: 3",
         (
-            "error: TypeError: step must return two values, the answer as text and whether the "
+            "error: TypeError: step must return two values, the answer as a string and whether the "
             "episode is over; it returned 'no'"
         ),
     ]
@@ -295,7 +295,7 @@ def test_what_an_environment_may_say_and_hold(parts):
     assert [m["content"] for m in one.messages if m["role"] == "user"] == [
         "a?b",
         "",
-        "error: TypeError: it returned int, not text",
+        "error: TypeError: returned int instead of a string",
     ]
     assert "lock" not in one.environment.state() and "best" not in one.states[0]
     assert one.gains({"turns": 1.0, "best": 1.0}) == [1.0, 1.0, 1.0]
@@ -304,5 +304,5 @@ def test_what_an_environment_may_say_and_hold(parts):
 def test_prompts_that_are_no_conversation_are_refused(parts):
     tokens = TurnTokens(parts[1], [parts[1].eos_token_id])
     for prompt in ("Go.", [{"role": "user", "content": [{"type": "text", "text": "Go."}]}]):
-        with pytest.raises(ValueError, match="messages whose content is text"):
+        with pytest.raises(ValueError, match="messages whose content is a string"):
             Episode(EpisodeRules(Counting), tokens, 50, {"prompt": prompt})

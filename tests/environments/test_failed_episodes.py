@@ -178,7 +178,7 @@ def test_a_late_tool_does_not_mask_and_a_late_step_does(is_async, threads):
     if threads:
         world["threads"] = threads
     call = {"name": "look_async" if is_async else "look", "arguments": {}}
-    late = "error: it took more than 0.05 s"
+    late = "error: timed out after 0.05 s"
     played = play(world, [call] * 4)
     assert [m["content"] for m in played.messages] == ["", late, "", late, ""]
     assert played.end == "failures" and played.counts.failures == 3

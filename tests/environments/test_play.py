@@ -124,7 +124,7 @@ def test_environments_that_play_makes_are_closed(tmp_path):
 
 
 def test_what_is_no_environment_or_turn_is_refused():
-    with pytest.raises(ValueError, match="pass an instance of a class"):
+    with pytest.raises(ValueError, match="Pass an instance of an environment's class"):
         play(Counting, ["a"])
     for turn in (7, {"name": "check", "args": {}}):
         with pytest.raises(ValueError, match="a string or a call"):

@@ -27,7 +27,7 @@ class Turned(Environment):
     "given, words",
     [
         ("gues", "unknown environment 'gues'. Did you mean 'guess'?"),
-        ({"turns": 4}, "environment needs a `name` that is text"),
+        ({"turns": 4}, "environment needs a `name`, which must be a string"),
         ({"name": "guess", "hihg": 3}, "unknown option 'hihg'. Did you mean 'high'?"),
         ({"name": "guess", "turns": 0}, "turns is 0: it must be greater than 0"),
         ({"name": "guess", "turns": True}, "turns is True"),
@@ -48,7 +48,7 @@ class Turned(Environment):
         ("nowhere.py:World", "cannot load the environment 'nowhere.py:World'"),
         (
             "grpo_ext.tasks.guess:GuessTask",
-            "is not an environment: write a subclass of grpo_ext.Environment",
+            "is not an environment: expected a subclass of grpo_ext.Environment",
         ),
     ],
 )

@@ -142,7 +142,7 @@ def test_a_call_that_hangs_in_a_thread_gives_its_place_to_another(parts):
     other.hear()
     assert other.messages[-1]["content"] == "1 of 3"
     stuck.hear()
-    assert stuck.messages[-1]["content"] == "error: it took more than 0.3 s"
+    assert stuck.messages[-1]["content"] == "error: timed out after 0.3 s"
     assert stuck.world.failures == 1 and other.world.failures == 0
     Stuck.released.set()
 

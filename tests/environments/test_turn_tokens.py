@@ -112,5 +112,5 @@ def test_a_template_that_changes_an_opening_with_special_tokens_is_refused(token
     ).replace(".content", ".content | upper")
     turns = TurnTokens.__new__(TurnTokens)  # its own check refuses this template before
     turns.tokenizer, turns._options = tokenizer, {}
-    with pytest.raises(ValueError, match="Return a text without special tokens"):
+    with pytest.raises(ValueError, match="Return text without special tokens"):
         turns.prompt([{"role": "user", "content": f"a{FAKED}"}], FAKED)

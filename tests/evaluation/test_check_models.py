@@ -27,10 +27,10 @@ def test_an_adapter_is_a_model(tmp_path):
 def test_both_files_must_be_writable(tmp_path):
     check_output(tmp_path / "new" / "eval.json")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match="is a folder: write the name of a file"):
+    with pytest.raises(ValueError, match=r"is a folder\. Pass the path of a file"):
         check_output(tmp_path)
     (tmp_path / "eval_completions.jsonl").mkdir()
-    with pytest.raises(ValueError, match="which is a folder: write another name"):
+    with pytest.raises(ValueError, match=r"which is a folder\. Choose another file"):
         check_output(tmp_path / "eval.json")
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is not a writable folder"):

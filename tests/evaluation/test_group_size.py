@@ -92,7 +92,7 @@ def test_rows_with_unscored_completions_are_left_out():
     assert size == size_of(np.array([rows[0], rows[2]]), [0, 2])
     assert size.best == 4
     assert "rows: 4 or more (95 % range from 4). With 4 completions" in size.sentence(present=4)
-    assert "To compare larger groups, write --num_samples 8." in size.sentence(present=4)
+    assert "To compare larger groups, use --num_samples 8." in size.sentence(present=4)
     line = size.sentence(present=2)
     share = f"{size.efficiency[2]:.0%}"
     assert (

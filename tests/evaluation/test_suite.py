@@ -120,7 +120,7 @@ def test_a_task_without_its_rows_says_what_to_do(tasks, tmp_path, capsys):
 def test_a_folder_that_is_not_there_is_refused(tmp_path, capsys):
     words = ["--suite", "gsm8k", "--suite_tasks", str(tmp_path / "nowhere"), "--model", "no/model"]
     assert main(["eval", *words]) == 2
-    assert "there is no such folder of tasks" in capsys.readouterr().err
+    assert "is not a folder. Pass a folder with tasks" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(HAS_HARNESS, reason="the harness is installed")

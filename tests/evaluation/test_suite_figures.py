@@ -116,7 +116,7 @@ def test_one_table_shows_models_side_by_side_and_names_as_they_are(capsys, monke
     [line] = [line for line in out.splitlines() if "red" in line and "± 0.250" in line]
     assert r"[red]\x1b[2J" in line and line.count("0.500 ± 0.250") == 2
     assert "\x1b" not in out and "[b]after against before: paired difference, 95 %" in out
-    assert "[b]after has no chat template: its prompts were plain texts." in out
+    assert "[b]after has no chat template: its prompts were plain text." in out
 
 
 def test_every_document_is_saved_with_its_scores(tmp_path):

@@ -69,7 +69,7 @@ def test_a_recipe_of_open_r1(tmp_path, capsys):
     assert "A generation: 32 prompts x 14 completions = 448 completions." in text
     assert "demo.yaml:7: reward_funcs: cf_code: not taken over" in told
     assert (
-        "demo.yaml:10: repetition_n_grams: not taken over: no reward of this run reads it." in told
+        "demo.yaml:10: repetition_n_grams: not taken over: no reward of this run uses it." in told
     )
     assert "demo.yaml:17: wandb_project: left out, and set the environment variable" in told
     assert "cosine_max_len: not" not in told
@@ -119,7 +119,7 @@ def test_a_script_of_verl(tmp_path, capsys):
     )
     assert "16 prompts, 64 completions = 8 processes x 2 micro-batches x 4." in text
     assert "# run_name:   # by hand: $NAME: the file does not set $NAME" in text
-    assert "the file does not set $NAME. Write run_name by hand." in told
+    assert "the file does not set $NAME. Set run_name by hand." in told
 
 
 @pytest.mark.parametrize("processes", [1, 2, 16])
@@ -206,7 +206,7 @@ def test_rewards_of_a_plugin_are_found_without_running_it(tmp_path, capsys, monk
     )
     recipe, _, told = migrate(tmp_path, capsys, "run.sh", script)
     assert recipe["reward_funcs"] == ["plugin.py:Mine"]
-    assert "other: not taken over: write 'plugin.py:CLASS'" in told
+    assert "other: not taken over. Use 'plugin.py:CLASS'" in told
 
 
 RUNS_A_FILE = "from pathlib import Path\nPath('was_run').touch()\n"
@@ -284,7 +284,7 @@ def test_keys_without_a_value_count_as_unset(tmp_path, capsys):
 def test_groups_of_one_and_other_strategies_are_named(tmp_path, capsys):
     changes = "actor_rollout_ref.rollout.n=1 actor_rollout_ref.actor.strategy=megatron"
     _, _, told = migrate(tmp_path, capsys, "run.sh", VERL.replace("$@", changes))
-    assert "Write num_generations by hand" in told
+    assert "Set num_generations by hand" in told
     assert "actor_rollout_ref.actor.strategy: megatron is not supported" in told
 
 
@@ -317,7 +317,7 @@ def test_a_data_set_of_ms_swift_may_name_its_hub(tmp_path, capsys, hub):
     recipe, _, told = migrate(tmp_path, capsys, "run.sh", script)
     assert recipe["dataset_name"] == "org/rows" and recipe["dataset_config"] == "main"
     assert recipe["max_train_samples"] == 1000
-    assert ("it is an id of ModelScope" in told) == (hub != "hf::")
+    assert ("this is an id of ModelScope" in told) == (hub != "hf::")
 
 
 def test_a_folder_is_not_an_id_of_modelscope(tmp_path, capsys):
@@ -417,7 +417,7 @@ def test_secrets_are_not_written(tmp_path, capsys):
     text = "model_name_or_path: m\ndataset_name: d\nhub_token: hf_hidden\n"
     _, written, told = migrate(tmp_path, capsys, "x.yaml", text)
     assert "hf_hidden" not in written + told
-    assert "hub_token: left out: it is a secret" in told
+    assert "hub_token: left out, because a recipe should not contain secrets" in told
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_parts_with_the_same_remedy_share_a_line():
     names = {"sampler": SAMPLER, "trainer": "8 rows, packed", "float32": FLOAT32}
     comparisons = [Comparison(part, name, ROUNDED) for part, name in names.items()]
     [line] = lines(replace(HALF, comparisons=comparisons))
-    assert line.startswith("sampler against trainer, trainer against itself, float32 copy: write")
+    assert line.startswith("sampler against trainer, trainer against itself, float32 copy: set")
 
 
 def test_more_than_rounding_is_not_answered_with_types():

@@ -106,9 +106,9 @@ def test_losses_are_registered_once_and_found_by_name():
     assert all("arXiv" in get_loss(n).term.__doc__ or n == "bnpo" for n in BUILT_IN)
     with pytest.raises(ValueError, match="already registered"):
         register_loss("dapo", aggregation="token_mean")
-    with pytest.raises(ValueError, match="aggregation is 'mean'"):
+    with pytest.raises(ValueError, match="unknown aggregation 'mean'"):
         register_loss("mine", aggregation="mean")
-    with pytest.raises(ValueError, match="loss_type is 'drgrpo'"):
+    with pytest.raises(ValueError, match="loss_type: unknown loss 'drgrpo'"):
         get_loss("drgrpo")
 
 
@@ -233,7 +233,7 @@ def test_effective_sampling(changed, given, model, expected):
         ({"repetition_penalty": 1.1}, {}, True, "repetition_penalty", "logprob_policy: model"),
         ({}, {"do_sample": False}, True, "do_sample", "greedily"),
         ({}, {"bad_words_ids": [[3]]}, False, "bad_words_ids", "does not return the tokens"),
-        ({"temperature": 0.0}, {}, True, "temperature", "Set it above 0"),
+        ({"temperature": 0.0}, {}, True, "temperature", "Set temperature above 0"),
         ({"top_p": 0.0}, {}, True, "top_p", "must lie in"),
         ({"min_p": 1.5}, {}, True, "min_p", "must lie in"),
         ({}, {"top_p": "0. 9"}, True, "top_p", "top_p is '0. 9', which is not a number"),

@@ -104,7 +104,7 @@ BROKEN = {
         "generation_kwargs",
         "Remove temperature from generation_kwargs",
     ),
-    "unscorable": ({"repetition_penalty": 1.2}, "repetition_penalty", "or write `logprob_policy"),
+    "unscorable": ({"repetition_penalty": 1.2}, "repetition_penalty", "or set `logprob_policy"),
     "no_room_for_a_prompt": (
         {"use_vllm": True, "vllm_max_model_length": 32},
         "vllm_max_model_length",
@@ -261,7 +261,7 @@ BROKEN = {
     "label": (
         {"reward_funcs": [{"name": "format", "label": 3}]},
         "reward_funcs",
-        "must be text; got 3",
+        "must be a string; got 3",
     ),
     "launcher_of_no_mapping": (
         {"accelerate_config": "list.yaml"},
@@ -430,7 +430,7 @@ def test_weights_that_do_not_match_are_told_once(folder, tiny_folder):
     report = check_recipe(written(folder, tiny_folder, changes))
     assert [problem.message for problem in report.problems] == [
         "The number of reward_weights (2) is not the number of rewards (1). "
-        "Write one weight for each reward."
+        "Set one weight for each reward."
     ]
 
 

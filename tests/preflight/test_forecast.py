@@ -145,7 +145,7 @@ def test_evaluations_that_outweigh_training_are_noted(tiny_folder, tmp_path, cap
     assert main([command, "--config", path]) == 0
     out = capsys.readouterr().out
     assert (
-        "evaluations of the run (2) generate 80 in total, more completions than its training (16)"
+        "evaluations of the run (2) generate 80 completions in total, more than its training (16)"
     ) in out
     assert main([command, "--config", path, "--max_eval_samples", "2"]) == 0
     assert "more than its training" not in capsys.readouterr().out

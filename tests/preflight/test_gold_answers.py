@@ -49,11 +49,11 @@ def test_empty_answers(empty):
             "choice",
             "2",
             {},
-            "This reward needs letters. If the answers are the numbers of options, write",
+            "This reward needs letters. If the answers are the numbers of options, use",
         ),
         ("choice", "Paris", {"first_index": 0}, "Use exact for texts and choice for letters"),
-        ("number", "no number", {}, "cannot read the answer of 24 of the first 24 rows"),
-        ("accuracy", "It depends on the case at hand, see above.", {}, "cannot read the answer"),
+        ("number", "no number", {}, "cannot use the answers of 24 of the first 24 rows"),
+        ("accuracy", "It depends on the case at hand, see above.", {}, "cannot use the answers"),
         ("exact", "3 + 4 = 7\n#### 7", {}, "gives 0 to a completion with the right answer in 24"),
     ],
 )
@@ -68,7 +68,7 @@ def test_a_few_of_them_are_a_note():
     rows[9]["solution"] = "not known"
     findings = judged(rows, build("number"))
     assert findings.sound
-    assert "1 of the first 24 rows, which it leaves without a score. The first is row 10, with" in (
+    assert "1 of the first 24 rows, so these rows get no score. The first is row 10, with" in (
         findings.notes[0].message
     )
 
@@ -204,4 +204,4 @@ def test_mappings_are_no_answers():
         for n in range(N)
     ]
     findings = judged(rows, build("exact"))
-    assert "cannot read the answer of 24 of the first 24 rows" in findings.problems[0].message
+    assert "cannot use the answers of 24 of the first 24 rows" in findings.problems[0].message

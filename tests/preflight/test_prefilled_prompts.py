@@ -28,7 +28,7 @@ def tagged(completions, **kwargs):
 
 def test_a_reward_with_a_prefix_gets_the_option_under_its_registered_name():
     for spec in ("format", {"name": "format", "label": "shape"}):
-        assert told(spec).endswith('Write {name: format, prefix: "<think>"}.')
+        assert told(spec).endswith('Use {name: format, prefix: "<think>"}.')
 
 
 @pytest.mark.parametrize("kind", ["function", "registered"])

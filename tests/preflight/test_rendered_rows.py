@@ -380,7 +380,7 @@ def test_a_missing_answer_names_the_column_that_has_it(tiny_folder, tmp_path):
     settings = {"user_prompt": "{question}", "reward_funcs": ["accuracy"]}
     findings = checked(tmp_path, tiny_folder, QUESTIONS, **settings)
     [problem] = findings.problems
-    assert "write rename_columns: {solution: answer}" in problem.message
+    assert "set rename_columns: {solution: answer}" in problem.message
     assert "Did you mean" not in problem.message
     findings = checked(tmp_path, tiny_folder, VERL, reward_funcs=["accuracy"])
     assert "rename_columns: {solution: reward_model.ground_truth}" in str(findings.problems[0])

@@ -168,7 +168,7 @@ def test_without_sample_the_verdict_says_less(path, capsys):
     assert "'constant' gave 0.25 to each of 3 made-up completions" in out
     assert "say little about a reward that judges words" in out and "check --sample 8" in out
     assert "samples  " not in out
-    hint = "equal scores of made-up texts say little about a reward: try --sample 8"
+    hint = "equal scores of made-up completions say little: try --sample 8"
     assert hint in out
     assert main(["check", "--config", path, "--reward_funcs", "[words]"]) == 0
     assert hint not in capsys.readouterr().out
@@ -212,12 +212,12 @@ def test_more_failures_than_training_allows_are_a_problem(path, capsys):
     assert main(words) == 1
     out = capsys.readouterr().out
     assert "reward 'mostly_nan' fails more often than training allows: on 3 of 4 sampled" in out
-    assert "If more than the share 0.5 (`reward_max_failure_rate`) fail, training saves" in out
+    assert "if the reward fails on more than 50% of completions (`reward_max_failure_rate`)" in out
 
     assert main([*words, "--reward_max_failure_rate", "0.8"]) == 0
     out = capsys.readouterr().out
     assert "reward 'mostly_nan' fails on 3 of 4 sampled completions, which get no score" in out
-    assert "more than the share 0.8 of completions (`reward_max_failure_rate`)" in out
+    assert "more than 80% of completions (`reward_max_failure_rate`)" in out
 
 
 def test_completions_are_sampled_as_the_recipe_says(path):

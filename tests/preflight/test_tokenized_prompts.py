@@ -83,7 +83,7 @@ LLAMA = (
 @pytest.mark.parametrize(
     ("beginning", "options", "remedy"),
     [
-        (LLAMA + "{{ date_string }}", {}, "Write `chat_template_kwargs: {date_string: "),
+        (LLAMA + "{{ date_string }}", {}, "Set `chat_template_kwargs: {date_string: "),
         (LLAMA + "{{ date_string }}", {"date_string": "26 Jul 2024"}, None),
         ("{{ strftime_now('%Y-%m-%d') }}", {}, "Save the tokenizer with a template"),
     ],
@@ -125,7 +125,7 @@ def test_arguments_that_the_template_does_not_read_are_noted(tokenizer, tiny_fol
     assert list(map(str, findings.notes)) == [
         (
             "`chat_template_kwargs: enable_thinking` does nothing, because the model's chat "
-            "template does not read it. Remove it, or correct its name."
+            "template does not use enable_thinking. Remove this argument, or correct its name."
         )
     ]
     _, of_texts = seen(tokenizer, ["Hi"], tiny_folder, **arguments)
@@ -157,8 +157,8 @@ def test_a_reward_that_fails_on_some_is_a_note():
     [note] = findings.notes
     assert note.message.startswith(
         "reward 'partial' fails on 1 of 3 made-up completions, which get no score (- in the "
-        "table). Training saves a checkpoint and ends if the reward fails on more than the share "
-        "0.25 of completions (`reward_max_failure_rate`). The last failure: ZeroDivisionError"
+        "table). Training saves a checkpoint and ends if the reward fails on more than 25% of "
+        "completions (`reward_max_failure_rate`). The last failure: ZeroDivisionError"
     )
 
 

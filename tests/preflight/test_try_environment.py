@@ -88,7 +88,7 @@ HAS = "the row has no column 'level'. Its columns: prompt, seed"
     [
         (f"{RESET}row['level']", HAS, "Add the column to the rows, or read one that they have."),
         (f"{RESET}{{}}['level']", "KeyError: 'level'", "Correct it there."),
-        (f"{RESET}return {{}}", "returned dict, not text", "Define `reset(self, row)`, which"),
+        (f"{RESET}return {{}}", "dict instead of a string", "Define `reset(self, row)`, which"),
         (f"{FINE}    def reset(self):\n        pass", "2 were given", "Define `reset(self, row)`"),
         (f"{STEP}return text[10_000], True", "IndexError", "Correct it there."),
         (f"{STEP}return 'no'", "must return two values", "Define `step(self, text)`, which"),

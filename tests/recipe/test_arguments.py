@@ -95,7 +95,7 @@ def test_text_becomes_the_number_that_it_stands_for():
             {"max_tokens_per_micro_batch": 64, "top_entropy_quantile": 0.5},
             "computed over a whole micro-batch",
         ),
-        ({"health_rules": {"kll": 3}}, "health_rules has no rule 'kll'"),
+        ({"health_rules": {"kll": 3}}, "health_rules: unknown rule 'kll'"),
         ({"sync_ref_model": True}, "Set beta above 0"),
         ({"optim_args": "group"}, "is not a list of names with values"),
         ({"optim_args": "eps=1e-6,"}, "is not a list of names with values"),
@@ -131,7 +131,7 @@ def test_what_is_changed_later_is_checked_too():
         "logprob_policy",
         "num_generations",
     ]
-    assert "Write one of the nearest sizes that fit" in str(error.value)
+    assert "Set one of the nearest sizes that fit" in str(error.value)
 
 
 def test_what_only_a_recipe_says_is_left_out():

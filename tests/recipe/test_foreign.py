@@ -99,9 +99,7 @@ def test_every_key_of_ours_without_a_letter_is_still_recognised():
 
 def test_supervised_training_is_not_told_a_key_of_grpo():
     supervised = {"model_name_or_path": "m", "dataset_name": "d"}
-    with pytest.raises(
-        RecipeError, match=r"torch_dtype is a key of open-r1, ms-swift\. Write dtype"
-    ):
+    with pytest.raises(RecipeError, match=r"torch_dtype is a key of open-r1, ms-swift\. Use dtype"):
         load_sft_recipe(None, {**supervised, "torch_dtype": "float32"})
     with pytest.raises(RecipeError, match="unknown key 'max_response_length'"):
         load_sft_recipe(None, {**supervised, "max_response_length": 3})
@@ -109,15 +107,15 @@ def test_supervised_training_is_not_told_a_key_of_grpo():
 
 def test_a_key_of_a_nested_configuration_is_told_by_its_last_part():
     assert told("actor_rollout_ref.rollout.n") == (
-        "actor_rollout_ref.rollout.n is a key of verl. Write num_generations."
+        "actor_rollout_ref.rollout.n is a key of verl. Use num_generations."
     )
     assert told("trainer.save_steps") == (
-        "unknown key 'trainer.save_steps': a recipe is flat, so write save_steps."
+        "unknown key 'trainer.save_steps': a recipe is flat, so use save_steps."
     )
 
 
 def test_an_argument_of_the_trainer_is_told_as_such():
     assert told("tools") == (
-        "tools is an argument of GRPOTrainer. Write environment: a name with its options, "
+        "tools is an argument of GRPOTrainer. Use environment: a name with its options, "
         "or pass tools to GRPOExtTrainer in Python."
     )

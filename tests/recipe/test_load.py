@@ -260,7 +260,7 @@ def test_all_faults_are_told_at_once(tmp_path):
             "Remove dataset_streaming.",
         ),
         ("generation_batch_size: 16\nsteps_per_generation: 2\n", "both set. Remove one of them"),
-        ("max_target: 0\n", "max_target=0"),
+        ("max_target: 0\n", "max_target must be at least 1, but is 0"),
         ("beta: 0.1\nbeta: 0.2\n", "set twice"),
         ("- a\n- b\n", "lines of `key: value`"),
         ("a: 1\nb: [\n", "recipe.yaml:3: not a recipe: while parsing a flow node, expected"),
@@ -298,16 +298,16 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("max_steps: 0\n", "trains nothing"),
         (
             "generation_kwargs: {stop: ['</answer>']}\n",
-            "transformers has no option stop, and would ignore it. Write stop_strings instead",
+            "transformers has no option stop, and would ignore it. Set stop_strings instead",
         ),
-        ("generation_kwargs: {stop_token_ids: [5]}\n", "Write stop_strings instead"),
-        ("generation_kwargs: {max_tokens: 5}\n", "Write max_new_tokens instead"),
+        ("generation_kwargs: {stop_token_ids: [5]}\n", "Set stop_strings instead"),
+        ("generation_kwargs: {max_tokens: 5}\n", "Set max_new_tokens instead"),
         ("generation_kwargs: {max_new_token: 5}\n", "Did you mean 'max_new_tokens'?"),
         ("generation_kwargs: {seed: 5}\n", "would ignore it. Remove seed"),
         ("generation_kwargs: {eos_token_id: 5}\n", "would train on the padding"),
         (
             "use_vllm: true\ngeneration_kwargs: {stop_strings: ['</answer>']}\n",
-            "vLLM has no option stop_strings. Write stop instead",
+            "vLLM has no option stop_strings. Set stop instead",
         ),
         ("use_vllm: true\ngeneration_kwargs: {stop: [3]}\n", "stop must be a string or a list"),
         ("generation_kwargs: {max_time: 5}\n", "max_time cannot be set, because it cuts"),
@@ -336,7 +336,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         (
             "use_transformers_continuous_batching: true\nbf16: false\nrepetition_penalty: 1.1\n"
             "logprob_policy: trl\n",
-            "continuous batching drops `repetition_penalty: 1.1`",
+            "continuous batching ignores `repetition_penalty: 1.1`",
         ),
     ],
 )
@@ -411,7 +411,7 @@ def test_keys_that_do_nothing_are_noted(tmp_path):
         ({"loss_type": "cispo"}, "`loss_type: cispo` caps ratios at 0.2 (epsilon_high"),
         (
             {"loss_type": "sapo", "delta": 2.0},
-            "delta does nothing without a loss_type that reads it",
+            "delta does nothing without a loss_type that uses it",
         ),
         ({"max_staleness": 2}, "max_staleness does nothing without `group_filter: refill`"),
         ({"pass_rate_decay": 0.1}, "pass_rate_decay does nothing without `curriculum: adaptive`"),
@@ -553,7 +553,7 @@ def test_the_number_of_processes_counts(tmp_path, monkeypatch):
 
 def test_an_accelerate_config_that_is_no_mapping_is_said_so(tmp_path):
     (tmp_path / "odd.yaml").write_text("- a\n")
-    with pytest.raises(ValueError, match=r"odd\.yaml is not a mapping. Write lines of"):
+    with pytest.raises(ValueError, match=r"odd\.yaml is not a mapping. It must consist of"):
         accelerate_settings(str(tmp_path / "odd.yaml"))
     load_recipe(None, {**MODEL, "accelerate_config": str(tmp_path / "odd.yaml")})
 
@@ -644,7 +644,7 @@ def test_a_list_of_several_words_is_told_to_be_one_word(words, expected):
         parse_words(words)
     told = str(error.value)
     assert "expected `--key value`, got 'b'" in told or "got 'v_proj'" in told
-    assert told.endswith(f" is a list, write it as one word: {expected}")
+    assert told.endswith(f" to a list, use one argument: {expected}")
     key, corrected = expected.rstrip(".").split(" ", 1)
     assert parse_words([key, corrected.strip("'")])
 

@@ -33,13 +33,16 @@ def bomb(levels: int, width: int = 9) -> str:
         (bomb(2), "aliases"),
         ("a: &a [*a]\n", "aliases"),
         ("a: &a {b: *a}\n", "aliases"),
-        ("a: " + "[" * 3000 + "]" * 3000, "not a recipe: it is nested deeper than 100 levels"),
+        (
+            "a: " + "[" * 3000 + "]" * 3000,
+            "not a recipe: the document is nested deeper than 100 levels",
+        ),
         ("a: " + "[" * 200_000, "nested deeper than 100 levels"),
         ("a: 2026-99-99\n", "month must be in 1..12"),
-        ("a: " + "9" * 5000, ":1: a: a value does not fit its YAML type .*quote it"),
+        ("a: " + "9" * 5000, ":1: a: a value does not fit its YAML type .*quote the value"),
         (
             "a: 1" + ":59" * 80_000,
-            "does not fit its YAML type .an integer of 240,001 digits.: quote it",
+            "does not fit its YAML type .an integer of 240,001 digits.: quote the value",
         ),
         ("a: " + "x" * MOST_BYTES, "larger than 1,048,576 bytes"),
     ],
@@ -60,18 +63,18 @@ def test_no_device_is_read_to_its_end():
 @pytest.mark.parametrize(
     "value, words",
     [
-        ("!!bool maybe", "a value does not fit its YAML type: quote it to write text"),
+        ("!!bool maybe", "a value does not fit its YAML type: quote the value to make it a string"),
         ("!!int x", "a value does not fit its YAML type"),
-        ("!!int ''", "a value does not fit its YAML type: quote it"),
+        ("!!int ''", "a value does not fit its YAML type: quote the value"),
         ("!!float x", "could not convert string to float"),
-        ("!!timestamp today", "a value does not fit its YAML type: quote it"),
+        ("!!timestamp today", "a value does not fit its YAML type: quote the value"),
         (
             "!secret x",
-            "could not determine a constructor for the tag '!secret': write plain values",
+            "could not determine a constructor for the tag '!secret': use plain values",
         ),
         ("!!binary 'x'", "failed to decode base64 data"),
         ("{[a]: 1}", "found unhashable key"),
-        ("{2026-01-01: 1}", "a key of a mapping is a date or bytes: quote it"),
+        ("{2026-01-01: 1}", "a key of a mapping is a date or bytes: quote the key"),
     ],
 )
 def test_each_value_that_does_not_fit_its_tag_is_reported_with_its_key_and_line(

@@ -135,12 +135,12 @@ def test_all_faults_of_all_entries_are_named_at_once():
 @pytest.mark.parametrize(
     "more, words",
     [
-        ({"task": "countdown"}, "task cannot be set together with tasks. Write task in the"),
+        ({"task": "countdown"}, "task cannot be set together with tasks. Set task in the"),
         ({"dataset_name": "x.jsonl"}, "dataset_name cannot be set together with tasks"),
-        ({"reward_weights": [1.0]}, "Write a `weight` for each reward"),
+        ({"reward_weights": [1.0]}, "Set a `weight` for each reward"),
         (
             {"num_problems": 3},
-            "Write it in the entry of such a task in `tasks`.",
+            "Set it in the entry of such a task in `tasks`.",
         ),
     ],
 )

@@ -283,7 +283,7 @@ def test_a_registered_reward_may_take_its_arguments_in_any_order():
             1.0,
             0.0,
         ]
-        with pytest.raises(TypeError, match="`completions` is positional"):
+        with pytest.raises(TypeError, match="`completions` accepts only positional"):
 
             @register("by_place")
             def by_place(completions, /):

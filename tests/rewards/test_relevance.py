@@ -204,7 +204,9 @@ def test_completions_of_a_prompt_are_compared_with_the_same_others(folder):
 
 
 def test_without_another_prompt_it_says_what_to_write(folder):
-    with pytest.raises(ValueError, match="Write different prompts in the option `unrelated`"):
+    with pytest.raises(
+        ValueError, match="Set the option `unrelated` to a list of different prompts"
+    ):
         scores_of(folder, ["wet", "cloud"], ["p", "p"])
     with pytest.raises(ValueError, match="the option `model` must name"):
         build("relevance")(completions=["wet"], prompts=["p"])

@@ -125,7 +125,7 @@ def test_labels_make_one_reward_two():
         (["format"], [float("inf")], "must be a finite number"),
         ([{"name": "format", "weight": True}], None, "must be a finite number"),
         ([], None, "No reward is named"),
-        ([3], None, "not 3"),
+        ([3], None, "got 3"),
         (["no_such_package.module:f"], None, "cannot load the reward .*: ModuleNotFoundError"),
         (
             ["grpo_ext.rewards.countdown_reward:cuntdown"],
@@ -135,7 +135,11 @@ def test_labels_make_one_reward_two():
         (["math:hypot"], None, "Reward 'math:hypot': no signature found"),
         ([{"name": "org/model", "mode": "x"}], None, "takes no options"),
         ([{"name": "org/model", "label": "x"}], None, "cannot have a label"),
-        ([{"name": "format", "label": 3}], None, "label of reward 'format' must be text; got 3"),
+        (
+            [{"name": "format", "label": 3}],
+            None,
+            "label of reward 'format' must be a string; got 3",
+        ),
     ],
 )
 def test_wrong_specs_say_what_to_write(specs, weights, words):
@@ -192,7 +196,7 @@ def test_a_column_that_trl_drops_is_refused_only_where_a_reward_reads_it():
         return []
 
     check_columns([reads_others], ["prompt", "completion"])
-    with pytest.raises(ValueError, match=r"write rename_columns: \{reference: completion\}"):
+    with pytest.raises(ValueError, match=r"set rename_columns: \{reference: completion\}"):
         check_columns([reads_it], ["prompt", "completion"])
 
 

@@ -69,7 +69,7 @@ def test_a_file_with_other_rows_is_kept(folder, tmp_path, capsys):
     other.write_text("mine\n")
     assert main(["data", "owner/sums"]) == 2
     assert capsys.readouterr().err.endswith(
-        "grpo-ext: sums-train.jsonl already exists with other content. Move it away, or name "
+        "grpo-ext: sums-train.jsonl already exists with different content. Move it, or choose "
         "another folder with --out.\n"
     )
     assert other.read_text() == "mine\n"
@@ -148,8 +148,8 @@ def test_recipes_of_the_package_name_their_data(capsys):
 def test_an_unknown_name_suggests_a_known_one(capsys):
     assert main(["data", "gsm8"]) == 2
     assert capsys.readouterr().err == (
-        "grpo-ext: unknown dataset 'gsm8'. Did you mean 'gsm8k'? To fetch another one from the "
-        "hub, write its id as owner/name.\n"
+        "grpo-ext: unknown dataset 'gsm8'. Did you mean 'gsm8k'? To fetch another dataset from "
+        "the hub, pass its id as owner/name.\n"
     )
 
 

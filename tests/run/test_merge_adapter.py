@@ -83,7 +83,7 @@ def test_the_command_merges_what_training_left(tiny_folder, adapter_folder, caps
     assert main(["merge", "--model", str(adapter_folder)]) == 0
     said = capsys.readouterr().out
     assert (
-        "differ from those of base and adapter by at most" in said
+        "differ from those of the base model with the adapter by at most" in said
         and float(said.split()[-1].rstrip(".")) <= 1e-5
     )
     same_as_base_and_adapter(adapter_folder / "merged", adapter_folder, tiny_folder)
@@ -105,8 +105,7 @@ def test_an_adapter_is_refused_as_a_model_with_the_command_that_merges_it(
 
     command = f"grpo-ext merge --model {folder}"
     advice = (
-        f"holds an adapter, not a complete model: run `{command}`, and write "
-        f"{folder}/merged instead."
+        f"holds an adapter, not a complete model: run `{command}`, and use {folder}/merged instead."
     )
     assert told(folder) == [f"model_name_or_path: the folder {folder} {advice}"]
     with pytest.raises(ValueError, match="holds an adapter, not a complete model") as error:
@@ -116,7 +115,7 @@ def test_an_adapter_is_refused_as_a_model_with_the_command_that_merges_it(
     assert told(folder / "merged") == []
     assert told(folder) == [
         f"model_name_or_path: the folder {folder} holds an adapter, not a complete model: "
-        f"write {folder}/merged, the complete model that `grpo-ext merge` has made from it."
+        f"use {folder}/merged, the complete model that `grpo-ext merge` has made from it."
     ]
     assert told(tiny_folder) == []
 

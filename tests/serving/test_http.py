@@ -229,7 +229,7 @@ def test_a_guarded_server_refuses_all_others(guarded, guard, path):
 
 
 def test_without_the_key_one_is_told_to_set_it(guarded):
-    with pytest.raises(ConnectionError, match=f"status 401: set {KEY}"):
+    with pytest.raises(ConnectionError, match=f"status 401. Set {KEY}"):
         who_answers(VllmLine(10, key=None), guarded)
 
 
@@ -290,7 +290,7 @@ def test_a_request_is_of_now_and_of_this_server(guard, monkeypatch, started, sig
             42,
             0,
             "signed before its start, and its clock differs by +42 s from the clock of this "
-            "machine: synchronize the clocks, or wait 42 s",
+            "machine. Synchronize the clocks, or wait 42 s",
         ),
         (42, 30, "or wait 12 s"),
         (400, 9999, "by +400 s from the clock of this machine, but may differ by at most 300 s"),

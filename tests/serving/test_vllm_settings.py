@@ -94,7 +94,7 @@ def test_serve_prints_its_command(tiny_folder, tmp_path, capsys):
         f"model_name_or_path: {tiny_folder}\nuse_vllm: true\nuse_cpu: true\nbf16: false\n"
     )
     assert main(["serve", "--config", str(recipe)]) == 2
-    assert "set `use_vllm: true` and `vllm_mode: server`" in capsys.readouterr().err
+    assert "Set `use_vllm: true` and `vllm_mode: server`" in capsys.readouterr().err
     assert main(["serve", "--config", str(recipe), "--vllm_mode", "server", "--dry_run"]) == 2
     assert "of this model have size 16" in capsys.readouterr().err
 
@@ -133,7 +133,7 @@ def test_a_server_that_others_reach_needs_a_key(host, monkeypatch, caplog):
     recipe = load_recipe(None, {**SERVER, "vllm_server_base_url": f"http://{host}:8000"})
     monkeypatch.setattr(server, "gpu_is_there", lambda: True)
     monkeypatch.delenv(KEY, raising=False)
-    with pytest.raises(ValueError, match=rf"set {KEY} .* or write 127.0.0.1 as the host"):
+    with pytest.raises(ValueError, match=rf"Set {KEY} .* or use 127.0.0.1 as the host"):
         server.server_of(recipe)
     monkeypatch.setenv(KEY, "secret")
     made = server.server_of(recipe)

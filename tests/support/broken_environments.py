@@ -27,10 +27,10 @@ BROKEN = {  # the methods of the class, and words of the problem
         "it returned {'text': 'yes', 'over': True}",
     ),
     "a text": (STEP + "return 'no'", "step must return two values"),
-    "a reward in place of the end": (STEP + "return 'yes', 0.5", "true or false, but is 0.5"),
-    "the end first": (STEP + "return True, 'yes'", "true or false, but is 'yes'"),
+    "a reward in place of the end": (STEP + "return 'yes', 0.5", "True or False, but is 0.5"),
+    "the end first": (STEP + "return True, 'yes'", "True or False, but is 'yes'"),
     "nothing": (STEP + "pass", "it returned None"),
-    "no text": (STEP + "return 7, False", "it returned int, not text"),
+    "no text": (STEP + "return 7, False", "returned int instead of a string"),
     "another signature": (
         "    def step(self):\n        return '', True",
         "takes 1 positional argument but 2 were given",
@@ -53,16 +53,19 @@ BROKEN = {  # the methods of the class, and words of the problem
     ),
     "what reset returns": (
         f"{FINE}    def reset(self, row):\n        return {{}}",
-        "it returned dict, not text",
+        "returned dict instead of a string",
     ),
     "reset without a row": (
         f"{FINE}    def reset(self):\n        pass",
         "reset fails on every call",
     ),
-    "another type of text": (STEP + "return text.encode(), False", "it returned bytes, not text"),
+    "another type of text": (
+        STEP + "return text.encode(), False",
+        "returned bytes instead of a string",
+    ),
     "a coroutine that nothing awaits": (
         f"    async def ask(self):\n        return 'yes'\n{STEP}return self.ask(), False",
-        "it returned coroutine, not text",
+        "returned coroutine instead of a string",
     ),
     "an async generator": (
         "    async def step(self, text):\n        yield 'yes', True",

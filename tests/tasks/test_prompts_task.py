@@ -77,7 +77,7 @@ def test_what_cannot_be_used_is_told():
 )
 def test_an_entry_that_a_row_lacks_is_told(template):
     row = {"choices": ["a", "b"], "about": {"kind": "x"}}
-    with pytest.raises(ValueError, match="user_prompt names a part of a column"):
+    with pytest.raises(ValueError, match="refers to an entry of a column"):
         Prompts(user_prompt=template).prompt(row)
 
 
@@ -119,7 +119,7 @@ def test_a_saved_dataset_dict_gives_its_splits(tmp_path):
         )
         assert [row["prompt"] for row in rows] == ["held_out"] * 3
     with pytest.raises(
-        ValueError, match=r"has no split 'test'\. Its splits: train, held_out\. Name one in"
+        ValueError, match=r"has no split 'test'\. Its splits: train, held_out\. Set"
     ):
         Prompts().dataset("test", dataset_name=str(tmp_path / "saved"))
 

@@ -35,7 +35,7 @@ FIVE = [
 @pytest.mark.parametrize(
     ("generators", "words"),
     [
-        ([], "no generator of Reasoning Gym is named"),
+        ([], "no Reasoning Gym generator is set"),
         (["chainsum"], "unknown generator 'chainsum'. Did you mean 'chain_sum'?"),
         (["composite"], "unknown generator 'composite'"),
         ([{"weight": 2}], "the entry {'weight': 2} has no name"),
@@ -47,14 +47,20 @@ FIVE = [
         ([{"name": "spell_backward", "data_file": "/etc/passwd"}], "unknown option 'data_file'"),
         (
             [{"name": "chain_sum", "max_terms": 1}],
-            "chain_sum refuses its options: max_terms must be >= min_terms",
+            "chain_sum does not accept its options: max_terms must be >= min_terms",
         ),
-        (["gcd", {"name": "chain_sum", "weight": 0}], "chain_sum: weight is 0"),
-        (["gcd", {"name": "chain_sum", "weight": "2"}], "chain_sum: weight is '2'"),
+        (
+            ["gcd", {"name": "chain_sum", "weight": 0}],
+            "chain_sum: weight must be a finite number above 0, but is 0",
+        ),
+        (
+            ["gcd", {"name": "chain_sum", "weight": "2"}],
+            "chain_sum: weight must be a finite number above 0, but is '2'",
+        ),
         (["gcd", {"name": "gcd", "weight": 2}], "gcd is named more than once"),
         (
             {"chain_sum": {"max_terms": 4}},
-            "Name its generator, as in {name: chain_sum, max_terms: 4}.",
+            "Add the name of a generator, as in {name: chain_sum, max_terms: 4}.",
         ),
     ],
 )

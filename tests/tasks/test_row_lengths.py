@@ -82,7 +82,7 @@ def test_the_prompt_is_counted_with_the_options_of_the_template(tiny_folder, tmp
     assert len(train_rows(recipe(folder, max_prompt_tokens=limit))) == len(counts)
     for extra in ({"extra": 500}, '{"extra": 500}'):
         padded = recipe(folder, max_prompt_tokens=limit, chat_template_kwargs=extra)
-        with pytest.raises(ValueError, match="none of the 300 rows stays"):
+        with pytest.raises(ValueError, match="none of the 300 rows remains"):
             train_rows(padded)
 
 
@@ -132,7 +132,7 @@ def test_reference_answers_of_own_data(tiny_folder, tokenizer, tmp_path):
     ("row", "values", "message"),
     [
         ({"question": "1?"}, {}, "such as answer or solution, has a reference answer"),
-        ({"question": "1?", "answer": 5}, {}, "reference answer in 'answer' is not text: 5"),
+        ({"question": "1?", "answer": 5}, {}, "reference answer in 'answer' is not a string: 5"),
         ({"nums": [1, 2, 3], "target": 6}, {"task": "countdown"}, "the task 'countdown' have no"),
     ],
 )
@@ -188,7 +188,7 @@ def test_check_says_how_many_stay_before_a_model_is_loaded(
     limit = sorted(prompt_tokens(tokenizer, row["prompt"]) for row in rows)[100]
     stay = len(train_rows(recipe(tiny_folder, max_prompt_tokens=limit)))
     assert (
-        f"Rows for training: max_prompt_tokens {limit}: {stay} of 300 rows stay."
+        f"Rows for training: max_prompt_tokens {limit}: {stay} of 300 rows remain."
         in capsys.readouterr().err
     )
     words = ["--model_name_or_path", str(folder), "--max_prompt_tokens", str(limit), "--elsewhere"]
@@ -197,7 +197,8 @@ def test_check_says_how_many_stay_before_a_model_is_loaded(
     path.write_text("{}")
     main(["check", "--config", str(path), *words])
     assert (
-        f"rows     max_prompt_tokens {limit}: {stay} of 300 rows stay\n" in capsys.readouterr().out
+        f"rows     max_prompt_tokens {limit}: {stay} of 300 rows remain\n"
+        in capsys.readouterr().out
     )
 
 
@@ -208,7 +209,7 @@ def test_no_row_left_is_one_problem_with_the_shortest_length(tiny_folder, tmp_pa
     values["output_dir"] = str(tmp_path / "run")
     findings = check_recipe(None, values)
     [problem] = [p.message for p in findings.problems if "max_prompt_tokens" in p.message]
-    assert f"none of the 300 rows stays; the shortest prompt has {shortest} tokens" in problem
+    assert f"none of the 300 rows remains; the shortest prompt has {shortest} tokens" in problem
     assert not any("the data has no row" in p.message for p in findings.problems)
     with pytest.raises(ValueError, match=f"the shortest prompt has {shortest} tokens"):
         train_rows(load_recipe(None, values))

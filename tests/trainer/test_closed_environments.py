@@ -110,7 +110,7 @@ def test_a_close_that_fails_is_named_and_ends_nothing(tiny_folder, events, caplo
         close_all()
     assert noted(events, "closed") == 3
     [warned] = [record.message for record in caplog.records]
-    assert "close failed. What the environment holds may stay open." in warned
+    assert "close failed. The environment's resources may not have been released." in warned
     assert "closing_world.py:" in warned and "in close)" in warned
 
 

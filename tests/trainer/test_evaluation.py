@@ -156,7 +156,7 @@ def test_a_reward_model_and_what_a_reward_logs(tiny_folder, tmp_path):
 def test_one_data_set_by_name(tiny_folder, tmp_path):
     trainer = make(tiny_folder, tmp_path, eval_temperature=0.0)
     assert trainer.evaluate("new")["eval_half"] == 0.5 and len(trainer.kept["eval"]) == 3
-    with pytest.raises(ValueError, match=r"no held-out dataset 'old'. Write one of: seen, new"):
+    with pytest.raises(ValueError, match=r"no held-out dataset 'old'. Choose one of: seen, new"):
         trainer.evaluate("old")
     assert "eval_loss" in make(tiny_folder, tmp_path, num_generations_eval=4).evaluate(
         "new"
@@ -165,7 +165,7 @@ def test_one_data_set_by_name(tiny_folder, tmp_path):
 
 def test_no_rows_are_refused(tiny_folder, tmp_path):
     trainer = make(tiny_folder, tmp_path, eval_temperature=0.0)
-    with pytest.raises(ValueError, match="The eval_dataset of the metrics eval_\\* has no rows"):
+    with pytest.raises(ValueError, match="The eval_dataset for the metrics eval_\\* has no rows"):
         trainer.evaluate(trainer.eval_dataset["seen"].select([]))
 
 

@@ -175,7 +175,7 @@ def test_evaluation_reads_each_prompt_once_and_decodes_the_same(tiny_folder, tmp
         (
             {"cache_implementation": "static"},
             "transformers' generate, since cache_implementation is set; remove it from the recipe, "
-            "from generation_kwargs, or from the generation_config.json of the model",
+            "from generation_kwargs, or from the model's generation_config.json",
         ),
     ],
 )

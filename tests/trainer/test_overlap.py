@@ -356,7 +356,7 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
         plain()
 
     trainer.parts.sampler._send = send
-    with pytest.raises(EngineFailure, match="it failed 3 times, because it ran out of memory"):
+    with pytest.raises(EngineFailure, match="process failed 3 times, because it ran out of memory"):
         trainer.train()
     assert overlap_run.make(tiny_folder, tmp_path).newest_checkpoint().endswith("checkpoint-1")
 
@@ -389,7 +389,7 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
         ({"environment": "guess"}, "does not support environment"),
         (
             {"partial_rollouts": 4},
-            "4 does not divide 6. Write, for example, `max_completion_length: 8`",
+            "4 does not divide 6. Set, for example, `max_completion_length: 8`",
         ),
         ({"partial_rollouts": 3, "overlap": "off"}, "needs `overlap: one_step`"),
         ({"partial_rollouts": 3, "group_filter": "refill"}, "needs `group_filter: drop`"),

@@ -174,9 +174,9 @@ def test_a_wrong_shape_and_a_taken_name_are_refused():
         register_advantages("group")
     with pytest.raises(ValueError, match="'sum_then_normalize' is already registered"):
         register_joint_advantages("sum_then_normalize")
-    with pytest.raises(ValueError, match="scale_rewards is 'grp': write one of group, batch"):
+    with pytest.raises(ValueError, match="scale_rewards: unknown estimator 'grp'"):
         group_advantages(torch.arange(6.0), 3, "grp")
-    with pytest.raises(ValueError, match="aggregation is 'sum': write one of sum_then_normalize"):
+    with pytest.raises(ValueError, match="aggregation: unknown estimator 'sum'"):
         joint_advantages(torch.ones(6, 1), torch.ones(1), 3, "sum")
 
 

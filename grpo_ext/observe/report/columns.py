@@ -1,4 +1,4 @@
-"""Completions for the page: an index of short columns, and texts that are unpacked when shown."""
+"""Prepare completions for the report: an index of short columns, and texts to unpack on demand."""
 
 import json
 from itertools import islice
@@ -18,10 +18,11 @@ MOST_MARKS = 1000
 MOST_END = 32  # maximum characters of the reason why an episode ended
 MOST_COLUMNS = 50
 MOST_OF_COLUMN = 2000  # characters
-# Built-in explanations take time in proportion to the text, so a limit on its length bounds them in
-# every thread. The deadline is for user-defined explanations, and works only in the main thread.
-MOST_EXPLAINED = 100_000  # maximum characters of a completion and the columns that a reward reads
-EXPLAIN_SECONDS = 2.0  # limit for one completion; a reward that exceeds it explains no others
+# The time of a built-in explanation is proportional to the length of the text, so a limit on the
+# length bounds it in every thread. The deadline is for user-defined explanations, and works only in
+# the main thread.
+MOST_EXPLAINED = 100_000  # maximum characters of a completion plus the columns that a reward reads
+EXPLAIN_SECONDS = 2.0  # limit for one completion; a reward that exceeds it is not asked again
 MOST_SAID = 10_000  # maximum characters of an explanation
 TOO_LONG = f"Not explained: the text and its columns have more than {MOST_EXPLAINED:,} characters."
 COLUMNS = (
@@ -46,11 +47,15 @@ Turn = tuple[int, int, bool, float | None, float | None]
 def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
     """Return the index of a run's completions, and its prompts as a list of [prompt id, prompt].
 
-    Each column of the index has one entry per completion; so has each reward in `rewards`. `prompt`
-    and `dataset` are positions in the list of prompts and in `datasets`, a list of (mode, dataset
-    ); `cut` is 1 for a completion that reached the length limit; `task` is "" if the row names
-    none; `turns`, `end` and `environment_time` are `None` for a completion that is not an episode;
-    `outcome` is the completion's score by the reward that judges its group, or `None`.
+    The index maps each name in `COLUMNS` to a list with one entry per completion:
+
+    - `prompt` is a position in the returned list of prompts, and `dataset` one in `datasets`.
+    - `cut` is 1 for a completion that reached the length limit, otherwise 0.
+    - `task` is "" if the completion names none.
+    - `turns`, `end` and `environment_time` are `None` for a completion that is not an episode.
+    - `outcome` is the score by the outcome reward of the group, or `None`.
+
+    It also has `rewards`, a list of scores for each reward, and `datasets`, a list of (mode, name).
     """
     datasets: dict[tuple[str, str], int] = {}
     prompts: dict[str, object] = {}  # each as it was first logged
@@ -91,7 +96,7 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
 def outcome_scores(run: RunData) -> list[float | None]:
     """Return each completion's score by the outcome reward of its group, or `None`.
 
-    The outcome reward of a group is the first one that scored any of its completions.
+    The outcome reward of a group is the first of `run.outcomes` that scored any of its completions.
     """
     judges: dict[tuple[object, ...], str] = {}  # by group
     for name in reversed(run.outcomes):  # reversed, so that the first one prevails
@@ -111,11 +116,10 @@ def group_of(row: Row) -> tuple[object, ...]:
 
 
 class Explainer:
-    """Explains the scores of completions with the rewards of a run.
+    """Explains the scores of completions, using the rewards of a run.
 
-    The folder of the run is untrusted: options must have the types that the reward declares, as in
-    a recipe. Unknown rewards, and those without an explanation or with invalid options, are
-    skipped.
+    Unknown rewards and rewards without an explanation are skipped. The folder of the run is
+    untrusted, so a reward is also skipped if its options do not have the types that it declares.
 
     Args:
         rewards: the rewards of the run, from `run.json`.
@@ -140,11 +144,15 @@ class Explainer:
                 self.rewards[name] = (reward, options)
 
     def explain(self, row: Row) -> tuple[dict[str, str], list[Mark]]:
-        """Return the explanation of each reward for a line of `samples.jsonl`, and all text marks.
+        """Explain a completion, given as a line of `samples.jsonl`.
 
         Rewards whose columns were not logged, or whose explanation fails, are left out. A reward
         whose explanation takes too long explains no further completions, and a sentence that says
         so is added to `faults`.
+
+        Returns:
+            The explanations by reward name, and the sorted marks of all rewards. The offsets of the
+            marks refer to the text that `conversation` returns.
         """
         text, turns = conversation(row)
         start = 0
@@ -186,10 +194,10 @@ class Explainer:
         columns: dict[str, Any],
         sizes: dict[str, int],
     ) -> tuple[str, list[Mark]]:
-        """Return one reward's explanation of a text, and its marks on the text.
+        """Return one reward's explanation of `text`, and its marks on the text.
 
-        The explanation is `TOO_LONG`, without marks, if the text and its columns are too long.
-        Errors of the reward's `explain` are not caught.
+        If the text and its columns are too long, the explanation is `TOO_LONG`, without marks.
+        Errors raised by the reward's `explain` are not caught.
 
         Args:
             name: the name of the reward.
@@ -240,7 +248,11 @@ def sample_texts(rows: list[Row], explainer: Explainer) -> list[Any]:
 
 
 def shown_columns(row: Row) -> list[tuple[str, str]]:
-    """Return the logged columns of a completion as (name, value as text), within the limits."""
+    """Return the logged columns of a completion as (name, value as text).
+
+    At most `MOST_COLUMNS` columns are returned. Longer texts than `MOST_OF_COLUMN` characters are
+    cut off, with a remark on how many characters are missing.
+    """
     columns = row.get("columns")
     if not isinstance(columns, dict):
         return []
@@ -254,11 +266,11 @@ def shown_columns(row: Row) -> list[tuple[str, str]]:
 
 
 def conversation(row: Row) -> tuple[str, list[Turn]]:
-    """Return a completion's text for the page, and the positions of an episode's messages in it.
+    """Return a completion's text for the page, and a `Turn` for each message of an episode.
 
-    The text of an episode is built from its unchanged messages, without the backslashes of
-    `transcript`, so that rewards explain exactly what they have judged. If messages are missing or
-    do not match the logged text, the logged text is returned without turns.
+    The text of an episode is built from its unchanged messages, without the backslashes that
+    `transcript` adds, so that rewards explain exactly what they scored. If there are no messages,
+    or they do not match the logged text, the logged text is returned without turns.
     """
     logged_text = row["text"]
     messages = mappings(row.get("messages"))

@@ -1,8 +1,8 @@
-"""Build the report page: one HTML file with the files of `data/` and the compressed data of runs.
+"""Build the report page: one HTML file with styles, scripts and the compressed data of runs.
 
-Text written by a model is untrusted. The page holds it as base64-encoded gzip, which cannot contain
-a tag, and its scripts show it only as text nodes. Its Content-Security-Policy allows only the
-page's own script, by hash, and no requests except those of a live page to its server.
+Text written by a model is untrusted. The page contains such text as base64-encoded gzip, which
+cannot contain a tag, and the scripts show it only as text nodes. The Content-Security-Policy of the
+page allows only its own script, by hash, and no requests except from a live page to its server.
 """
 
 import base64
@@ -47,17 +47,17 @@ def write_report(
     picture: Path | None = None,
     max_samples: int = 50_000,
 ) -> list[RunData]:
-    """Write the report page on some runs, and return the runs.
+    """Write the report page for the runs in `paths`, and return the runs.
 
     Args:
         paths: folders of runs, or folders with runs in their subfolders.
         page: the HTML file to write.
-        picture: the image file to draw the curves to, in the format given by its suffix; `None`
+        picture: an image file in which to draw the curves; its suffix determines the format. `None`
             draws no image.
         max_samples: the maximum number of completions in the page, divided equally among the runs.
 
     Raises:
-        FileNotFoundError: if a folder contains no run.
+        FileNotFoundError: if one of the paths contains no run.
         OSError: if a folder cannot be read, or a file cannot be written.
         ValueError: if matplotlib does not support the format of `picture`.
     """
@@ -81,8 +81,10 @@ def build_page(
 ) -> str:
     """Return the report page as HTML.
 
+    Sentences about explanations that take too long are added to the `faults` of the runs.
+
     Args:
-        runs: the runs; empty for a live page, which gets its data from the server.
+        runs: the runs to show; empty for a live page, which gets its data from the server.
         renew: the seconds between the requests of a live page; `None` for a page without a server.
         most: the approximate number of newest completions that a live page keeps.
     """
@@ -130,9 +132,10 @@ def build_page(
 
 
 def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
-    """Yield the id and content of each run's blocks: `index-i`, `prompts-i`, `texts-i-0`, ...
+    """Yield (id, packed content) for each data block of the page.
 
-    Explanations that take too long are reported in the run's `faults`.
+    The blocks of run i are `index-i`, `prompts-i`, `texts-i-0`, `texts-i-1`, and so on. Sentences
+    about explanations that take too long are added to the `faults` of the run.
     """
     for i, run in enumerate(runs):
         index, prompts = sample_columns(run)
@@ -145,7 +148,10 @@ def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
 
 
 def about(run: RunData) -> dict[str, Any]:
-    """Return the data of a run that is not in its logs, such as its name, recipe and notes."""
+    """Return what the page shows about a run besides its logs, such as its name, recipe and notes.
+
+    Sentences about a table of benchmark results that cannot be read are added to `run.faults`.
+    """
     note = ""
     with suppress(OSError), open_plain(run.folder / "notes.md", run.folder) as file:
         start_of_file = file.read(4 * MOST_NOTE)  # a character has at most 4 bytes
@@ -165,9 +171,9 @@ def about(run: RunData) -> dict[str, Any]:
 
 
 def logged(run: RunData, is_whole: bool = True) -> dict[str, Any]:
-    """Return a run's metrics in the form the page shows: panels, more panels, facts and alarms.
+    """Return a run's metrics for the page, with the keys `panels`, `more`, `facts` and `alarms`.
 
-    `is_whole` is `False` if `run.metrics` are only the newest lines of the log.
+    `is_whole` tells whether `run.metrics` covers the whole log, not only its newest lines.
     """
     columns = by_metric(run.metrics)
     facts = []
@@ -200,6 +206,6 @@ def as_json(value: object) -> bytes:
 
 
 def data_text(name: str) -> str:
-    """Return the text of a file in `data/`."""
+    """Return the text of a file in this package's folder `data`."""
     folder = resources.files("grpo_ext.observe.report").joinpath("data")
     return folder.joinpath(name).read_text(encoding="utf-8")

@@ -1,11 +1,13 @@
 """Serve the live report at 127.0.0.1: the page, and the lines logged since the last request.
 
 The server answers only GET requests for the page and its data, and only if the Host header names
-this server. Otherwise a page of another site could read the data through a name that resolves to
-127.0.0.1. The server keeps no log data between requests. A page requests the lines of a log from a
-byte offset on, and gets about `SLICE` bytes, up to the end of a step. It always requests its last
-step again, because that step may have been incomplete, and replaces it. If no line of that step
-begins at the offset any more, for example after a resume, the response starts at 0.
+this server. Otherwise, another website could read the data through a host name that resolves to
+127.0.0.1.
+
+The server keeps no log data between requests. The page requests the lines of a log from a byte
+offset on, and receives about `SLICE` bytes, up to the end of a step. It always requests its last
+step again and replaces it, because that step may have been incomplete. If no line of that step
+begins at the offset any more, for example after the run was resumed, the response starts at 0.
 """
 
 import re
@@ -49,11 +51,13 @@ HEADERS = {
 
 
 class ReportServer(ThreadingHTTPServer):
-    """Serves the report on the runs in some folders, including runs that are added later.
+    """HTTP server for the live report on the runs in some folders, including runs added later.
+
+    The constructor binds the port; call `serve_forever` to answer requests at `url`.
 
     Args:
         paths: folders of runs, or folders with runs in their subfolders.
-        port: the port at 127.0.0.1; if it is taken, a free one is used.
+        port: the port at 127.0.0.1; if it cannot be used, a free one is chosen.
         most: the approximate number of newest completions that the page keeps.
         renew: the seconds between the requests of the page.
     """
@@ -80,11 +84,11 @@ class ReportServer(ThreadingHTTPServer):
         self.turn = Lock()
 
     def answer(self, path: str, query: dict[str, int]) -> Any:
-        """Return the data for a request, as a JSON value.
+        """Return the data for a request, to be sent as JSON.
 
         Args:
             path: the path of the URL, such as `/runs` or `/metrics/0`.
-            query: the parameters of the URL.
+            query: the query parameters of the URL.
 
         Raises:
             LookupError: if the path or the run does not exist, or if the query lacks a key.
@@ -107,7 +111,10 @@ class ReportServer(ThreadingHTTPServer):
         return since(run, kind == "samples", query["start"], query["step"])
 
     def states(self) -> list[dict[str, Any]]:
-        """Look for new runs and return the `state` of each run; a run keeps its number."""
+        """Look for new runs and return the `state` of every run.
+
+        The index of a run in the list, which later requests use as its number, never changes.
+        """
         for path in self.paths:
             for folder in runs_in(path):
                 if folder not in self.folders and len(self.folders) < MOST_RUNS:
@@ -119,9 +126,10 @@ class ReportServer(ThreadingHTTPServer):
 
 
 def state(folder: Path, name: str) -> dict[str, Any]:
-    """Return a run's name, whether it is in progress, and the sizes of its logs in bytes.
+    """Return a run's `name`, whether it is `running`, and the sizes of its files in bytes.
 
-    The sizes are 0 if the logs cannot be read.
+    The keys of the sizes are `about` (for `run.json`), `metrics` and `samples`. The sizes are 0 if
+    the folder cannot be read.
     """
     sizes = {"about": 0, "metrics": 0, "samples": 0}
     running = False
@@ -144,15 +152,19 @@ def since(
     """Return the rows of a log from `start` on, as curves and columns, and where to continue.
 
     Args:
-        run: the run; it receives the rows.
+        run: the run; the rows are stored in its `metrics` or `samples`.
         completions: whether to read the completions instead of the metrics.
-        start: the position in the log, in bytes; 0 is used if no line of `step` begins there.
+        start: the byte offset to read from; replaced by 0 if no line of `step` begins there.
         step: the step of the line at `start`.
 
     Returns:
-        `start` and `stop`, the positions between which rows were read; `next`, the `start` and
-        `step` of the next request; `faults`; and the rows, as `logged` returns them for metrics,
-        and as `panels` and `index` for completions.
+        A mapping with these keys:
+
+        - `start` and `stop`: the byte offsets between which rows were read.
+        - `next`: the `start` and `step` for the next request.
+        - `faults`: sentences about what could not be read.
+        - for metrics, the keys of `logged`; for completions, `panels` (the reward curves) and
+          `index` (see `sample_columns`).
     """
     log = run.folder / METRICS
     fields = None
@@ -205,15 +217,15 @@ def since(
 
 
 def texts(run: RunData, start: int, stop: int) -> list[Any]:
-    """Return `[position, prompt, *entry]` for each completion between two positions in the log.
+    """Return `[position, prompt, *entry]` for each completion between two byte offsets in the log.
 
     `entry` is the completion's entry from `sample_texts`. At most `MOST_TEXTS` completions are
     returned.
 
     Args:
-        run: the run.
-        start: the position of the first completion, in bytes.
-        stop: the position to stop at; completions that begin there or later are not returned.
+        run: the run that the completions belong to.
+        start: the byte offset of the first completion.
+        stop: the byte offset to stop at; completions that begin there or later are not returned.
     """
     explainer = Explainer(run.rewards)
     completions = []
@@ -227,12 +239,12 @@ def texts(run: RunData, start: int, stop: int) -> list[Any]:
 
 
 def size(log: Path) -> int:
-    """Return the size of a file in bytes; for a log, the size of all its parts together."""
+    """Return the size of a file in bytes or, for a log, the size of all its parts together."""
     return sum(size_of(part, log.parent) for part in parts(log))
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Handles one HTTP request."""
+    """Answers one HTTP request to a `ReportServer`."""
 
     server: ReportServer
     timeout = 30  # seconds to wait for data

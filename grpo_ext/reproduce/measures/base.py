@@ -1,4 +1,4 @@
-"""The result of a measure, the registry of measures, and helpers that measures share."""
+"""The result of a measure, the registry of measures, and helper functions for measures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from grpo_ext.common.noise import MOST_VALUES, fit_noise
 from grpo_ext.observe.read_run import RunData
 
 Array = NDArray[np.float64]
-Runs = list[RunData]  # the runs of a claim, all of one seed, in the order of the claim
+Runs = list[RunData]  # the runs of a claim with the same seed, in the order of `Claim.runs`
 SMOOTHING = 0.6  # weight of the previous smoothed value; a steady rise lags by 1.5 steps
 # phases of an optimizer step whose time is logged, excluding evaluations, checkpoints and pauses
 PHASES = (
@@ -30,20 +30,21 @@ PHASES = (
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured number with its error within one seed, and details for the reader."""
+    """A number measured for one seed, with its error, and details to show beside it."""
 
     estimate: Estimate
     details: str = ""
 
 
-Measure = Callable[..., Figure | None]  # `None`: the logs lack the values that it needs
+Measure = Callable[..., Figure | None]  # returns `None` if the logs lack values that it uses
 MEASURES: dict[str, Measure] = {}
 
 
 def measure(function: Measure) -> Measure:
-    """Register a measure under the name of its function, and return the function.
+    """Decorator that registers a measure under the name of its function.
 
-    The function takes the `Runs` of a claim, followed by the claim's `arguments` by name.
+    The function is called with the `Runs` of a claim and with the claim's `arguments` as keyword
+    arguments. It returns a `Figure`, or `None` if the logs lack values that it uses.
     """
     MEASURES[function.__name__] = function
     return function
@@ -59,9 +60,9 @@ def figure(
 
     Args:
         value: the number.
-        error: the standard error of the number; if `None`, the interval is unknown too.
-        details: text that is shown with the number.
-        freedom: the degrees of freedom of `error`, for Student's t; infinite by default.
+        error: the standard error of the number; if `None`, there is no interval either.
+        details: text to show with the number.
+        freedom: the degrees of freedom of `error`; infinite by default.
     """
     if error is None:
         return Figure(Estimate(value, None, None, None, 1), details)
@@ -71,12 +72,12 @@ def figure(
 
 
 def exact(value: float, details: str = "") -> Figure:
-    """Return a `Figure` for a computed number, which has no error."""
+    """Return a `Figure` for a computed number, whose error is 0."""
     return Figure(Estimate(value, 0.0, value, value, 1), details)
 
 
 def rows_with(run: RunData, metric: str) -> list[dict[str, Any]]:
-    """Return the rows of the log that have a value of a metric, in the order of the steps."""
+    """Return the rows of `metrics.jsonl` in which a metric is a number, in the order of steps."""
     rows = []
     for row in run.metrics:
         if isinstance(row.get(metric), int | float):
@@ -85,19 +86,19 @@ def rows_with(run: RunData, metric: str) -> list[dict[str, Any]]:
 
 
 def values_of(run: RunData, metric: str) -> Array:
-    """Return the logged values of a metric, (N,), in the order of the steps."""
+    """Return the logged values of a metric, of shape (N,), in the order of the steps."""
     values = [row[metric] for row in rows_with(run, metric)]
     return np.array(values, dtype=float)
 
 
 def steps_of(run: RunData, metric: str) -> Array:
-    """Return the steps at which a metric was logged, (N,)."""
+    """Return the steps at which a metric was logged, of shape (N,)."""
     steps = [row["step"] for row in rows_with(run, metric)]
     return np.array(steps, dtype=float)
 
 
 def seconds_of(run: RunData) -> Array:
-    """Return the time of each optimizer step in seconds, (N,), summed over `PHASES`."""
+    """Return the seconds that each optimizer step took, of shape (N,), summed over `PHASES`."""
     seconds = []
     for row in rows_with(run, "time/train"):
         by_phase = [float(row.get(f"time/{phase}") or 0) for phase in PHASES]
@@ -106,10 +107,10 @@ def seconds_of(run: RunData) -> Array:
 
 
 def mean_error(values: Array, count: int) -> float | None:
-    """Return the standard error of the mean of `count` neighboring values of a curve (N,).
+    """Return the standard error of the mean of `count` consecutive values of a curve (N,).
 
-    It comes from the noise of the curve around its trend, fitted to the last `MOST_VALUES` values.
-    Returns `None` for fewer than ten values, and 0 for a constant curve.
+    The error is estimated from the noise of the curve's last `MOST_VALUES` values around their
+    trend. Returns `None` for fewer than `FEWEST_VALUES` values, and 0 for a constant curve.
     """
     if len(values) < FEWEST_VALUES:
         return None
@@ -122,7 +123,12 @@ def mean_error(values: Array, count: int) -> float | None:
 
 
 def end_of(run: RunData, metric: str) -> tuple[float, float | None] | None:
-    """Return the mean of a curve's last values (`ends`) and its standard error; `None` if empty."""
+    """Return the mean of a curve's last values and its standard error.
+
+    The last tenth of the values is averaged; `ends` says how many values that is for short curves.
+    Returns `None` if the metric was not logged. The error is `None` if there are fewer than
+    `FEWEST_VALUES` values.
+    """
     values = values_of(run, metric)
     if not len(values):
         return None
@@ -132,7 +138,7 @@ def end_of(run: RunData, metric: str) -> tuple[float, float | None] | None:
 
 
 def together(*errors: float | None) -> float | None:
-    """Return the standard error of a sum of independent numbers; `None` if one is unknown."""
+    """Return the standard error of a sum of independent numbers; `None` if an error is `None`."""
     squares = 0.0
     for error in errors:
         if error is None:

@@ -23,8 +23,8 @@ from grpo_ext.reproduce.measures.curves import beginning_and_end, reaches
 def difference(runs: Runs, metric: str) -> Figure | None:
     """Return the final value of a metric in the first run minus that in the second run.
 
-    A final value is the mean of the last values of a curve (see `ends`). Returns `None` if a run
-    has no values.
+    A final value is the mean of the last tenth of a curve (see `ends` for short curves). Returns
+    `None` if a run has no values.
     """
     first = end_of(runs[0], metric)
     second = end_of(runs[1], metric)
@@ -43,17 +43,17 @@ def reaches_sooner(
     by: str = "steps",
     share: float = 0.8,
 ) -> Figure | None:
-    """Return the cost for `runs[0]` to reach a common level, divided by that for `runs[1]`.
+    """Return the cost at which `runs[0]` reaches a level, divided by the cost for `runs[1]`.
 
-    If it is above 1, `runs[1]` gets there sooner. Returns `None` if either run never reaches the
-    level, or if the second cost is 0.
+    If the ratio is above 1, `runs[1]` reaches the level sooner. Returns `None` if either run never
+    reaches it, or if the cost for `runs[1]` is 0.
 
     Args:
-        runs: two runs.
+        runs: the two runs.
         metric: the name of the metric.
         by: the unit of the cost, "steps" or "seconds".
-        share: the position of the level, as a fraction of the way from the mean of both beginnings
-            (0) to the lower of both ends (1).
+        share: the level, as a fraction of the way from the mean of the two beginnings (0) to the
+            lower of the two ends (1).
     """
     first, second = runs[:2]
     first_begin, first_end = beginning_and_end(first, metric)
@@ -96,8 +96,8 @@ def seconds_ratio(runs: Runs) -> Figure | None:
 def at_equal_time(runs: Runs, metric: str) -> Figure | None:
     """Return a metric of the first run minus that of the second, after equal training time.
 
-    Each value is a mean over the last fifth of the shorter run's training time. Returns `None` if a
-    run logged no times, or no value in that fifth.
+    Each run's value is the mean over the last fifth of the shorter run's training time. Returns
+    `None` if a run logged no times, or no value of the metric in that fifth.
     """
     totals = [float(seconds_of(run).sum()) for run in runs[:2]]
     total = min(totals)
@@ -122,11 +122,12 @@ def at_equal_time(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def bend(runs: Runs) -> Figure | None:
-    """Fit seconds per step as a quadratic of length, and return the share of the quadratic term.
+    """Fit seconds per step as a quadratic in length, and return the share of the quadratic term.
 
-    The runs differ in the length of their completions. The share is the quadratic term divided by
-    the seconds per step, for the longest completions; it is 0 if the seconds grow linearly with the
-    length. Returns `None` if a run logged fewer than two steps.
+    Each run contributes one point; the runs differ in the length of their completions. The share
+    is the quadratic term at the longest length, divided by the seconds per step measured there. It
+    is 0 if the seconds grow linearly with the length. Returns `None` if a run logged fewer than two
+    steps.
     """
     lengths = []
     medians = []
@@ -151,9 +152,9 @@ def best_group_size(runs: Runs, metric: str, success: str) -> Figure | None:
     """Return log2 of the product of the best group size and the initial success rate.
 
     The result is 0 if the best size is the inverse of the success rate. The best size is the group
-    size of the run in which `metric` ends highest. The success rate is the mean of the first five
-    values of `success`, averaged over the runs that logged it. Returns `None` if a run has no
-    values of `metric`, or if the success rate is 0 or unknown.
+    size of the run in which `metric` ends highest. The initial success rate is the mean of the
+    first five values of `success`, averaged over the runs that logged it. Returns `None` if a run
+    has no values of `metric`, or if the success rate is 0 or unknown.
 
     Args:
         runs: runs with different group sizes.

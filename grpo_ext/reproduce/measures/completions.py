@@ -20,12 +20,12 @@ Samples = list[Sample]
 MAX_WORDS = 400  # words of a completion's thoughts that are searched for phrases
 PHRASE_WORDS = (2, 3, 4)  # numbers of words in a phrase
 MAX_SHOWN = 3  # phrases in the details, in each direction
-MIN_MOVE = 0.02  # the smallest change of a phrase's share that the details show
-PASS = 1.0 - 1e-9  # the least reward of a correct completion
+MIN_MOVE = 0.02  # the details list phrases whose share changes by more than this
+PASS = 1.0 - 1e-9  # the smallest reward of a correct completion
 
 
 def training_samples(run: RunData) -> Samples:
-    """Return the training completions of a run (not those of evaluations), oldest first."""
+    """Return a run's completions from training, without those from evaluations, oldest first."""
     return [sample for sample in run.samples if sample["mode"] == "train"]
 
 
@@ -41,7 +41,10 @@ def of_steps(samples: Samples, steps: Iterable[int]) -> Samples:
 
 
 def first_and_last(samples: Samples, share: float = 0.2) -> tuple[Samples, Samples]:
-    """Return the completions of the first and of the last `share` of the steps (at least one)."""
+    """Return the completions of the first and of the last `share` of the steps.
+
+    Each part has at least one step.
+    """
     steps = steps_in(samples)
     count = max(1, int(len(steps) * share))
     early = of_steps(samples, steps[:count])
@@ -50,7 +53,7 @@ def first_and_last(samples: Samples, share: float = 0.2) -> tuple[Samples, Sampl
 
 
 def share_with(samples: Samples, has_property: Callable[[Sample], bool]) -> Estimate | None:
-    """Return the share of completions with a property, with an error clustered by prompt.
+    """Return the share of completions with a property, with a standard error clustered by prompt.
 
     The result is `None` if there are no completions.
     """
@@ -60,10 +63,12 @@ def share_with(samples: Samples, has_property: Callable[[Sample], bool]) -> Esti
 
 
 def kind_of_fault(sample: Sample) -> str:
-    """Return `right`, `no form`, `wrong numbers` or `wrong sum` for a completion of Countdown.
+    """Classify a Countdown completion as "right", "no form", "wrong numbers" or "wrong sum".
 
-    `no form` means that there is no answer that can be evaluated, or that the problem's numbers or
-    target were not logged.
+    - "no form": there is no answer that can be evaluated, or the problem's numbers or target were
+      not logged.
+    - "wrong numbers": the answer does not use each of the problem's numbers exactly once.
+    - "wrong sum": the answer uses the right numbers, but its result is not the target.
     """
     answer = first_answer(sample["text"])
     if answer is None:
@@ -84,7 +89,8 @@ def kind_of_fault(sample: Sample) -> str:
 def share_of_faults(runs: Runs, kind: str) -> Figure | None:
     """Return the share of fault `kind` among the wrong completions of the last fifth of the steps.
 
-    Returns `None` if no completion is wrong.
+    `kind` is a result of `kind_of_fault`, such as "wrong sum". Returns `None` if no completion is
+    wrong.
     """
     _, late = first_and_last(training_samples(runs[0]))
     faulty = [sample for sample in late if kind_of_fault(sample) != "right"]
@@ -100,8 +106,8 @@ def share_of_faults(runs: Runs, kind: str) -> Figure | None:
 def change_of_fault(runs: Runs, kind: str) -> Figure | None:
     """Return how much the share of completions with fault `kind` grew during training.
 
-    This is the share in the last fifth of the steps minus that in the first fifth. Returns `None`
-    if there are no completions.
+    This is the share in the last fifth of the steps minus the share in the first fifth. `kind` is a
+    result of `kind_of_fault`, such as "wrong sum". Returns `None` if there are no completions.
     """
     early, late = first_and_last(training_samples(runs[0]))
     before = share_with(early, lambda sample: kind_of_fault(sample) == kind)
@@ -117,10 +123,10 @@ def change_of_fault(runs: Runs, kind: str) -> Figure | None:
 def change_of_phrases(runs: Runs) -> Figure | None:
     """Return how much the use of one phrase changes from the first to the last fifth of the steps.
 
-    The phrase is the one that changes most in one half of the prompts. Its change is measured in
-    the other half, so that the choice does not inflate the result, and is positive if it has the
-    same direction there. Returns `None` if a half of either fifth has no completions, or if there
-    are no phrases.
+    The phrase is the one whose share of completions changes most in one half of the prompts. Its
+    change is measured in the other half, so that the choice does not inflate the result. The result
+    is positive if the change has the same direction in both halves. Returns `None` if a half has no
+    completions in one of the fifths, or if there are no phrases.
     """
     early, late = first_and_last(training_samples(runs[0]))
     early_to_choose, early_to_measure = halves(early)
@@ -145,7 +151,10 @@ def change_of_phrases(runs: Runs) -> Figure | None:
 
 
 def halves(samples: Samples) -> tuple[Samples, Samples]:
-    """Split completions by prompt into two halves, using a hash of the prompt."""
+    """Split completions into two parts of about equal size, by a hash of the prompt.
+
+    All completions of a prompt are in the same part.
+    """
     first: Samples = []
     second: Samples = []
     for sample in samples:
@@ -155,10 +164,13 @@ def halves(samples: Samples) -> tuple[Samples, Samples]:
 
 
 def as_sentence(moves: dict[str, float]) -> str:
-    """Describe the phrases that grow and shrink most in share, at most `MAX_SHOWN` of each.
+    """Describe the phrases whose shares grow and shrink most, at most `MAX_SHOWN` of each.
 
     Phrases that change by `MIN_MOVE` or less are left out, and so are phrases that contain a listed
     phrase or are contained in one.
+
+    Args:
+        moves: the change of each phrase's share.
     """
     parts = []
     for word, sign in (("more", 1), ("less", -1)):
@@ -187,8 +199,8 @@ def shares_of_phrases(samples: Samples) -> dict[str, float]:
 def phrases_of(text: str) -> set[str]:
     """Return the phrases in the first `MAX_WORDS` words of a completion's thoughts.
 
-    They are in lower case, with each number as `#`. Without a `<think>` tag, the thoughts are the
-    text before the answer.
+    Phrases are in lower case, and `#` replaces each number. If there is no `<think>` tag, the
+    thoughts are the text before the answer.
     """
     _, _, after_tag = text.partition(THINK)
     thoughts = after_tag or text
@@ -205,7 +217,7 @@ def phrases_of(text: str) -> set[str]:
 
 
 def groups_of(samples: Samples) -> list[Samples]:
-    """Group completions by step and group number, and return the groups."""
+    """Return the groups of completions, that is, those with the same step and group number."""
     groups: dict[tuple[int, int], Samples] = defaultdict(list)
     for sample in samples:
         groups[sample["step"], sample["group"]].append(sample)
@@ -214,16 +226,16 @@ def groups_of(samples: Samples) -> list[Samples]:
 
 @measure
 def groups_with_a_right_one(runs: Runs, success: str, steps: int = 5) -> Figure | None:
-    """Return the chance that a group as large as 1 / success rate contains a correct completion.
+    """Return the chance that a group of size 1 / success rate contains a correct completion.
 
-    This is pass@k for groups of that size, drawn without replacement from the groups of the first
-    steps; smaller groups are left out. Returns `None` if none of the completions is correct, or if
-    all groups are smaller.
+    This is pass@k with k = 1 / success rate, estimated from the groups of the first steps by
+    drawing k of their completions without replacement. Groups with fewer than k completions are
+    left out. Returns `None` if no completion is correct, or if all groups are smaller than k.
 
     Args:
-        runs: a run with large groups.
+        runs: a list with the run, which has large groups.
         success: the name of the reward that says whether a completion is correct.
-        steps: the number of first steps to use.
+        steps: the number of steps to use, from the first one.
     """
     samples = training_samples(runs[0])
     early = of_steps(samples, steps_in(samples)[:steps])

@@ -25,7 +25,10 @@ from grpo_ext.reproduce.measures.base import (
 
 @measure
 def end(runs: Runs, metric: str) -> Figure | None:
-    """Return the mean of the last values of a curve (see `ends`); `None` if it has no values."""
+    """Return the mean of the last tenth of a curve; `None` if the curve has no values.
+
+    For short curves, `ends` says how many values are averaged.
+    """
     last = end_of(runs[0], metric)
     return None if last is None else figure(*last)
 
@@ -34,7 +37,8 @@ def end(runs: Runs, metric: str) -> Figure | None:
 def end_of_sum(runs: Runs, metrics: list[str], weights: list[float]) -> Figure | None:
     """Return the weighted sum of the final values of several metrics of one run.
 
-    Returns `None` if one of the metrics has no values.
+    A final value is the mean of the last tenth of a curve (see `ends` for short curves). Returns
+    `None` if one of the metrics has no values.
 
     Args:
         runs: a list with the run.
@@ -55,7 +59,7 @@ def end_of_sum(runs: Runs, metrics: list[str], weights: list[float]) -> Figure |
 
 @measure
 def change(runs: Runs, metric: str) -> Figure | None:
-    """Return the mean of the last fifth of a curve minus that of the first fifth.
+    """Return the mean of the last fifth of a curve minus the mean of its first fifth.
 
     Returns `None` if there are fewer than five values.
     """
@@ -109,16 +113,17 @@ def later(
     second: str,
     share: float = 0.5,
 ) -> Figure | None:
-    """Return how many steps after `first` the metric `second` reaches a share of its rise.
+    """Return how many steps later than the metric `first` the metric `second` rises.
 
-    The result is negative if `second` is earlier. Returns `None` if one of the metrics did not
-    rise, or never reaches the share.
+    A metric's time is the step at which it has completed a `share` of its own rise. The result is
+    negative if `second` is earlier. Returns `None` if one of the metrics did not rise, or never
+    reaches the share.
 
     Args:
         runs: a list with the run.
         first: the name of a metric.
         second: the name of another metric.
-        share: the share of each metric's rise, from 0 to 1.
+        share: the share of the rise, from 0 (the beginning) to 1 (the end).
     """
     steps = []
     for metric in (first, second):
@@ -133,9 +138,10 @@ def later(
 
 @measure
 def noisier(runs: Runs, first: str, second: str) -> Figure | None:
-    """Return the step-to-step standard deviation of the first metric minus that of the second.
+    """Return the noise of the first metric minus that of the second.
 
-    Only the last half of the values is used. Returns `None` if a metric has fewer than 8 values.
+    The noise is the standard deviation of the differences between consecutive values, divided by
+    sqrt(2), in the last half of the values. Returns `None` if a metric has fewer than 8 values.
 
     Args:
         runs: a list with the run.
@@ -158,9 +164,9 @@ def dip(runs: Runs, metric: str) -> Figure | None:
     """Return the depth of a curve's dip, corrected for the dip that pure noise would show.
 
     The depth is the smaller of the fall to the lowest part and the rise after it. The lowest of m
-    means of noise is below their mean by about sqrt(2 ln m) standard errors, which is subtracted,
-    so the result is negative if the curve only falls or only rises. Returns `None` if there are
-    fewer than three values.
+    means of noise is about sqrt(2 ln m) standard errors below their average. This amount is
+    subtracted, so the result is negative if the curve only falls or only rises. Returns `None` if
+    there are fewer than three values.
     """
     values = values_of(runs[0], metric)
     count = ends(len(values))
@@ -180,10 +186,11 @@ def dip(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def fall(runs: Runs, metrics: list[str]) -> Figure | None:
-    """Return how far metrics end below their best part, corrected for the fall of pure noise.
+    """Return by how much a metric ends below its best, corrected for the fall of pure noise.
 
-    A fall is a negative number. With several metrics, the smallest fall is returned. Returns `None`
-    if a metric has fewer than three values.
+    A fall is a negative number: the mean of the last values minus the best mean of as many
+    consecutive values (see `ends`), plus the fall that noise alone would show. With several
+    metrics, the smallest fall is returned. Returns `None` if a metric has fewer than three values.
     """
     falls = []
     details = []
@@ -207,10 +214,10 @@ def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None
     """Return the share of runs in which an alarm was correct.
 
     The alarm is correct if it was raised and the metric ended more than a fifth below its best, or
-    if neither is the case. Returns `None` if a run has fewer than three values.
+    if neither is the case. Returns `None` if a run has fewer than three values of the metric.
 
     Args:
-        runs: the runs.
+        runs: one or several runs.
         rule: the name of the alarm's rule.
         metric: the name of the metric.
     """
@@ -234,7 +241,10 @@ def by_chance(error: float, count: int) -> float:
 
 
 def beginning_and_end(run: RunData, metric: str) -> tuple[float, float]:
-    """Return the means of a curve's first and last values (see `ends`); NaN if it is empty."""
+    """Return the means of the first and the last tenth of a curve; NaN if the curve is empty.
+
+    For short curves, `ends` says how many values are averaged; at least one is used.
+    """
     values = values_of(run, metric)
     if not len(values):
         return np.nan, np.nan
@@ -259,9 +269,9 @@ def reaches(run: RunData, metric: str, level: float) -> float | None:
     """Return the step at which a metric's smoothed curve first reaches a level.
 
     Args:
-        run: the run.
+        run: the run that logged the metric.
         metric: the name of the metric.
-        level: the level to reach.
+        level: the value to reach.
 
     Returns:
         The step, or `None` if the curve never reaches the level.

@@ -1,4 +1,4 @@
-"""Measures of formulas that need no runs: the weight of a token, the bias of a KL estimator."""
+"""Measures that evaluate formulas, without runs: token weights and the bias of a KL estimator."""
 
 from collections.abc import Sequence
 
@@ -15,12 +15,14 @@ def token_weight(
     length: int,
     against: int,
 ) -> Figure:
-    """Return the weight of a token in a completion of `length` tokens, relative to `against`.
+    """Return a token's weight in the loss, relative to that of a token in another completion.
+
+    Both completions are in the same batch.
 
     Args:
         runs: not used.
         loss: the name of a loss.
-        length: the number of tokens in the completion.
+        length: the number of tokens in the token's completion.
         against: the number of tokens in the other completion.
     """
     weight, other_weight = token_weights(loss, (length, against))
@@ -28,9 +30,10 @@ def token_weight(
 
 
 def token_weights(loss: str, lengths: Sequence[int]) -> list[float]:
-    """Return the weight of a token in a completion of each length.
+    """Return the weight of a token in each completion of a batch.
 
-    The weight is the derivative of the aggregated loss with respect to the token's loss.
+    The weight is the derivative of the aggregated loss with respect to the token's loss. `lengths`
+    gives the number of tokens in each completion.
     """
     import torch
 
@@ -48,10 +51,10 @@ def token_weights(loss: str, lengths: Sequence[int]) -> list[float]:
 
 @measure
 def kl_bias(runs: Runs, turned_round: bool = False) -> Figure:
-    """Return the bias of a KL estimator: its expectation minus the KL, exact over four tokens.
+    """Return the bias of the k3 estimator: its expectation minus the KL divergence.
 
-    The estimator is k3, r - 1 - log r, with r = reference / policy, or with r = policy / reference
-    if `turned_round`.
+    Both are computed exactly, for a vocabulary of four tokens. The estimator is r - 1 - log r, with
+    r = reference / policy, or with r = policy / reference if `turned_round`. `runs` is not used.
     """
     import torch
 

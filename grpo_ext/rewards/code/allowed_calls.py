@@ -1,15 +1,15 @@
 """The system calls that a sandbox may make, and a compiler that turns them into seccomp filters.
 
-    python -m grpo_ext.rewards.code.allowed_calls
-
-writes `data/NAME.ARCHITECTURE.bpf` with libseccomp, through its Python binding `pyseccomp`. The
-files are part of the package, so runs need neither library. All other calls fail with ENOSYS ("not
-implemented"), which makes the C library fall back to older calls.
-
 There are two filters. `start` is loaded by bubblewrap and lets Python start and fork. `program` is
 loaded on top of it by each forked process before the model's program runs. It allows no new
 processes, no signals to other processes, no System V or POSIX IPC, no sockets except connected
-pairs, and only harmless commands of `ioctl`, `fcntl` and `prctl`.
+pairs, and only harmless commands of `ioctl`, `fcntl` and `prctl`. Calls that a filter does not
+allow fail with ENOSYS ("not implemented"), which makes the C library fall back to older calls.
+
+This command compiles the filters to `data/NAME.ARCHITECTURE.bpf`. It uses libseccomp through its
+Python binding `pyseccomp`. The compiled files are part of the package, so runs need neither.
+
+    python -m grpo_ext.rewards.code.allowed_calls
 """
 
 from pathlib import Path
@@ -84,7 +84,11 @@ PRCTL_COMMANDS = {"PR_SET_NAME": 15, "PR_GET_NAME": 16}
 
 
 def compiled_filter(name: str, architecture: str) -> bytes:
-    """Compile the filter `start` or `program` into the kernel's classic BPF instructions.
+    """Compile a filter into the kernel's classic BPF instructions and return them.
+
+    Args:
+        name: the filter, `start` or `program`.
+        architecture: one of `ARCHITECTURES`.
 
     Raises:
         ImportError, RuntimeError: if `pyseccomp` or libseccomp is missing.
@@ -128,7 +132,15 @@ def compiled_filter(name: str, architecture: str) -> bytes:
 
 
 def read_filter(name: str, architecture: str) -> bytes:
-    """Return a filter of the package; raise `FileNotFoundError` if the architecture has none."""
+    """Return a compiled filter from the package's data.
+
+    Args:
+        name: the filter, `start` or `program`.
+        architecture: the machine's architecture, such as `x86_64`.
+
+    Raises:
+        FileNotFoundError: if there is no filter for the architecture.
+    """
     return (DATA / f"{name}.{architecture}.bpf").read_bytes()
 
 

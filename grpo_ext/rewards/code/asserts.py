@@ -13,7 +13,7 @@ from grpo_ext.rewards.code.sandbox import START_SHARE, Job, Limits, run
 TRUE = canonical(True)
 # The exceptions of `ast.literal_eval` for source code that is not a literal.
 NO_LITERAL = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
-MAX_REMEMBERED = 1024  # rows with cached asserts and right sides, for the rest of their group
+MAX_REMEMBERED = 1024  # rows with cached asserts and expected values, for the rest of their group
 _evaluated: dict[tuple[str, tuple[str, ...]], dict[str, str | None]] = {}
 
 
@@ -21,9 +21,10 @@ _evaluated: dict[tuple[str, tuple[str, ...]], dict[str, str | None]] = {}
 class Question:
     """An expression to evaluate in the program's namespace, and the value that it must have.
 
-    `expected` is source code that is evaluated without the program. If it is `None`, the expression
-    is the assert's whole condition. It is then evaluated with the program's objects, so the program
-    could cheat.
+    `condition` is the source code of the assert's condition, or of one of the parts that `and`
+    joins. `expected` is source code that is evaluated without the program. If `expected` is `None`,
+    the expression is the whole condition. It is then evaluated with the program's own objects, so
+    the program could cheat, for example with its own `__eq__`.
     """
 
     expression: str
@@ -33,16 +34,16 @@ class Question:
 
 @dataclass(frozen=True)
 class Asserts:
-    """The tests of a row: the questions of each assert, and the import statements of all tests."""
+    """The tests of a row: the questions for each assert, and the import statements of all tests."""
 
     imports: str
     tests: tuple[tuple[Question, ...], ...]
 
     @property
     def cheatable(self) -> list[str]:
-        """The conditions on which a program could cheat, because they use its objects.
+        """The conditions on which a program could cheat, because its own objects are compared.
 
-        `with_expected_texts` may find more, if an expected value has no canonical text.
+        `with_expected_texts` may find more of them, if an expected value has no canonical text.
         """
         return [
             question.condition
@@ -56,10 +57,10 @@ class Asserts:
 def parse_asserts(tests: tuple[str, ...]) -> Asserts:
     """Parse tests, which consist of asserts and imports, into questions.
 
-    Results are cached, since the completions of a group share their tests.
+    Results are cached, because the completions of a group share their tests.
 
     Raises:
-        ValueError: if a test is not valid Python, contains any other statement, or if no test
+        ValueError: if a test is not valid Python or contains any other statement, or if no test
             contains an assert.
     """
     imports: list[str] = []
@@ -138,7 +139,7 @@ def questions_of(condition: ast.expr, names: set[str]) -> list[Question]:
 def questions_of_equality(comparison: ast.Compare, names: set[str]) -> list[Question]:
     """Return a question for each side of `a == b` except the expected value.
 
-    The expected value is a side that needs only `names`; return `[]` if there is no such side, or
+    The expected value is a side that uses only `names`. Return `[]` if there is no such side, or
     the comparison has other operators.
     """
     sides = [comparison.left, *comparison.comparators]
@@ -159,9 +160,9 @@ def questions_of_equality(comparison: ast.Compare, names: set[str]) -> list[Ques
 
 
 def questions_of_identity(comparison: ast.Compare) -> list[Question]:
-    """Return the question of `a is True`, `a is False` or `a is None`.
+    """Return a list with the question for `a is True`, `a is False` or `a is None`.
 
-    Return an empty list for any other comparison.
+    Return `[]` for any other comparison.
     """
     if len(comparison.ops) != 1 or not isinstance(comparison.ops[0], ast.Is):
         return []
@@ -191,7 +192,7 @@ def is_known(side: ast.expr, names: set[str]) -> bool:
 def with_expected_texts(
     asserts: Asserts, limits: Limits, start_by: float
 ) -> list[list[tuple[Question, str]]]:
-    """Return the questions of each assert, each with the canonical text of the correct answer.
+    """For each assert, return its questions, each with the canonical text of the correct answer.
 
     Literals are parsed in this process. Other expected values are evaluated in a sandbox without
     the program, and cached for the row's other completions. If one of them raises an error, or its
@@ -201,10 +202,11 @@ def with_expected_texts(
     Args:
         asserts: the asserts of a row.
         limits: the limits of the sandbox.
-        start_by: the latest time for the sandbox to start, as for `run`.
+        start_by: the latest time (`time.monotonic`) for the sandbox to become ready.
 
     Raises:
-        TimeoutError: if the expected values are not evaluated within the limits.
+        TimeoutError: if the expected values cannot be evaluated within the limits of time and
+            memory.
         MachineFault: if the sandbox does not start.
     """
     sources = {question.expected for questions in asserts.tests for question in questions}
@@ -225,18 +227,20 @@ def with_expected_texts(
 def evaluate(
     imports: str, sources: tuple[str, ...], limits: Limits, start_by: float
 ) -> dict[str, str | None]:
-    """Evaluate expressions in a sandbox without the program; return their canonical texts.
-
-    The text is `None` if an expression fails or its value has no canonical text.
+    """Evaluate expressions in a sandbox without the program.
 
     Args:
         imports: import statements to run first.
         sources: the expressions.
-        limits: the limits of the sandbox.
-        start_by: the latest time for the sandbox to start, as for `run`.
+        limits: the limits of the sandbox. The expressions may take `START_SHARE` of its time limit.
+        start_by: the latest time (`time.monotonic`) for the sandbox to become ready.
+
+    Returns:
+        The canonical text for each expression; `None` if the expression raises an error or its
+        value has no canonical text.
 
     Raises:
-        TimeoutError: if the expressions are not evaluated within the limits.
+        TimeoutError: if the expressions cannot be evaluated within the limits of time and memory.
         MachineFault: if the sandbox does not start.
     """
     job = Job("", imports=imports, expressions=sources, expected=True)
@@ -266,10 +270,10 @@ def literal_text(source: str) -> str | None:
 
 
 def paired(tests: dict[str, object]) -> list[object]:
-    """Convert the tests of APPS, `{"inputs": [...], "outputs": [...]}`, to a list of mappings.
+    """Convert tests in the format of APPS, `{"inputs": [...], "outputs": [...]}`, to a list.
 
-    Each mapping has the keys `input` and `output`. The list is empty if `inputs` or `outputs` is
-    not a list, or their lengths differ.
+    Each entry of the list is a mapping with the keys `input` and `output`. The list is empty if
+    `inputs` or `outputs` is not a list, or if their lengths differ.
     """
     inputs = tests.get("inputs")
     outputs = tests.get("outputs")
@@ -283,7 +287,8 @@ def paired(tests: dict[str, object]) -> list[object]:
 def tests_as_list(tests: object) -> list[object]:
     """Return a row's tests as a list; a string is parsed as JSON or as a Python literal.
 
-    A mapping without `fn_name` is converted with `paired`.
+    A mapping with `inputs` and `outputs` is converted to a list of mappings with `input` and
+    `output`, unless it has `fn_name`.
 
     Raises:
         ValueError: if the result is not a list, or is empty.

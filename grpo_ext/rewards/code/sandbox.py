@@ -1,8 +1,9 @@
 """Run a model's program in isolation, with one time budget for all of its inputs.
 
-The isolation is bubblewrap's (`bubblewrap.py`). Inside it, `inside/__main__.py` runs the program
-and reports, with a byte on a separate pipe, when the isolation is complete. A fault before this
-byte is the machine's and raises an error. A fault after it is the program's.
+Bubblewrap provides the isolation (see `bubblewrap.py`). In the sandbox, `inside/__main__.py` runs
+the program, after it has reported with a byte on a separate pipe that the isolation is complete. A
+failure before this byte is the machine's fault and raises an error. A failure after it is the
+program's fault.
 """
 
 import base64
@@ -30,7 +31,7 @@ from grpo_ext.rewards.code.bubblewrap import (
 from grpo_ext.rewards.code.conversation import GRACE_SECONDS, Conversation
 from grpo_ext.rewards.code.memory_group import memory_group
 
-# Extra time for starting up and evaluating right sides, as a share of the time budget.
+# Extra time for starting up and evaluating expected values, as a share of the time budget.
 START_SHARE = 0.4
 MIN_START_SECONDS = 1.5
 MIN_MEGABYTES = 64
@@ -49,10 +50,10 @@ class Limits:
     """The resources that a run may use.
 
     Args:
-        seconds: wall-clock seconds for all inputs of a row together.
-        megabytes: the limit of address space (only on Linux), and of memory if the program is
-            isolated and a cgroup can be created.
-        isolated: whether to isolate the program; `False` runs it with the trainer's rights.
+        seconds: the wall-clock time limit for all inputs of a row together.
+        megabytes: the limit on the program's address space (only on Linux) and, if the program is
+            isolated and a cgroup can be created, on the sandbox's memory.
+        isolated: whether to isolate the program; `False` runs it with the trainer's permissions.
 
     Raises:
         ValueError: if `megabytes` is below `MIN_MEGABYTES`, or `seconds` is not positive.
@@ -92,7 +93,8 @@ class Job:
         imports: import statements to run after the program, before the expressions.
         expressions: expressions to evaluate in the program's namespace after a run. If there are
             any, the program's output is discarded.
-        expected: whether the values are right sides of comparisons, as in `canonical`.
+        expected: whether the expressions are expected values. An `OrderedDict` then has no
+            canonical text.
     """
 
     program: str
@@ -106,14 +108,17 @@ class Job:
 class Answer:
     """A program's output and exit code for one input.
 
-    `status`, the exit code, is `None` if the program was killed at its limit of time or output.
+    Attributes:
+        status: the exit code; `None` if the program was killed at its limit on time or output.
+        output: what the program printed or, if the job has expressions, their canonical texts, one
+            per line.
     """
 
     status: int | None
     output: bytes
 
     def texts(self, count: int) -> list[str | None]:
-        """Return the canonical text of each of `count` expressions; `None` if it has none."""
+        """Return the canonical text of each of `count` expressions, or `None` if it has none."""
         lines: list[bytes] = self.output.split(b"\n")[:-1]  # a last line may be cut off
         texts: list[str | None] = [None] * count
         for position, line in enumerate(lines[:count]):
@@ -125,13 +130,13 @@ class Answer:
 def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]:
     """Run a program on its inputs and return an answer for each.
 
-    There are fewer answers if the program exceeds its limit of time or output.
+    If the program exceeds its limit on time or output, there are fewer answers than inputs.
 
     Args:
         job: the program and its inputs.
         limits: the limits of the run.
-        start_by: the latest time (`time.monotonic`) for the sandbox to become ready. `None`:
-            `limits.start_seconds` from now.
+        start_by: the latest time (`time.monotonic`) for the sandbox to become ready. If it is
+            `None`, the sandbox has `limits.start_seconds` from now.
 
     Raises:
         NoIsolation: if `limits.isolated` is true and this machine cannot provide isolation, for
@@ -142,10 +147,9 @@ def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]
         start_by = time.monotonic() + limits.start_seconds
     if limits.isolated and sys.platform != "linux":
         raise NoIsolation(
-            "code: programs can be isolated only on Linux, with its namespaces and system-call "
-            f"filters, and this system is {sys.platform}. Train on Linux or in a virtual machine "
-            "with Linux, or set `isolation: none`; programs then run with your permissions and "
-            "without a memory limit."
+            "code: isolating programs requires Linux namespaces and system-call filters, but this "
+            f"system is {sys.platform}. Train on Linux or in a Linux VM, or set `isolation: none`; "
+            "programs then run with your permissions and without a memory limit."
         )
     bwrap = find_bwrap() if limits.isolated else None
     if limits.isolated and bwrap is None:
@@ -215,13 +219,13 @@ def filter_bytes(name: str) -> bytes:
     except FileNotFoundError as error:
         raise NoIsolation(
             f"code: programs cannot be isolated on the architecture {platform.machine()}, for "
-            "which there is no system call filter. Train on x86_64 or aarch64, or set `isolation: "
+            "which there is no system-call filter. Train on x86_64 or aarch64, or set `isolation: "
             "none`; programs then run with your permissions."
         ) from error
 
 
 def message(job: Job, limits: Limits) -> bytes:
-    """Return the job, its limits and its seccomp filter (empty if not isolated) as JSON."""
+    """Encode the job, its limits and its seccomp filter (empty without isolation) as JSON."""
     program_filter = filter_bytes("program") if limits.isolated else b""
     content = {
         **vars(job),
@@ -233,10 +237,10 @@ def message(job: Job, limits: Limits) -> bytes:
 
 
 def end(process: subprocess.Popen, isolated: bool) -> None:
-    """Kill the sandbox, wait for it, and close its pipes.
+    """Kill the sandbox with all of its processes, wait for it, and close its pipes.
 
-    When bubblewrap is killed, the kernel kills all processes in its namespace. Without isolation,
-    the process group is killed.
+    When bubblewrap is killed, the kernel kills all processes in its namespace. If the program is
+    not `isolated`, its process group is killed.
     """
     if not isolated:
         with suppress(ProcessLookupError):
@@ -258,10 +262,10 @@ def fault(conversation: Conversation, limits: Limits) -> MachineFault:
     closed = closed_path() if reason and limits.isolated else None
     if closed is not None:
         return NoIsolation(
-            f"code: programs cannot run isolated here: {sys.executable} needs {closed}, but "
-            "isolated programs may not open it, because they run without root privileges, even if "
-            f"you are root. Open it with `chmod o+rx {closed}`, or train with a Python that every "
-            "user can read. Or set `isolation: none`; programs then run with your permissions."
+            f"code: programs cannot run isolated here: {sys.executable} needs {closed}, which "
+            "isolated programs cannot open, because they run without root privileges even if you "
+            f"are root. Run `chmod o+rx {closed}`, or train with a Python that every user can "
+            "read. Or set `isolation: none`; programs then run with your permissions."
         )
     if "bwrap:" in complaint:
         return NoIsolation(no_isolation(reason))
@@ -286,7 +290,7 @@ def no_isolation(reason: str) -> str:
 
 
 def parsed(answers: bytes) -> list[Answer]:
-    """Return the answers from all complete frames."""
+    """Parse the sandbox's output, and return the answers in all complete frames."""
     complete = []
     position = 0
     while (line_end := answers.find(b"\n", position)) >= 0:

@@ -2,8 +2,8 @@
 
     judge(["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去", "一棹烟波去未迷"])
 
-`text` finds the lines of a poem, `characters` looks up tones and rhymes, `forms` builds the
-patterns, and `judge` compares a poem with them.
+The module `text` finds the lines of a poem, `characters` looks up tones and rhymes, `forms` builds
+the patterns, and `judge` compares a poem with them.
 """
 
 from grpo_ext.rewards.poem.judge import Fault, Verdict, judge

@@ -1,8 +1,9 @@
 """Look up a character's variants, readings (in Mandarin and in 平水韵), tones and rhymes.
 
-The Mandarin readings come from pypinyin. The package data contain 平水韵 with its 106 groups, made
-by `tests/rewards/poem/build_rhyme_book.py`, and 中华新韵 (2005) with its 14 rhymes of modern finals.
-The name of a group, such as 八齐, begins with the group's number within the tone.
+The Mandarin readings come from pypinyin. The package data contains the classical rhyme book 平水韵
+with its 106 groups, built by `tests/rewards/poem/build_rhyme_book.py`, and 中华新韵 (2005), which
+divides the finals of modern Mandarin into 14 rhymes. The name of a group, such as 八齐, begins with
+the group's number within its tone.
 """
 
 from functools import lru_cache
@@ -24,22 +25,22 @@ APICAL = {"zh", "ch", "sh", "r", "z", "c", "s"}  # after these, the letter i is 
 
 
 class Syllable(NamedTuple):
-    """One reading in Mandarin."""
+    """A Mandarin reading of a character."""
 
     tone: int  # 1 to 4, or 0 for the neutral tone
     group: str | None  # the rhyme in 中华新韵; None for syllables such as 嗯
 
 
 class Entry(NamedTuple):
-    """A reading in 平水韵."""
+    """A reading of a character in the rhyme book 平水韵."""
 
     tone: str  # 平, 上, 去 or 入
-    group: str
+    group: str  # the rhyme group, such as 八齐
 
 
 @lru_cache(maxsize=1)
 def variants() -> dict[str, str]:
-    """Map each character to the characters of 平水韵 that it stands for, such as 发 to 發 and 髮.
+    """Return a map from characters to those in 平水韵 that they stand for, such as 发 to 發髮.
 
     A character that stands only for itself is not included.
     """
@@ -48,9 +49,9 @@ def variants() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def simplified() -> dict[str, str]:
-    """Map each traditional character to its simplified form, if that has no other traditional form.
+    """Return a map from traditional characters to their simplified forms, and these to themselves.
 
-    The simplified forms of these characters map to themselves.
+    Characters whose simplified form has several traditional forms are not included.
     """
     pairs = {line[0]: line[1] for line in data_lines(__package__, "simplified.txt")}
     return pairs | {character: character for character in pairs.values()}
@@ -58,7 +59,7 @@ def simplified() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def pingshui() -> dict[str, tuple[Entry, ...]]:
-    """Map each character, as written in the 廣韻, to its readings in the order of the groups."""
+    """Return a map from each character, as written in the 廣韻, to its readings, ordered by group."""
     book: dict[str, tuple[Entry, ...]] = {}
     for line in data_lines(__package__, "pingshui.txt"):
         if " " in line:  # the head of a group: 平 八齐
@@ -112,7 +113,7 @@ def parse(reading: str) -> Syllable:
 
 @lru_cache(maxsize=1 << 16)
 def tones_of(character: str, tones: Tones = "modern") -> str:
-    """Return the tones of a character: "平", "仄", "平仄", or "" if none is known.
+    """Return the tones of a character: "平" (level), "仄" (oblique), "平仄", or "" if none is known.
 
     Args:
         character: a simplified or traditional character.
@@ -125,7 +126,7 @@ def tones_of(character: str, tones: Tones = "modern") -> str:
     """
     if tones not in get_args(Tones):
         raise ValueError(
-            f"tones={tones!r}: write 'modern' (Mandarin) or 'pingshui' (the rhyme book 平水韵)."
+            f"unknown tones {tones!r}. Use 'modern' (Mandarin) or 'pingshui' (the rhyme book 平水韵)."
         )
     is_level: set[bool] = set()
     if tones == "pingshui":
@@ -141,8 +142,12 @@ def level_groups(character: str, rhyme_book: RhymeBook = "pingshui") -> tuple[st
 
     Return `()` if no such reading has a group, or the character is unknown.
 
+    Args:
+        character: a simplified or traditional character.
+        rhyme_book: "pingshui" (平水韵, 106 groups) or "xinyun" (中华新韵, 14 groups).
+
     Raises:
-        ValueError: if `rhyme_book` is unknown.
+        ValueError: if `rhyme_book` has another value.
     """
     if rhyme_book == "pingshui":
         return tuple(entry.group for entry in entries(character) if entry.tone == "平")
@@ -150,6 +155,5 @@ def level_groups(character: str, rhyme_book: RhymeBook = "pingshui") -> tuple[st
         groups = [syllable.group for syllable in syllables(character) if syllable.tone in (1, 2)]
         return tuple(group for group in dict.fromkeys(groups) if group is not None)
     raise ValueError(
-        f"rhyme_book={rhyme_book!r} does not exist. Write 'pingshui' (平水韵) or 'xinyun' "
-        "(中华新韵)."
+        f"unknown rhyme_book {rhyme_book!r}. Use 'pingshui' (平水韵) or 'xinyun' (中华新韵)."
     )

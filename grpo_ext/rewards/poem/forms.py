@@ -1,9 +1,10 @@
 """The forms of regulated verse: 绝句 (4 lines) and 律诗 (8 lines) of 5 or 7 characters per line.
 
-Each form has four patterns. A line is determined by the tones of its second character (仄起, 平起)
-and of its last one (平收: it rhymes, 仄收: it does not). The first line determines the others: the
-second characters differ within a couplet (对) and agree between couplets (粘). Even lines rhyme and
-odd lines do not, except that the first line may.
+Each form has four patterns of level (平) and oblique (仄) tones. The pattern of a line is determined
+by the tone of its second character (平起, 仄起) and that of its last character (平收 if the line
+rhymes, 仄收 if it does not). The first line determines the others: the tones of the second
+characters differ within a couplet (对) and agree between couplets (粘). Even lines rhyme, and odd
+lines do not, except that the first line may rhyme.
 """
 
 from dataclasses import dataclass
@@ -23,14 +24,14 @@ COUNTS = {4: "绝句", 8: "律诗"}
 
 @dataclass(frozen=True)
 class Form:
-    """One of the four patterns of a form."""
+    """One of the four tone patterns for poems with the same number and length of lines."""
 
     name: str  # such as 七言绝句(仄起平收式)
     lines: tuple[str, ...]  # the tones of each line, such as 仄仄平平仄仄平
 
     @property
     def rhyming(self) -> tuple[int, ...]:
-        """The rhyming lines, counted from 0, in order of precedence for the rhyme group.
+        """The indices of the rhyming lines, in the order in which they determine the rhyme group.
 
         The first line, if it rhymes, comes last.
         """
@@ -41,7 +42,13 @@ class Form:
 
 
 def line_pattern(second: str, last: str, length: int) -> str:
-    """Return the tones of a line, given the tones of its second and its last character."""
+    """Return the tones of a line, given the tones of its second and last characters.
+
+    Args:
+        second: the tone of the second character, 平 or 仄.
+        last: the tone of the last character, 平 or 仄.
+        length: the number of characters, 5 or 7.
+    """
     if length == 5:
         return FIVE[second, last]
     return second * 2 + FIVE[OPPOSITE[second], last]
@@ -68,8 +75,8 @@ def forms(length: int, count: int) -> tuple[Form, ...]:
 def counted_places(length: int, strict: bool) -> tuple[int, ...]:
     """Return the positions in a line, counted from 0, at which the tones must fit.
 
-    These are all positions if `strict`. Otherwise the positions that the rule 一三五不论 leaves free
-    are omitted.
+    If `strict` is true, these are all positions. Otherwise, the rule 一三五不论 applies: characters 1
+    and 3 are free, and so is character 5 in a line of seven.
     """
     if strict:
         return tuple(range(length))

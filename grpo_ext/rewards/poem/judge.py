@@ -33,7 +33,7 @@ class Verdict:
 
     Attributes:
         form: the pattern that fits best, such as 七言绝句(仄起平收式).
-        rhyme_group: the group with the most rhyming lines, such as 八齐; None if no rhyming line
+        rhyme_group: the group with the most rhyming lines, such as 八齐; `None` if no rhyming line
             has a group.
         last_line_score: the share of positions in the last line without a fault, 0 to 1.
         rhyme_score: 1 if the last line rhymes in the rhyme group, else 0.
@@ -64,7 +64,7 @@ def judge(
     rhyme_book: RhymeBook = "pingshui",
     strict: bool = False,
 ) -> Verdict:
-    """Judge a poem of 4 or 8 lines.
+    """Compare a poem of 4 or 8 lines with the pattern that fits it best.
 
     Lines may have any length; each missing or extra character is a fault.
 
@@ -92,10 +92,15 @@ def judge(
 def judge_lines(
     lines: tuple[str, ...], tones: Tones, rhyme_book: RhymeBook, strict: bool
 ) -> Verdict:
-    """Judge lines that consist of Chinese characters only.
+    """Compare lines that consist of Chinese characters only with the pattern that fits them best.
 
-    The other arguments are the same as for `judge`. Results are cached, because several rewards
-    judge the same poem.
+    Results are cached, because several rewards judge the same poem.
+
+    Args:
+        lines: the 4 or 8 lines.
+        tones: "modern" (Mandarin) or "pingshui" (the rhyme book).
+        rhyme_book: "pingshui" (平水韵) or "xinyun" (中华新韵).
+        strict: whether the tones must fit even at the positions that 一三五不论 leaves free.
     """
     length = line_length(lines)
     line_tones = [[tones_of(character, tones) for character in line] for line in lines]
@@ -123,7 +128,7 @@ def judge_lines(
 
 
 def line_length(lines: Sequence[str]) -> int:
-    """Return 5 or 7, whichever is the length of more of the given lines; 7 if there is a tie.
+    """Return 5 or 7, whichever is the length of more lines; 7 if there is a tie.
 
     The last line does not count, so that a completion cannot choose the length.
     """
@@ -134,13 +139,13 @@ def line_length(lines: Sequence[str]) -> int:
 def best_form(line_tones: list[list[str]], candidates: Sequence[Form], strict: bool) -> Form:
     """Return the form with the fewest faults.
 
-    Ties go to a form with a rhyming first line, then to the form with the fewest faults if all
-    positions count.
+    If there is a tie, a form with a rhyming first line is preferred. If there is still a tie, the
+    form with the fewest faults at all positions, free or not, is returned.
 
     Args:
         line_tones: for each line, the possible tones of each character.
         candidates: the forms to choose from.
-        strict: whether a wrong tone at a free position counts as a fault.
+        strict: whether a wrong tone at a position that 一三五不论 leaves free counts as a fault.
     """
 
     def count_faults(form: Form, strict: bool) -> int:
@@ -158,14 +163,14 @@ def best_form(line_tones: list[list[str]], candidates: Sequence[Form], strict: b
 
 
 def places_at_fault(tones: list[str], pattern: str, strict: bool) -> list[int]:
-    """Return the positions in a line at which no reading fits.
+    """Return the positions in a line, counted from 0, at which no reading fits.
 
-    A missing or extra character is a fault even at a free position.
+    A missing or extra character is a fault at any position.
 
     Args:
-        tones: the possible tones of each character of the line.
+        tones: the possible tones of each character in the line.
         pattern: the tones that the form requires of the line.
-        strict: whether all positions must fit.
+        strict: whether the tones must fit even at the positions that 一三五不论 leaves free.
     """
     shorter, longer = sorted((len(tones), len(pattern)))
     faults = []
@@ -176,11 +181,11 @@ def places_at_fault(tones: list[str], pattern: str, strict: bool) -> list[int]:
 
 
 def fault_at(place: int, line: str, pattern: str, start: int) -> Fault:
-    """Return the fault at a position in a line.
+    """Describe the fault at a position in a line as a `Fault`.
 
     Args:
-        place: the position in the line, counted from 0.
-        line: the line's characters.
+        place: the position in the line, counted from 0. It must be at fault.
+        line: the characters of the line.
         pattern: the tones that the form requires of the line.
         start: the position of the line's first character in the poem.
     """
@@ -194,9 +199,10 @@ def fault_at(place: int, line: str, pattern: str, start: int) -> Fault:
 
 
 def rhymes_of(line: str, length: int, rhyme_book: RhymeBook) -> tuple[str, ...]:
-    """Return the rhyme groups of a line's last character.
+    """Return the rhyme groups of the last character in a line.
 
-    Return `()` if the line does not have `length` characters, or the character has no level tone.
+    Return `()` if the line does not have `length` characters, or if its last character has no level
+    tone in `rhyme_book`.
     """
     if len(line) != length:
         return ()
@@ -204,9 +210,12 @@ def rhymes_of(line: str, length: int, rhyme_book: RhymeBook) -> tuple[str, ...]:
 
 
 def shared_group(line_groups: Sequence[tuple[str, ...]]) -> str | None:
-    """Return the group with the most lines; a tie goes to the group with the earliest line.
+    """Return the rhyme group that most lines share; `None` if no line has a group.
 
-    Return `None` if no line has a group.
+    If there is a tie, the group with the earliest line wins.
+
+    Args:
+        line_groups: the rhyme groups of each rhyming line, in order of precedence.
     """
 
     def support(group: str) -> tuple[int, list[bool]]:

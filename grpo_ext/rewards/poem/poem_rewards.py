@@ -31,13 +31,13 @@ SPOKEN = {
 def explain_format(
     completion: str, *, lines: Sequence[str], tones: Tones = "modern", **options: Any
 ) -> Explanation:
-    """Explain the `poem_format` of a completion, and mark surplus characters and wrong tones.
+    """Explain the score `poem_format`, and mark extra characters and wrong tones.
 
     Args:
         completion: the text of the completion.
-        lines: the given lines.
-        tones: as in `judge`.
-        options: the other options of `judge`.
+        lines: the poem's given lines, all but the last.
+        tones: "modern" (Mandarin) or "pingshui" (the rhyme book).
+        options: the options `rhyme_book` and `strict` of `poem_format`.
     """
     poem, places, verdict = judged_verse(completion, lines, tones=tones, **options)
     faults = verdict.line_faults[-1]
@@ -67,13 +67,13 @@ def explain_yun(
     rhyme_book: RhymeBook = "pingshui",
     **options: Any,
 ) -> Explanation:
-    """Explain `poem_yun`, with a mark on the last character if it does not rhyme.
+    """Explain the score `poem_yun`, and mark the last character if it does not rhyme.
 
     Args:
         completion: the text of the completion.
-        lines: the given lines.
-        rhyme_book: as in `judge`.
-        options: the other options of `judge`.
+        lines: the poem's given lines, all but the last.
+        rhyme_book: "pingshui" (平水韵) or "xinyun" (中华新韵).
+        options: the options `tones` and `strict` of `poem_yun`.
     """
     poem, places, verdict = judged_verse(completion, lines, rhyme_book=rhyme_book, **options)
     text = []
@@ -99,15 +99,30 @@ def explain_yun(
 def judged_verse(
     completion: str, lines: Sequence[str], **options: Any
 ) -> tuple[list[str], list[int], Verdict]:
-    """Return the poem and positions from `locate_verse`, and the verdict on the poem."""
+    """Judge the poem that a completion adds the last line to.
+
+    Args:
+        completion: the text of the completion.
+        lines: the poem's given lines, all but the last.
+        options: the options of `judge`.
+
+    Returns:
+        The lines of the poem; the character offset, in the completion, of each character of the
+        last line (see `locate_verse`); and the verdict.
+    """
     poem, places = locate_verse(completion, lines)
     return poem, places, judge(poem, **options)
 
 
 def locate_verse(completion: str, lines: Sequence[str] | str) -> tuple[list[str], list[int]]:
-    """Return the poem's lines, and the positions in the completion of the last line's characters.
+    """Return the lines of a poem, and where the characters of its last line are in the completion.
 
-    There are no positions if the last line is missing or cannot be located.
+    The second list holds a character offset for each character of the last line. It is empty if the
+    last line is missing or cannot be located.
+
+    Args:
+        completion: the text of the completion.
+        lines: the poem's given lines, all but the last, as a list or one string.
     """
     given = verse_lines(lines)
     line = last_line(completion, given)
@@ -123,7 +138,7 @@ def locate_verse(completion: str, lines: Sequence[str] | str) -> tuple[list[str]
 
 
 def describe(fault: Fault, tones: Tones) -> str:
-    """Describe a fault in a sentence."""
+    """Describe a fault in a sentence; `tones` is the option that the poem was judged with."""
     place = f"Position {fault.position}"
     if fault.expected == NOTHING:
         return f"{place}: {fault.character} is one character too many."
@@ -145,9 +160,9 @@ def poem_format(
 ) -> list[float | None]:
     """The share of positions in the last line that fit the tone pattern of Chinese regulated verse.
 
-    The pattern is the form that fits the whole poem best. The last line is the last run of Chinese
-    characters in the first `<answer>`, or else after the thoughts. Each missing or extra character
-    is a fault. A copy of a given line earns 0.
+    The pattern is the one that fits the whole poem best. The last line is the last run of Chinese
+    characters in the first `<answer>` or, if there is none, after the thoughts. Each missing or
+    extra character is a fault. A copy of a given line earns 0.
 
     Args:
         lines: the poem's given lines, all but the last, as a list or one string for each row. Rows
@@ -180,9 +195,11 @@ def poem_yun(
     Args:
         lines: the poem's given lines, all but the last, as a list or one string for each row. Rows
             without 3 or 7 given lines are not scored.
-        tones: as in `poem_format`; they decide the pattern, and thus whether the first line rhymes.
+        tones: "modern" (Mandarin, by pypinyin) or "pingshui" (the rhyme book 平水韵). They determine
+            the best pattern, and thus whether the first line rhymes.
         rhyme_book: "pingshui" (平水韵, 106 groups) or "xinyun" (中华新韵, 14 groups, by modern finals).
-        strict: as in `poem_format`.
+        strict: whether all tones count when the best pattern is chosen; by default, those of
+            characters 1 and 3, and of character 5 in a line of seven, do not.
     """
     verdicts = judge_completions(completions, lines, tones, rhyme_book, strict)
     return [verdict.rhyme_score if verdict else None for verdict in verdicts]
@@ -191,9 +208,14 @@ def poem_yun(
 def judge_completions(
     completions: list[str], lines: list, tones: Tones, rhyme_book: RhymeBook, strict: bool
 ) -> list[Verdict | None]:
-    """Return a verdict for each completion; None for rows that do not have 3 or 7 given lines.
+    """Return a verdict for each completion; `None` for rows that do not have 3 or 7 given lines.
 
-    The arguments are the same as for `poem_format`.
+    Args:
+        completions: the texts of the completions.
+        lines: for each row, the poem's given lines as a list or one string.
+        tones: "modern" (Mandarin) or "pingshui" (the rhyme book).
+        rhyme_book: "pingshui" (平水韵) or "xinyun" (中华新韵).
+        strict: whether the tones must fit even at the positions that 一三五不论 leaves free.
     """
     verdicts: list[Verdict | None] = []
     for completion, row in zip(completions, lines, strict=True):
@@ -214,14 +236,14 @@ def given_lines(row: str | tuple[str, ...]) -> tuple[str, ...] | None:
     """Return the given lines from a row's entry in the column `lines`.
 
     The entry is a tuple of lines, or one string with all of them. If it does not have 3 or 7 lines,
-    return `None`, and log a warning the first time that it is read.
+    return `None`, and log a warning the first time. Results are cached.
     """
     lines = tuple(verse_lines(row))
     if len(lines) + 1 in COUNTS:
         return lines
     logger.warning(
-        "The column `lines` of a row must have all lines of a poem except the last (3 for a "
-        f"quatrain, 7 for eight-line verse), not {len(lines)}. The row is not scored: "
+        "The column `lines` must hold 3 lines (quatrain) or 7 (eight-line verse), that is, all "
+        f"but the last line of the poem; this row has {len(lines)}. The row is not scored: "
         f"{repr(row)[:100]}"
     )
     return None

@@ -1,4 +1,4 @@
-"""Find verse in a text: runs of Chinese characters, and the last line that a completion wrote."""
+"""Find verse in text: runs of Chinese characters, and the last line of a completion."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -16,12 +16,12 @@ LONGEST = 50  # read from the beginning of a line
 
 
 def han(line: str) -> str:
-    """Return the Chinese characters of a line, at most `LONGEST`."""
+    """Return the first Chinese characters of a line, at most `LONGEST` of them."""
     return OTHER.sub("", line[:TAIL])[:LONGEST]
 
 
 def verse_lines(text: str | Iterable) -> list[str]:
-    """Return the Chinese characters of each list item, or each run of such characters in a text.
+    """Return the Chinese characters of each item in a list, or each run of them in a string.
 
     Single characters separated by spaces, such as `一 棹 烟`, form one run.
     """

@@ -2,17 +2,17 @@
 
     python -s -S -B -P inside READY_FD
 
-It reads a job as JSON from its standard input, `{"program", "imports", "expressions", "expected",
-"inputs", "seconds", "megabytes", "filter"}`, and answers each input with a frame on its standard
-output: a line of JSON, `{"status", "length"}`, followed by `length` bytes. These bytes are what the
-program printed or, if there are `expressions`, one line for each with its canonical text (`!` if it
-has none). `status` is the program's exit code, or null if it was killed at the limit of time or
-output; the remaining inputs are then skipped.
+The command reads a job as JSON from its standard input, `{"program", "imports", "expressions",
+"expected", "inputs", "seconds", "megabytes", "filter"}`, and answers each input with a frame on its
+standard output: a line of JSON, `{"status", "length"}`, followed by `length` bytes. These bytes are
+what the program printed or, if there are `expressions`, one line for each with its canonical text
+(`!` if it has none). `status` is the program's exit code, or null if the program was killed at the
+limit on time or output; the remaining inputs are then skipped.
 
 `filter` is a compiled seccomp filter in base64, or empty if the program is not isolated. With a
 filter, the program cannot signal this process, trace it, or write to its descriptors. The forked
-process writes a byte to READY_FD when its limits and any filter are in place. Any fault after that
-is the program's.
+process writes a byte to READY_FD when its limits and any filter are in place. A failure after that
+is the program's fault.
 """
 
 import base64
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def read_output(fd: int, deadline: float, room: int) -> tuple[bytes, bool]:
-    """Return the program's output, and whether it closed the pipe within the limits.
+    """Return the program's output, and whether the program closed the pipe within the limits.
 
     Args:
         fd: the read end of the pipe.
@@ -100,7 +100,12 @@ def read_output(fd: int, deadline: float, room: int) -> tuple[bytes, bool]:
 def end_of(pid: int, in_time: bool, deadline: float) -> int | None:
     """Wait for the program, which may run on after closing its output; return its exit code.
 
-    At the deadline, or at once if `in_time` is false, kill the program and return None.
+    At the deadline, or at once if `in_time` is false, kill the program and return `None`.
+
+    Args:
+        pid: the process id of the program.
+        in_time: whether the program closed its output within the limits.
+        deadline: the time (`time.monotonic`) at which to kill the program.
     """
     while in_time and time.monotonic() < deadline:
         ended_pid, status = os.waitpid(pid, os.WNOHANG)
@@ -121,7 +126,15 @@ def send_frame(status: int | None, output: bytes) -> None:
 
 
 def become_program(job: dict[str, Any], libc: Any, writing_fd: int, ready_fd: int) -> None:
-    """Set up the program's descriptors, limits and filter in this process, then report "ready"."""
+    """Set up the program's descriptors, limits and filter in this process, then report "ready".
+
+    Args:
+        job: the job, as read from the standard input.
+        libc: the C library, loaded with `ctypes`.
+        writing_fd: the write end of the pipe for the program's output, or for the values of the
+            expressions if there are any.
+        ready_fd: the descriptor on which to report "ready"; it is closed afterwards.
+    """
     os.dup2(os.open("stdin", os.O_RDONLY), 0)
     null_fd = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null_fd if job["expressions"] else writing_fd, 1)
@@ -150,7 +163,7 @@ def close(fd: int) -> None:
 def limit(seconds: float, megabytes: int) -> None:
     """Limit the CPU time, address space, file size and descriptors of this process.
 
-    The address space is limited on Linux only, because macOS refuses such a limit with an error.
+    The address space is limited only on Linux, because macOS does not support such a limit.
     """
     limits = {
         resource.RLIMIT_CPU: int(seconds) + 1,
@@ -168,7 +181,7 @@ def limit(seconds: float, megabytes: int) -> None:
 
 
 def confine(libc: Any, filter_bytes: bytes) -> None:
-    """Load a compiled seccomp filter into this process; raise `OSError` if the kernel refuses.
+    """Load a compiled seccomp filter into this process; raise `OSError` if the kernel rejects it.
 
     Threads that are started later inherit the filter.
     """
@@ -180,12 +193,14 @@ def confine(libc: Any, filter_bytes: bytes) -> None:
 
 
 def run_program(job: dict[str, Any], writing_fd: int) -> None:
-    """Run the program as `__main__`; then evaluate any expressions, write their values and exit.
+    """Run the program as `__main__`; if there are expressions, write their values and exit.
+
+    The canonical text of each value is written to `writing_fd`. The exit code is 0, or 1 if an
+    expected value does not fit in memory.
 
     Without expressions, exceptions and `SystemExit` reach the interpreter, which shuts down as
     after any script: it waits for threads, runs `atexit` handlers, flushes its buffers, and sets
-    the exit code. With expressions, the exit code is 0, or 1 if an expected value does not fit in
-    memory.
+    the exit code.
     """
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins

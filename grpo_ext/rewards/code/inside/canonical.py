@@ -1,6 +1,7 @@
 """Canonical texts of values: values are equal in Python if and only if their texts are equal.
 
-The exception is a `Counter` with counts of 0, which differs here from one without these keys.
+The exception is a `Counter` with counts of 0, whose text differs from that of one without these
+keys.
 
 A program's values and the expected values are compared by these texts, so that no program's output
 is parsed, hashed or unpickled outside the sandbox. Only plain data has a text.
@@ -25,8 +26,8 @@ def canonical(value: Any, expected: bool = False) -> str:
     Args:
         value: None, a number, string, bytes, bytearray or range, or a list, tuple, set, frozenset,
             dict, `dict.keys()` or deque of such values.
-        expected: whether this is the right side of a comparison. An `OrderedDict` has no text
-            there, because its equality depends on the other operand.
+        expected: whether the value is an expected value. An `OrderedDict` then has no text, because
+            its equality depends on the other operand.
 
     Raises:
         NotPlain: if the value is anything else, or is or contains NaN.
@@ -70,7 +71,7 @@ def canonical_dict(value: dict[Any, Any], expected: bool) -> str:
 
 
 def canonical_range(value: range) -> str:
-    """Return a text that all ranges of the same numbers share."""
+    """Return a text that is the same for all ranges of the same numbers."""
     if len(value) == 0:
         return "range()"
     if len(value) == 1:
@@ -85,10 +86,12 @@ def canonical_complex(value: complex) -> str:
 
 
 def canonical_number(value: Any) -> str:
-    """Return a number's exact fraction in base 16; "inf" or "-inf" if it is infinite.
+    """Return a number's exact fraction in hexadecimal; "inf" or "-inf" if it is infinite.
 
     A number is an int, float, `Fraction`, `Decimal` or another object with `as_integer_ratio`.
-    Anything else raises `NotPlain`, and so does NaN.
+
+    Raises:
+        NotPlain: if the value is anything else, or NaN.
     """
     try:
         numerator, denominator = value.as_integer_ratio()
