@@ -2,12 +2,12 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from grpo_ext.rewards.guard import Guard, reward_name, takes_guard
+from grpo_ext.rewards.guard import reward_name, takes_guard, unguarded
 from grpo_ext.rewards.reward import Reward
-from grpo_ext.rewards.signature import EXTRAS
+from grpo_ext.rewards.reward_columns import parameters_of
 
 # The arguments that TRL's trainer passes by name to every reward function, in addition to the data
 # set's columns.
@@ -102,7 +102,7 @@ def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
     Raises:
         ValueError: if parameters are missing or positional-only, or the reward is a class.
     """
-    function = reward.reward if isinstance(reward, Guard) else reward
+    function = unguarded(reward)
     if isinstance(function, str | Reward) or hasattr(function, "parameters"):
         return
     name = reward_name(function)
@@ -126,33 +126,6 @@ def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
             f"Reward {name!r} does not accept {', '.join(refused)}, which the trainer passes "
             "to every reward by name. Add **kwargs to its parameters."
         )
-
-
-def needed_columns(reward: Any) -> tuple[str, ...]:
-    """Return the dataset columns that a reward needs.
-
-    Return `()` for a reward model, and for a function whose parameters Python cannot determine.
-    """
-    function = reward.reward if isinstance(reward, Guard) else reward
-    if isinstance(function, str) or hasattr(function, "parameters"):
-        return ()
-    if hasattr(function, "columns"):
-        return tuple(function.columns)
-    return tuple(
-        p.name
-        for p in parameters_of(function) or ()
-        if p.default is p.empty
-        and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-        and p.name not in ("completions", *EXTRAS)
-    )
-
-
-def parameters_of(function: Callable) -> list[inspect.Parameter] | None:
-    """Return a function's parameters, or `None` if Python cannot determine them."""
-    try:
-        return list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # a function of an extension module
-        return None
 
 
 def metric_name(reward: Any) -> str:

@@ -24,12 +24,8 @@ from grpo_ext.common.suggestions import did_you_mean, unknown
 from grpo_ext.rewards.guard import reward_name
 from grpo_ext.rewards.other_signatures import imports_swift, with_trl_arguments
 from grpo_ext.rewards.registry import build, list_rewards, names
-from grpo_ext.rewards.reward_checks import (
-    check_call,
-    check_rewards,
-    metric_name,
-    needed_columns,
-)
+from grpo_ext.rewards.reward_checks import check_call, check_rewards, metric_name
+from grpo_ext.rewards.reward_columns import needed_columns
 from grpo_ext.rewards.signature import EXTRAS, object_of
 
 # Columns that TRL drops, overwrites or passes twice.

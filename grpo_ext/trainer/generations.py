@@ -150,8 +150,7 @@ class Generations:
         try:
             return self._scored_and_judged(sampled, score_policies)
         finally:
-            with self.phases("environment"):
-                close_played(episode.rules for episode in sampled.episodes)
+            self._close_environments(sampled.episodes)
 
     def _scored_and_judged(self, sampled: Sampled, score_policies: bool) -> Judged:
         """Score and judge this rank's completions; a group may span several ranks."""
@@ -166,7 +165,7 @@ class Generations:
                 sampled.prompts,
                 sampled.completions,
                 ids,
-                instances(sampled.episodes),
+                instances(sampled.episodes) if sampled.episodes else [],
                 left_out,
             )
         return self._judged(sampled, table, raw_rewards)
@@ -181,8 +180,14 @@ class Generations:
         """
         sampled = self._sampled(rows, None)
         table = self._table(sampled.generation, sampled.truncated, sampled.episodes)
-        close_played(episode.rules for episode in sampled.episodes)
+        self._close_environments(sampled.episodes)
         return table
+
+    def _close_environments(self, episodes: list[Episode]) -> None:
+        """Close the environments of episodes that are over and scored."""
+        if episodes:
+            with self.phases("environment"):
+                close_played(episode.rules for episode in episodes)
 
     def _sampled(self, rows: list[Row], on_sampled: Callable[[], None] | None) -> Sampled:
         """Complete rows, in one turn or as episodes.
@@ -194,7 +199,6 @@ class Generations:
         self.check_environment(episodes)
         prompts = [episode.prompt for episode in episodes] or [row["prompt"] for row in rows]
         generation = self._generation(prompts, episodes)
-        self.phases.move(seconds_alone(episodes), "generation", "environment")
         if generation.rows is not None:
             rows = generation.rows
             prompts = [row["prompt"] for row in rows]
@@ -203,6 +207,7 @@ class Generations:
             on_sampled()
         self.check_environment(episodes)
         if episodes:
+            self.phases.move(seconds_alone(episodes), "generation", "environment")
             self._log_episodes(episodes)
         ids = generation.completion_ids
         completions: Any = generation.messages or seam.completions_of(
