@@ -19,6 +19,8 @@ PASSED = (
     "log_extra",
     "log_metric",
 )
+# Endings of the metrics that an evaluation logs in addition to a reward's mean.
+TAKEN_ENDINGS = ("_se", "_problems", "_constant")
 
 
 def unique_names(rewards: Sequence[Any]) -> list[str]:
@@ -64,6 +66,12 @@ def check_rewards(
             raise ValueError(
                 f"{count} rewards are called {label!r} and would share one metric. "
                 f"{rename_advice(label, spec, rewards[position])}"
+            )
+        if label.endswith(TAKEN_ENDINGS):
+            raise ValueError(
+                f"Reward {label!r} has a name that ends like the metrics that an evaluation adds "
+                f"to each reward ({', '.join(TAKEN_ENDINGS)}), so reports would leave it out. "
+                "Rename it."
             )
     for reward in rewards:
         check_call(reward)
