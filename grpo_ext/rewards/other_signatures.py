@@ -17,10 +17,14 @@ ORM_CLASSES = ("ORM", "AsyncORM")  # ms-swift's base classes
 SCORE_PARAMETERS = ("solution_str", "ground_truth")  # a function with both is one for verl
 
 
-def with_trl_arguments(reward: Callable) -> Callable:
+def with_trl_arguments(reward: Callable, options: Mapping[str, Any]) -> Callable:
     """Wrap a reward that was written for ms-swift or verl, so that it takes TRL's arguments.
 
     Other rewards are returned unchanged.
+
+    Args:
+        reward: the reward.
+        options: the options that the recipe sets for it; used for verl only.
 
     Raises:
         TypeError: if a function that was written for verl is async.
@@ -28,7 +32,7 @@ def with_trl_arguments(reward: Callable) -> Callable:
     if any(base.__name__ in ORM_CLASSES for base in type(reward).__mro__[1:]):
         return of_swift(reward)
     if set(SCORE_PARAMETERS) <= set(inspect.signature(reward).parameters):
-        return of_verl(reward)
+        return of_verl(reward, options)
     return reward
 
 
@@ -71,13 +75,13 @@ def of_swift(orm: Callable) -> Callable:
     return reward
 
 
-def of_verl(compute_score: Callable) -> Callable:
+def of_verl(compute_score: Callable, options: Mapping[str, Any]) -> Callable:
     """Return a reward that calls a function written for verl once for each completion.
 
     The reward reads verl's columns: `reward_model`, a mapping with `ground_truth` or the ground
-    truth itself, and, where the data has them, `data_source` and `extra_info`. Options of the
-    recipe are passed on if the function has parameters of their names, and ignored otherwise. The
-    score is the number that the function returns, or the entry `score` of a mapping.
+    truth itself, and, where the data has them, `data_source` and `extra_info`. `options` are passed
+    on if the function has parameters of their names, and ignored otherwise. The score is the number
+    that the function returns, or the entry `score` of a mapping.
 
     Raises:
         TypeError: if the function is async.
@@ -92,16 +96,16 @@ def of_verl(compute_score: Callable) -> Callable:
     parameters = inspect.signature(compute_score).parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     own = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
-    passed = {p.name for p in own} - {*SCORE_PARAMETERS, "data_source", "extra_info"}
+    names = {p.name for p in own} - {*SCORE_PARAMETERS, "data_source", "extra_info"}
+    passed = {name: option for name, option in options.items() if name in names}
 
     def reward(completions: list[Any], reward_model: list[Any], **columns: Any) -> list[Score]:
-        options = {key: columns[key] for key in passed if key in columns}
         scores = []
         for row, completion in enumerate(completions):
             truth = reward_model[row]
             if isinstance(truth, Mapping):
                 truth = truth["ground_truth"]
-            given = {**options, "solution_str": plain_text(completion), "ground_truth": truth}
+            given = {**passed, "solution_str": plain_text(completion), "ground_truth": truth}
             for column in ("data_source", "extra_info"):
                 if takes_all or any(p.name == column for p in own):
                     values = columns.get(column)

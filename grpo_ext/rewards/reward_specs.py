@@ -180,7 +180,7 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
         if info.registered is loaded:
             return build(info.name, **options)
     try:
-        function = with_trl_arguments(object_of(loaded))
+        function = with_trl_arguments(object_of(loaded), options)
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
         raise ValueError(f"Reward {name!r}: {error}") from None
@@ -188,9 +188,16 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
     for option in options:
         if option not in known and not any(p.kind is p.VAR_KEYWORD for p in parameters):
             raise ValueError(f"Reward {name!r}: {unknown('option', option, known)}")
-    bound: Any = partial(function, **options)
+    bound: Any = WithOptions(function, **options)
     bound.name = bound.__name__ = reward_name(function)
     return bound
+
+
+class WithOptions(partial):
+    """A function with options, which take precedence over columns of the same names."""
+
+    def __call__(self, /, *args: Any, **columns: Any) -> Any:
+        return self.func(*args, **{**columns, **self.keywords})
 
 
 def load_plugin(path: str) -> None:
