@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 
 TASK = "task"  # the column that names the row's task, in a dataset of several tasks
 ENVIRONMENT = "environment"  # the column that names the row's environment, if there are several
+IMAGES = ("image", "images")  # columns that TRL adds to the prompt
 SINGLE_TURN = "single_turn"  # the task of rows without an environment, if other rows have one
 
 # Columns that may hold the correct answer; the first that a row has is used.

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
 
 
-def from_main(accelerator: Accelerator, ask: Callable[[], Any]) -> Any:
+def from_main(accelerator: Accelerator | PartialState, ask: Callable[[], Any]) -> Any:
     """Run `ask()` on the main process and return its result, or raise its error, on all ranks.
 
     All ranks must call this function. The result or error must be picklable, because it is sent to

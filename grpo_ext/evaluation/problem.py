@@ -3,13 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
+from grpo_ext.common.columns import IMAGES
 from grpo_ext.common.hashes import prompt_id
 from grpo_ext.environments.base import Environment
 from grpo_ext.environments.guarded import protected
 from grpo_ext.evaluation.completions import Completion, Row
-from grpo_ext.rewards.reward import Reward
-
-IMAGES = ("image", "images")  # columns that TRL adds to the prompt
+from grpo_ext.rewards.reward_columns import columns_read
 
 
 def problem_of(row: Row, completion: Completion, rewards: Iterable[Any]) -> str:
@@ -36,19 +35,3 @@ def problem_of(row: Row, completion: Completion, rewards: Iterable[Any]) -> str:
             key = episode.environment.problem_key()
     game = episode.seed if key is None else ["problem", key]
     return prompt_id([row["prompt"], game])
-
-
-def columns_read(row: Row, rewards: Iterable[Any]) -> set[str]:
-    """Return the columns of a row that rewards read.
-
-    An unregistered function is assumed to read all columns. A reward model reads only the prompt,
-    so it adds no columns.
-    """
-    columns: set[str] = set()
-    for reward in rewards:
-        function = getattr(reward, "reward", reward)  # unwraps a guard
-        if isinstance(function, Reward):
-            columns |= {name for name in row if function.reads(name)}
-        elif not hasattr(function, "parameters"):  # a model reads only the prompt
-            columns |= row.keys()
-    return columns

@@ -13,18 +13,17 @@ from grpo_ext.preflight.answer_leaks import report_leak
 from grpo_ext.preflight.first_rows import Row
 from grpo_ext.preflight.rendered_rows import (
     MAX_SHARE,
-    columns_read,
     final_answer,
     prompt_key,
     share_of,
     text_of_prompt,
-    unguarded,
 )
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.answer_kinds import letter_of_gold
 from grpo_ext.rewards.answers import last_answer
-from grpo_ext.rewards.guard import guard_rewards
+from grpo_ext.rewards.guard import guard_rewards, unguarded
 from grpo_ext.rewards.reward import Reward, Score
+from grpo_ext.rewards.reward_columns import named_columns
 
 COLUMN = "solution"  # the column of gold answers that the rewards below read
 ANSWER_REWARDS = ("accuracy", "choice", "exact", "number")
@@ -53,7 +52,7 @@ def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings)
         rewards: the rewards of the run.
         findings: receives the problems and notes.
     """
-    for name in columns_read(rewards, list(rows[0])):
+    for name in named_columns(rewards, list(rows[0])):
         if name in ANSWERS:
             report_leak(rows, name, prompt_key(findings), findings)
     for guarded in rewards:

@@ -10,7 +10,7 @@ from grpo_ext.preflight.proposed_reward import TESTS, UNWRITTEN, find_golds, fir
 from grpo_ext.preflight.rendered_rows import is_identifier
 from grpo_ext.rewards.judge_client import model_at
 from grpo_ext.rewards.registry import lookup
-from grpo_ext.rewards.reward_checks import needed_columns
+from grpo_ext.rewards.reward_columns import needed_columns
 from grpo_ext.rewards.reward_specs import find
 from grpo_ext.tasks.base import template_columns
 from grpo_ext.tasks.prompts import TO_DO

@@ -9,9 +9,9 @@ from grpo_ext.common.columns import ANSWERS, CONTEXTS
 from grpo_ext.preflight.first_rows import Row
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.extraction import find_answer
-from grpo_ext.rewards.guard import Guard
+from grpo_ext.rewards.guard import unguarded
 from grpo_ext.rewards.reward import Reward
-from grpo_ext.rewards.reward_checks import parameters_of
+from grpo_ext.rewards.reward_columns import named_columns
 
 Prompt = str | list[dict[str, Any]]  # a string, or chat messages
 MAX_SHARE = 0.5  # share of rows above which a fault is reported, or is a problem instead of a note
@@ -55,7 +55,7 @@ def judge_rows(
         findings.problem(assistant_advice(rows), key)
         return
     report_wordless(rows, key, findings)
-    columns = columns_read(rewards, list(rows[0]))
+    columns = named_columns(rewards, list(rows[0]))
     report_system_messages(rows, columns, findings)
     unused = unused_contexts(rows, columns)
     if not episodes:
@@ -244,25 +244,6 @@ def is_answer(column: str, rewards: Sequence[Any]) -> bool:
         if isinstance(function, Reward) and column in function.registration.columns:
             return True
     return False
-
-
-def unguarded(reward: object) -> object:
-    """Return the reward inside a guard; return any other reward unchanged."""
-    return reward.reward if isinstance(reward, Guard) else reward
-
-
-def columns_read(rewards: Sequence[Any], columns: Sequence[str]) -> list[str]:
-    """Return the columns of the data that the rewards read, except `prompt`."""
-    parameters: set[str] = set()
-    for reward in rewards:
-        function = unguarded(reward)
-        if isinstance(function, Reward):
-            parameters.update(function.registration.columns, function.registration.optional)
-        elif callable(function):
-            for parameter in parameters_of(function) or ():
-                parameters.add(parameter.name)
-    parameters.discard("prompt")
-    return [name for name in columns if name in parameters]
 
 
 def unused_contexts(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:

@@ -5,11 +5,12 @@ from typing import Any
 
 from grpo_ext.common.columns import has_task
 from grpo_ext.preflight.first_rows import Row
-from grpo_ext.preflight.rendered_rows import MAX_SHARE, text_of_prompt, unguarded
+from grpo_ext.preflight.rendered_rows import MAX_SHARE, text_of_prompt
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.code.asserts import called_functions, parse_asserts, tests_as_list
 from grpo_ext.rewards.code.memory_group import parent_of_groups
 from grpo_ext.rewards.code.sandbox import Job, Limits, MachineFault, NoIsolation, run
+from grpo_ext.rewards.guard import unguarded
 from grpo_ext.rewards.reward import Reward
 
 KEY = "reward_funcs"

@@ -88,7 +88,8 @@ def last_span(text: str) -> tuple[int, int] | None:
     start = text.rfind(ANSWER, 0, end)
     if start < 0:
         return None
-    return start + len(ANSWER), end
+    # a closing tag later in the text may be stray
+    return start + len(ANSWER), text.find(ANSWER_END, start)
 
 
 def first_answer(text: str) -> str | None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from grpo_ext.rewards.guard import unguarded
 from grpo_ext.rewards.registry import build, lookup
 from grpo_ext.rewards.reward import Example, Score
 
@@ -54,7 +55,7 @@ def constant_warning(reward: Any, scores: list[Score]) -> str | None:
     Return `None` if the scores differ, if a score is missing or there are fewer than two, or if the
     reward's examples have different scores.
     """
-    examples = getattr(getattr(reward, "reward", reward), "examples", ())
+    examples = getattr(unguarded(reward), "examples", ())
     if len(scores) < 2 or None in scores or len({*scores}) > 1 or scores_differ(examples):
         return None
     return (

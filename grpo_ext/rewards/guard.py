@@ -351,6 +351,11 @@ def guard_rewards(
     return guarded
 
 
+def unguarded(reward: object) -> Any:
+    """Return the reward inside a guard; return any other reward unchanged."""
+    return reward.reward if isinstance(reward, Guard) else reward
+
+
 def takes_guard(reward: object) -> bool:
     """Return whether a reward is a function without a guard, not a reward model or its id."""
     return callable(reward) and not isinstance(reward, Guard) and not hasattr(reward, "parameters")

@@ -17,10 +17,14 @@ ORM_CLASSES = ("ORM", "AsyncORM")  # ms-swift's base classes
 SCORE_PARAMETERS = ("solution_str", "ground_truth")  # a function with both is written for verl
 
 
-def with_trl_arguments(reward: Callable) -> Callable:
+def with_trl_arguments(reward: Callable, options: Mapping[str, Any]) -> Callable:
     """Wrap a reward that was written for ms-swift or verl in a function with TRL's signature.
 
     Any other reward is returned unchanged.
+
+    Args:
+        reward: the reward.
+        options: the options that the recipe sets for it; used for verl only.
 
     Raises:
         TypeError: if a function that was written for verl is async.
@@ -29,7 +33,7 @@ def with_trl_arguments(reward: Callable) -> Callable:
     if any(base.__name__ in ORM_CLASSES for base in type(reward).__mro__[1:]):
         return of_swift(reward)
     if set(SCORE_PARAMETERS) <= set(inspect.signature(reward).parameters):
-        return of_verl(reward)
+        return of_verl(reward, options)
     return reward
 
 
@@ -72,14 +76,14 @@ def of_swift(orm: Callable) -> Callable:
     return reward
 
 
-def of_verl(compute_score: Callable) -> Callable:
+def of_verl(compute_score: Callable, options: Mapping[str, Any]) -> Callable:
     """Return a reward that calls a function written for verl once for each completion.
 
     The reward requires the column `reward_model`, whose entries are the ground truth or mappings
     with `ground_truth`. If the function accepts `data_source` or `extra_info`, it gets the row's
-    entry in that column, or `None` if the data does not have the column. An option from the recipe
-    is passed if the function has a parameter of its name, and ignored otherwise. If the function
-    returns a mapping, the score is its entry `score`.
+    entry in that column, or `None` if the data does not have the column. One of `options` is passed
+    if the function has a parameter of its name, and ignored otherwise. If the function returns a
+    mapping, the score is its entry `score`.
 
     Raises:
         TypeError: if the function is async.
@@ -94,16 +98,16 @@ def of_verl(compute_score: Callable) -> Callable:
     parameters = inspect.signature(compute_score).parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     own = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
-    passed = {p.name for p in own} - {*SCORE_PARAMETERS, "data_source", "extra_info"}
+    names = {p.name for p in own} - {*SCORE_PARAMETERS, "data_source", "extra_info"}
+    passed = {name: option for name, option in options.items() if name in names}
 
     def reward(completions: list[Any], reward_model: list[Any], **columns: Any) -> list[Score]:
-        options = {key: columns[key] for key in passed if key in columns}
         scores = []
         for row, completion in enumerate(completions):
             truth = reward_model[row]
             if isinstance(truth, Mapping):
                 truth = truth["ground_truth"]
-            given = {**options, "solution_str": plain_text(completion), "ground_truth": truth}
+            given = {**passed, "solution_str": plain_text(completion), "ground_truth": truth}
             for column in ("data_source", "extra_info"):
                 if takes_all or any(p.name == column for p in own):
                     values = columns.get(column)

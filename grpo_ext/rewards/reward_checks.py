@@ -2,12 +2,12 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from grpo_ext.rewards.guard import Guard, reward_name, takes_guard
+from grpo_ext.rewards.guard import reward_name, takes_guard, unguarded
 from grpo_ext.rewards.reward import Reward
-from grpo_ext.rewards.signature import EXTRAS
+from grpo_ext.rewards.reward_columns import parameters_of
 
 # The arguments that TRL's trainer passes by name to every reward function, in addition to the
 # dataset columns.
@@ -19,6 +19,8 @@ PASSED = (
     "log_extra",
     "log_metric",
 )
+# Endings of the metrics that an evaluation logs in addition to a reward's mean.
+TAKEN_ENDINGS = ("_se", "_problems", "_constant")
 
 
 def unique_names(rewards: Sequence[Any]) -> list[str]:
@@ -66,6 +68,12 @@ def check_rewards(
                 f"{count} rewards are called {label!r} and would share one metric. "
                 f"{rename_advice(label, spec, rewards[position])}"
             )
+        if label.endswith(TAKEN_ENDINGS):
+            raise ValueError(
+                f"Reward {label!r} has a name that ends like the metrics that an evaluation adds "
+                f"to each reward ({', '.join(TAKEN_ENDINGS)}), so reports would leave it out. "
+                "Rename it."
+            )
     for reward in rewards:
         check_call(reward)
 
@@ -110,7 +118,7 @@ def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
         ValueError: if the reward does not accept one of these arguments, has positional-only
             parameters, or is a class.
     """
-    function = reward.reward if isinstance(reward, Guard) else reward
+    function = unguarded(reward)
     if isinstance(function, str | Reward) or hasattr(function, "parameters"):
         return
     name = reward_name(function)
@@ -134,33 +142,6 @@ def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
             f"Reward {name!r} does not accept {', '.join(refused)}, which the trainer passes "
             "to every reward by name. Add **kwargs to its parameters."
         )
-
-
-def needed_columns(reward: Any) -> tuple[str, ...]:
-    """Return the dataset columns that a reward needs.
-
-    Return `()` for a reward model, and for a function whose parameters Python cannot determine.
-    """
-    function = reward.reward if isinstance(reward, Guard) else reward
-    if isinstance(function, str) or hasattr(function, "parameters"):
-        return ()
-    if hasattr(function, "columns"):
-        return tuple(function.columns)
-    return tuple(
-        p.name
-        for p in parameters_of(function) or ()
-        if p.default is p.empty
-        and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-        and p.name not in ("completions", *EXTRAS)
-    )
-
-
-def parameters_of(function: Callable) -> list[inspect.Parameter] | None:
-    """Return a function's parameters, or `None` if Python cannot determine them."""
-    try:
-        return list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # a function of an extension module
-        return None
 
 
 def metric_name(reward: Any) -> str:

@@ -24,12 +24,8 @@ from grpo_ext.common.suggestions import did_you_mean, unknown
 from grpo_ext.rewards.guard import reward_name
 from grpo_ext.rewards.other_signatures import imports_swift, with_trl_arguments
 from grpo_ext.rewards.registry import build, list_rewards, names
-from grpo_ext.rewards.reward_checks import (
-    check_call,
-    check_rewards,
-    metric_name,
-    needed_columns,
-)
+from grpo_ext.rewards.reward_checks import check_call, check_rewards, metric_name
+from grpo_ext.rewards.reward_columns import needed_columns
 from grpo_ext.rewards.signature import EXTRAS, object_of
 
 # Columns that TRL drops, overwrites or passes twice.
@@ -195,7 +191,7 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
         if info.registered is loaded:
             return build(info.name, **options)
     try:
-        function = with_trl_arguments(object_of(loaded))
+        function = with_trl_arguments(object_of(loaded), options)
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
         raise ValueError(f"Reward {name!r}: {error}") from None
@@ -203,9 +199,16 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
     for option in options:
         if option not in known and not any(p.kind is p.VAR_KEYWORD for p in parameters):
             raise ValueError(f"Reward {name!r}: {unknown('option', option, known)}")
-    bound: Any = partial(function, **options)
+    bound: Any = WithOptions(function, **options)
     bound.name = bound.__name__ = reward_name(function)
     return bound
+
+
+class WithOptions(partial):
+    """A function with options, which take precedence over columns of the same names."""
+
+    def __call__(self, /, *args: Any, **columns: Any) -> Any:
+        return self.func(*args, **{**columns, **self.keywords})
 
 
 def load_plugin(path: str) -> None:

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any
 
 from grpo_ext.common.columns import has_task
-from grpo_ext.rewards.guard import Guard
+from grpo_ext.rewards.guard import unguarded
 from grpo_ext.rewards.relevance import SEARCHED_ROWS, different_prompts
 from grpo_ext.rewards.reward import Reward
 
@@ -14,8 +14,7 @@ def rewards_with_models(rewards: Iterable[Any]) -> list[Reward]:
     """Return the registered rewards that load a language model, unwrapping any `Guard`."""
     model_rewards = []
     for reward in rewards:
-        if isinstance(reward, Guard):
-            reward = reward.reward
+        reward = unguarded(reward)
         if isinstance(reward, Reward) and reward.registration.loads_model:
             model_rewards.append(reward)
     return model_rewards

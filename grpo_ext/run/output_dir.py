@@ -60,22 +60,22 @@ def hold_folder(recipe: Recipe) -> None:
 
     Raises:
         ValueError: on all ranks, if another run holds the lock.
-        OSError: on the main rank, if the folder cannot be created or locked.
+        OSError: on all ranks, if the folder cannot be created or locked.
     """
     from accelerate import PartialState
-    from accelerate.utils import broadcast_object_list
+
+    from grpo_ext.common.main_rank import from_main
 
     folder = recipe.output_dir  # this also sets up the ranks
-    lock = None
-    is_taken = False
-    if PartialState().is_main_process:
-        lock = hold(folder, PATIENCE)
-        is_taken = lock is None
-    if broadcast_object_list([is_taken])[0]:
+
+    def is_taken() -> bool:
+        HELD.append(hold(folder, PATIENCE))
+        return HELD[-1] is None
+
+    if from_main(PartialState(), is_taken):
         raise ValueError(
             f"another run is writing to {folder}. Stop that run, or set another --output_dir."
         )
-    HELD.append(lock)
 
 
 def checkpoint_to_resume(recipe: Recipe, trainer: TransformersTrainer) -> str | bool | None:

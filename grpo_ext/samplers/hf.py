@@ -51,6 +51,9 @@ class HFSampler(Sampler):
         self.abilities = abilities
         self.params = params
         self.precision = precision
+        texts = stop_strings_of(trainer.args.generation_kwargs)
+        #: Ends completions of a single turn; `None` if there are no stop strings.
+        self.stops = StopStrings(seam.tokenizer_of(trainer), texts) if texts else None
         # whether the model has its own `generate`, which does not run this package's processors
         self._own_generate = False
 
@@ -130,17 +133,12 @@ class HFSampler(Sampler):
         trainer = self.trainer
         model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
         operations = InvariantOperations() if trainer.args.deterministic else nullcontext()
-        stops = self._stops() if player is None else None
+        stops = self.stops if player is None else None
         with self._as_scored(model), watching(model, recorder, player, stops), operations:
             completions = seam.complete(trainer, contexts, request.num_generations)
         if stops is None:
             return completions
         return [stops.cut(ids) for ids in completions]
-
-    def _stops(self) -> StopStrings | None:
-        """Return a `StopStrings` that ends completions, or `None` if there are no stop strings."""
-        texts = stop_strings_of(self.trainer.args.generation_kwargs)
-        return StopStrings(seam.tokenizer_of(self.trainer), texts) if texts else None
 
     def _refuse_own_generate(self) -> None:
         """Raise `ValueError` if `deterministic: true` is set.

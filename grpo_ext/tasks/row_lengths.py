@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from grpo_ext.common.columns import IMAGES
 from grpo_ext.common.prompt_tokens import encode_prompts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from grpo_ext.tasks.base import Row, Task
-
-IMAGES = ("image", "images")  # columns that TRL adds to the prompt
 
 
 @dataclass

@@ -19,7 +19,7 @@ from grpo_ext.observe.health_rules import chosen_rules
 from grpo_ext.observe.run_log import RunLog
 from grpo_ext.recipe.episode_options import environments_of
 from grpo_ext.recipe.overlap_options import OverlapOptions
-from grpo_ext.rewards.guard import Guard
+from grpo_ext.rewards.guard import unguarded
 from grpo_ext.rewards.reward_specs import check_columns
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import make_sampler, scoring_params
@@ -255,7 +255,7 @@ def check_data(trainer: Trainer) -> None:
     if columns and trainer.rollout_func is None:
         if environments_of(trainer.args):
             columns += COLUMNS
-        rewards = [r.reward if isinstance(r, Guard) else r for r in trainer.reward_funcs]
+        rewards = [unguarded(reward) for reward in trainer.reward_funcs]
         check_columns(rewards, columns)
     eval_dataset = trainer.eval_dataset
     if isinstance(eval_dataset, dict):

@@ -54,15 +54,14 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
         )
 
 
-def refuse_unequal(trainer: Trainer, figures: Mapping[str, float]) -> None:
+def refuse_unequal(figures: Mapping[str, float]) -> None:
     """Raise `EngineFailure` on all ranks if sampler and trainer computed different log-probs.
 
+    Call it with `deterministic: true` only.
+
     Args:
-        trainer: the trainer; without `deterministic: true`, nothing is checked.
         figures: the metrics of the step, merged over ranks.
     """
-    if not trainer.args.deterministic:
-        return
     difference = figures.get("sampling/logp_difference/max", 0.0)
     if difference != 0:
         raise EngineFailure(

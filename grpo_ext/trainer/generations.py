@@ -164,8 +164,7 @@ class Generations:
         try:
             return self._scored_and_judged(sampled, score_policies)
         finally:
-            with self.phases("environment"):
-                close_played(episode.rules for episode in sampled.episodes)
+            self._close_environments(sampled.episodes)
 
     def _scored_and_judged(self, sampled: Sampled, score_policies: bool) -> Judged:
         """Compute log-probs and rewards of this rank's completions, and judge their groups.
@@ -183,7 +182,7 @@ class Generations:
                 sampled.prompts,
                 sampled.completions,
                 ids,
-                instances(sampled.episodes),
+                instances(sampled.episodes) if sampled.episodes else [],
                 left_out,
             )
         return self._judged(sampled, table, raw_rewards)
@@ -198,8 +197,14 @@ class Generations:
         """
         sampled = self._sampled(rows, None)
         table = self._table(sampled.generation, sampled.truncated, sampled.episodes)
-        close_played(episode.rules for episode in sampled.episodes)
+        self._close_environments(sampled.episodes)
         return table
+
+    def _close_environments(self, episodes: list[Episode]) -> None:
+        """Close the environments of episodes that are over and scored."""
+        if episodes:
+            with self.phases("environment"):
+                close_played(episode.rules for episode in episodes)
 
     def _sampled(self, rows: list[Row], on_sampled: Callable[[], None] | None) -> Sampled:
         """Generate completions for rows, in a single turn or as episodes.
@@ -213,7 +218,6 @@ class Generations:
         self.check_environment(episodes)
         prompts = [episode.prompt for episode in episodes] or [row["prompt"] for row in rows]
         generation = self._generation(prompts, episodes)
-        self.phases.move(seconds_alone(episodes), "generation", "environment")
         if generation.rows is not None:
             rows = generation.rows
             prompts = [row["prompt"] for row in rows]
@@ -222,6 +226,7 @@ class Generations:
             on_sampled()
         self.check_environment(episodes)
         if episodes:
+            self.phases.move(seconds_alone(episodes), "generation", "environment")
             self._log_episodes(episodes)
         ids = generation.completion_ids
         completions: Any = generation.messages or seam.completions_of(

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from grpo_ext.common.untrusted import without_secrets
 from grpo_ext.recipe.group_options import tie_break_fault
-from grpo_ext.rewards.guard import Guard, RewardFailure, guard_rewards
+from grpo_ext.rewards.guard import Guard, RewardFailure, guard_rewards, unguarded
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.reward_checks import check_rewards, metric_name, unique_names
 from grpo_ext.rewards.reward_specs import checked_weight, find
@@ -100,7 +100,7 @@ def rewards_of(trainer: Trainer) -> list[dict[str, Any]]:
         trainer.reward_funcs, trainer.reward_func_names, weights, strict=True
     ):
         description: dict[str, Any] = {"name": name, "weight": weight}
-        reward = guard.reward if isinstance(guard, Guard) else None
+        reward = unguarded(guard)
         if isinstance(reward, Reward):
             description["reward"] = reward.registration.name
             description["options"] = without_secrets(reward.options)
@@ -201,6 +201,11 @@ class Judge:
         self._counted: Counter[str] = Counter()
         self._counted_asked: Counter[str] = Counter()
 
+    @property
+    def guards(self) -> list[Guard]:
+        """The guarded rewards: all rewards of the trainer except reward models."""
+        return [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
+
     def begin(
         self,
         rows: list[Row],
@@ -223,11 +228,8 @@ class Judge:
         """
         columns = {name: [row[name] for row in rows] for name in rows[0] if name != "prompt"}
         with self._leaving_out(left_out):
-            for reward in self.trainer.reward_funcs:
-                if isinstance(reward, Guard):
-                    reward.begin(
-                        prompts=prompts, completions=completions, completion_ids=ids, **columns
-                    )
+            for guard in self.guards:
+                guard.begin(prompts=prompts, completions=completions, completion_ids=ids, **columns)
 
     def rewards(
         self,
@@ -259,10 +261,9 @@ class Judge:
         Raises:
             RewardFailure: on all ranks, if a reward failed too often.
         """
-        guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
 
         def is_reported() -> bool:  # by the environment, or by a guard
-            return any(left_out) or any(guard.last_failed for guard in guards)
+            return any(left_out) or any(guard.last_failed for guard in self.guards)
 
         with self._leaving_out(left_out), seam.without_unscored_warnings(is_reported):
             rounded = seam.calculate_rewards(
@@ -280,13 +281,12 @@ class Judge:
     def _leaving_out(self, left_out: Sequence[bool]) -> Iterator[None]:
         """Context manager under which reward functions skip completions marked in `left_out`."""
         rows = frozenset(row for row, is_left_out in enumerate(left_out) if is_left_out)
-        guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
-        for guard in guards:
+        for guard in self.guards:
             guard.left_out = rows
         try:
             yield
         finally:
-            for guard in guards:
+            for guard in self.guards:
                 guard.left_out = frozenset()
 
     def _as_returned(self, rounded: Tensor) -> Tensor:
@@ -344,13 +344,12 @@ class Judge:
             RewardFailure: on all ranks, if a reward failed too often on some rank, or if on every
                 rank its latest batches had failures but no scores, on at least two prompts in all.
         """
-        guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
         failed: Counter[str] = Counter()
         asked: Counter[str] = Counter()
         # for each reward, the lost prompts of each rank
         lost_prompts: defaultdict[str, list[set[int]]] = defaultdict(list)
         errors: dict[str, str] = {}
-        for report in gather([report_of(guard) for guard in guards]):
+        for report in gather([report_of(guard) for guard in self.guards]):
             name, failed_rows, asked_rows, failure, prompts, error = report
             if failure:
                 raise RewardFailure(failure)

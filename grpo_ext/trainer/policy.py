@@ -278,7 +278,8 @@ class PolicyUpdate:
     def _settle(self) -> None:
         figures = self._stats.merge(self.ranks)
         if self.trainer.model.training:
-            refuse_unequal(self.trainer, figures)
+            if self.trainer.args.deterministic:
+                refuse_unequal(figures)
             self.settled(figures)
         if self.trainer.model.training and self.entropy.enabled:
             self._move_coef(figures.get("entropy/high", figures.get("entropy")))

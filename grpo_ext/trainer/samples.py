@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate.utils import gather_object
 
-from grpo_ext.common.columns import TASK
+from grpo_ext.common.columns import IMAGES, TASK
 from grpo_ext.common.hashes import prompt_id
 from grpo_ext.environments.transcript import as_text
-from grpo_ext.evaluation.problem import IMAGES, columns_read
 from grpo_ext.rewards.reward import plain_text
-from grpo_ext.rewards.reward_checks import needed_columns
+from grpo_ext.rewards.reward_columns import columns_read, needed_columns
 from grpo_ext.rewards.reward_specs import RESERVED
 from grpo_ext.step.judge import fill_unscored
 from grpo_ext.step.refill import updates_per_generation

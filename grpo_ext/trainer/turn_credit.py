@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from grpo_ext.common.columns import has_task
 from grpo_ext.environments.episode import Episode
 from grpo_ext.recipe.episode_options import environments_of
-from grpo_ext.rewards.guard import Guard
+from grpo_ext.rewards.guard import unguarded
 from grpo_ext.rewards.reward import Reward
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class TurnCredit:
         self.rewards: list[StateReward] = []
         weights = trainer.reward_weights.tolist()
         for guard, weight in zip(trainer.reward_funcs, weights, strict=True):
-            reward = guard.reward if isinstance(guard, Guard) else None
+            reward = unguarded(guard)
             if isinstance(reward, Reward) and reward.registration.name == "environment":
                 key = reward.options["key"]
                 self.rewards.append(StateReward(key, weight, reward.tasks))

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from accelerate import Accelerator
 
+from grpo_ext.run.output_dir import hold_folder
 from grpo_ext.run.ranks import leave_ranks
 from grpo_ext.samplers.choose import _refuse_raw_logprobs
 from tests.support.forked import on_ranks
@@ -52,3 +53,23 @@ def test_both_ranks_hear_of_the_server(tmp_path, mode, words):
     on_ranks(2, ask, tmp_path, mode)
     for rank in (0, 1):
         assert (tmp_path / f"{rank}.txt").read_text().startswith(words)
+
+
+def take_folder(folder):
+    Accelerator(cpu=True)
+    try:
+        hold_folder(SimpleNamespace(output_dir=folder / "run"))
+        answer = "held"
+    except (ValueError, OSError) as error:
+        answer = type(error).__name__
+    (folder / f"{os.environ['RANK']}.txt").write_text(answer)
+    leave_ranks()
+
+
+@pytest.mark.parametrize(("is_free", "answer"), [(True, "held"), (False, "IsADirectoryError")])
+def test_both_ranks_hear_that_the_folder_cannot_be_locked(tmp_path, is_free, answer):
+    if not is_free:
+        (tmp_path / "run" / ".lock").mkdir(parents=True)
+    on_ranks(2, take_folder, tmp_path)
+    for rank in (0, 1):
+        assert (tmp_path / f"{rank}.txt").read_text() == answer

@@ -240,6 +240,7 @@ def test_pieces_of_text():
     assert first_answer("a<answer>1</answer><answer>2</answer>") == "1"
     assert last_answer("a<answer>1</answer><answer>2</answer>") == "2"
     assert last_answer("<answer>1</answer><answer>2") == "1"
+    assert last_answer("<answer>1</answer> I close it: </answer>") == "1"
     assert first_answer("</answer><answer>") is None and last_answer("</answer><answer>") is None
     assert first_answer("<answer>1") is None and first_answer("") is None
     assert last_boxed(r"\boxed{a{b}c} \boxed{\frac{1}{2}}") == r"\frac{1}{2}"

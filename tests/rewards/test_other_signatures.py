@@ -103,6 +103,13 @@ def test_a_compute_score_takes_options_and_plain_ground_truths(tmp_path):
     assert reward(completions=COMPLETIONS, reward_model=["so 12", "12"], **TRL) == [4.0, 0.0]
 
 
+def test_a_column_named_like_a_parameter_of_a_compute_score_is_not_passed(tmp_path):
+    rows = {"reward_model": ["so 12", "12"], "scale": [7.0, 7.0]}
+    assert named(tmp_path, "bare")(completions=COMPLETIONS, **rows, **TRL) == [2.0, 0.0]
+    reward = named(tmp_path, "bare", scale=4.0)
+    assert reward(completions=COMPLETIONS, **rows, **TRL) == [4.0, 0.0]
+
+
 def test_an_async_compute_score_is_refused_with_what_to_write(tmp_path):
     with pytest.raises(ValueError, match=r"slow is async.*`async def reward"):
         named(tmp_path, "slow")

@@ -55,6 +55,18 @@ def from_python(rewards):
     return GRPOExtTrainer("no/model", rewards, args, None)
 
 
+@pytest.mark.parametrize("ending", ["_se", "_problems", "_constant"])
+def test_a_name_that_reports_take_for_another_metric_is_refused(ending):
+    def reward(completions, **kwargs):
+        return [0.0] * len(completions)
+
+    reward.__name__ = f"graded{ending}"
+    with pytest.raises(ValueError, match=f"Reward 'graded{ending}' has a name that ends like"):
+        from_python([reward])
+    with pytest.raises(ValueError, match="ends like the metrics"):
+        resolve_rewards([{"name": "format", "label": f"format{ending}"}])
+
+
 @pytest.mark.parametrize("kind", SAME_NAME)
 def test_two_rewards_of_one_name_are_refused_in_a_recipe(kind):
     with pytest.raises(ValueError, match=r"2 rewards are called .* and would share one metric"):

@@ -71,7 +71,9 @@ def test_functions_by_path_are_called_as_trl_calls_them(plugin):
         [{"name": f"{path}:trl_style", "scale": 3.0}, f"{path}:judge", f"{path}:shouting"]
     )
     assert [reward.name for reward in rewards] == ["trl_style", "judge", name]
-    assert rewards[0](prompts=["p"], completions=[[{"content": "x"}]], gold=["x"]) == [3.0]
+    row = {"prompts": ["p"], "completions": [[{"content": "x"}]], "gold": ["x"]}
+    assert rewards[0](**row) == [3.0]
+    assert rewards[0](**row, scale=["a column"]) == [3.0]  # as for registered rewards
     assert needed_columns(rewards[0]) == ("gold",) and needed_columns(rewards[2]) == ("volume",)
 
 
