@@ -1,4 +1,4 @@
-"""grpo_ext: GRPO training with Hugging Face TRL, with results that can be trusted.
+"""grpo_ext: GRPO training on top of Hugging Face TRL, with recipes, rewards and evaluation.
 
 Public names are imported on first use, which keeps `import grpo_ext` and `grpo-ext --help` fast.
 """

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning from a recipe with TRL's `SFTTrainer`.
+"""Supervised fine-tuning with TRL's `SFTTrainer`, from a recipe.
 
 accelerate launch -m grpo_ext.sft --config RECIPE [--key value ...]
 """
@@ -20,8 +20,9 @@ def main(words: list[str] | None = None) -> int:
     """Run supervised fine-tuning and return the exit code.
 
     The code is 0 if the run finished, 2 if the recipe, its data or the checkpoint cannot be used,
-    75 if a signal ended the run, and 1 after any other failure (see `run_training`). `words` are
-    the command-line arguments; `None` uses `sys.argv`.
+    75 if a signal ended the run, and 1 after the failures that `run_training` lists. If a
+    `grpo-ext` command started this process, a signal gives 0 instead of 75. `words` are the
+    command-line arguments; `None` uses `sys.argv`.
     """
     return run_training(words, make_trainer, supervised=True)
 

@@ -20,8 +20,8 @@ def main(words: list[str] | None = None) -> int:
 
     The code is 0 if the run finished, 2 if the recipe, its data, its rewards or the checkpoint
     cannot be used or the run could not learn anything, 75 if a signal ended the run, and 1 after
-    any other failure (see `run_training`). `words` are the command-line arguments; `None` uses
-    `sys.argv`.
+    the failures that `run_training` lists. If a `grpo-ext` command started this process, a signal
+    gives 0 instead of 75. `words` are the command-line arguments; `None` uses `sys.argv`.
     """
     return run_training(words, make_trainer)
 
@@ -32,8 +32,8 @@ def make_trainer(
     """Build the trainer for a recipe.
 
     The recipe, its rewards and its rows are checked before the model is loaded. `recipe.training`
-    is changed: its reward weights and model arguments are set, and `eval_on_start` is turned off
-    if there is no evaluation.
+    is changed in place: `reward_weights` is set, `model_init_kwargs` is set if a model will be
+    loaded, and `eval_on_start` is turned off if there are no evaluations.
 
     Args:
         recipe: the recipe to train from.
@@ -44,7 +44,7 @@ def make_trainer(
     Raises:
         ValueError: if the recipe, its rewards or its rows have problems, or the trainer rejects
             them.
-        FileNotFoundError: if there is no such dataset.
+        FileNotFoundError: if the dataset of the recipe does not exist.
         ConnectionError: if the hub does not answer.
         OSError: if a file of the dataset or the model cannot be read.
     """

@@ -31,10 +31,10 @@ def deal_rows(
 ) -> list[Tensor]:
     """Distribute the live rows of a step over micro-batches with similar numbers of tokens.
 
-    The live rows are ordered so that those of one prompt are adjacent, with shorter groups first.
-    They are cut into pieces in this order, so that the largest piece has as few tokens as possible:
-    never more than if all pieces had the same number of rows. If there are not enough live rows, a
-    piece gets a dead row.
+    The live rows are ordered so that those of one prompt are adjacent, and prompts whose
+    completions are shorter on average come first. They are cut into pieces in this order, so that
+    the largest piece has as few tokens as possible: never more than if all pieces had the same
+    number of rows. If there are fewer live rows than pieces, each empty piece gets a dead row.
 
     Args:
         prompts: (B,), the index of each row's prompt.

@@ -459,7 +459,7 @@ class TimeLimit(TrainerCallback):
         self._begun = 0.0
 
     def before_pass(self, module: torch.nn.Module, inputs: object) -> None:
-        """Forward pre-hook for the input embedding, which ends the run if its time is over.
+        """Forward pre-hook on the input embedding that ends the run if the time is over.
 
         Raises:
             BudgetSpent: if at most `pass_reserve` seconds are left.

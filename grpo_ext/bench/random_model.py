@@ -42,17 +42,17 @@ def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokeni
     there is no GPU. The tokenizer is a stand-in for the model's own.
 
     Raises:
-        ValueError: if the model's shape is not known, and its config cannot be read on this
-            machine.
+        ValueError: if the model is not listed in `shapes.yaml`, and its config cannot be read on
+            this machine.
     """
     name = recipe.flat["model_name_or_path"]
     try:
         config = known_config(name) or AutoConfig.from_pretrained(name, local_files_only=True)
     except OSError:
         raise ValueError(
-            f"{name} has no readable config.json on this machine, and its shape is not known. "
-            "Pass `--model_name_or_path FOLDER`, where FOLDER has at least the model's "
-            "config.json."
+            f"{name} has no readable config.json on this machine, and grpo-ext does not know the "
+            "model's shape. Pass `--model_name_or_path FOLDER`, where FOLDER has at least the "
+            "model's config.json."
         ) from None
     tokenizer = build_tokenizer([])
     config.pad_token_id = tokenizer.pad_token_id

@@ -289,7 +289,7 @@ class Search:
     def best(self) -> Settings:
         """The fastest settings, or the recipe's own if these are almost as fast.
 
-        `{}` if no settings ran.
+        The result is `{}` if no settings ran.
         """
         seconds = self._seconds()
         own_seconds = seconds.get(tuple(self.own.items()))

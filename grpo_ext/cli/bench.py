@@ -11,10 +11,10 @@ into the recipe. These lines change neither the completions per step nor the obj
 takes long, it measures fewer steps with fewer completions, and prints how many. When the time is
 over, or after Ctrl-C, it prints the best settings so far and what was not tried.
 
-If the model is not on this machine but its shape is known, it gets random weights. The share of the
-rate is the number of operations per second in training, divided by the device's measured rate of
-matrix multiplication. Training is counted as 6 operations per token for each trained weight and 4
-for each frozen one, plus attention and the head, without recomputation.
+If the model is not on this machine but its shape is known, it gets random weights. In the output,
+"share of the rate" is the number of operations per second in training, divided by the device's
+measured rate of matrix multiplication. Training is counted as 6 operations per token for each
+trained weight and 4 for each frozen one, plus attention and the head, without recomputation.
 
 exit codes: 0 done; 2 the recipe cannot be used, nothing fits into memory, or the time is too short
 for one step; 130 interrupted by Ctrl-C, with or without results; 143 ended by SIGTERM
@@ -153,7 +153,7 @@ def report(recipe: str, search: Search, longest: int | None) -> dict[str, object
 
 
 def figure_lines(bench: Bench) -> Iterator[str]:
-    """Yield the lines with seconds and rates of the recipe as written.
+    """Yield lines with the seconds per step and the rates of the recipe as it is written.
 
     If the time was too short for all its groups, the lines say how many completions were measured.
     """
@@ -262,7 +262,7 @@ def advice_lines(search: Search, longest: int | None) -> Iterator[str]:
         yield f"layout {layout} was not measured: {reason}"
     if search.cannot_win:
         labels = "; ".join(map(settings_label, search.cannot_win))
-        yield f"not measured, because training got slower towards these limits: {labels}"
+        yield f"not measured, because a larger token limit was already too slow: {labels}"
     if search.left_out_for_memory:
         yield "gradient checkpointing was not switched off, because memory might run out"
     if search.not_tried:

@@ -9,8 +9,8 @@ examples:
 It needs no GPU and, without --sample, loads no model. It checks the keys, types, ranges and
 contradictions of the recipe, and its batch sizes; the first rows of the data, with the chat
 template, tools and tokenizer; the environment, and the rewards on three made-up completions; the
-vLLM server; and the disk. If the hub cannot be reached, a dataset or model on it is a problem, or
-with --elsewhere only a note.
+vLLM server; and the disk. If the hub cannot be reached, a dataset or model that is only there is
+reported as a problem, or with --elsewhere as a note.
 
 --sample N also tries the rewards on N completions that the model generates for the first rows. They
 are sampled as in training, but by transformers, in groups of at most 4 completions (fewer if

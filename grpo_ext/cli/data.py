@@ -5,9 +5,10 @@ examples:
   grpo-ext data gsm8k --out data     data/gsm8k-main-train.jsonl and data/gsm8k-main-test.jsonl
   grpo-ext data HuggingFaceH4/MATH-500 --split test
 
-It writes each split of a hub dataset to a jsonl file. It prints the number of rows in each file,
-the license that the dataset card states, and the recipe keys to set. An existing file is never
-replaced with different rows.
+It writes the split train of a hub dataset to a jsonl file and, if there is one, the split test to
+another; --split selects other splits. It prints the number of rows in each file, the license that
+the dataset card states, and the recipe keys to set. An existing file is never replaced with
+different rows.
 """
 
 import argparse

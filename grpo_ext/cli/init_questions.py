@@ -188,7 +188,7 @@ def check_answer(column: str, candidates: list[str]) -> None:
     """Raise `ValueError` if a column is not one of the candidates for the answer column."""
     if column not in candidates:
         raise ValueError(
-            f"The column of the answers must be one of {', '.join(candidates)}, not {column!r}."
+            f"The answer column must be one of {', '.join(candidates)}; got {column!r}."
         )
 
 

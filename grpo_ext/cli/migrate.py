@@ -12,7 +12,8 @@ all is named on the terminal and in a comment in the recipe, with what to set by
 are translated so that the completions per optimizer step and per generation stay the same, also
 with another --num_processes.
 
-exit codes: 0 written; 2 the file cannot be read or has no such settings, or --output already exists
+exit codes: 0 written; 2 FILE cannot be read or has none of these settings, or --output already
+exists
 """
 
 from __future__ import annotations

@@ -68,13 +68,13 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def gigabytes(gpu: str) -> float:
-    """Return the memory of a GPU in GB, for use as an argparse `type`.
+    """Parse the name of a GPU, or its memory in GB, for argparse; return the memory in GB.
 
     Args:
-        gpu: a name in `GPU_GIGABYTES`, or the memory in GB.
+        gpu: a name in `GPU_GIGABYTES`, or a number.
 
     Raises:
-        argparse.ArgumentTypeError: if `gpu` is neither, or is not in the range from 0 to
+        argparse.ArgumentTypeError: if `gpu` is neither, or if the number is not above 0 and at most
             `MOST_GIGABYTES`.
     """
     if gpu in GPU_GIGABYTES:
@@ -253,7 +253,7 @@ def time_lines(time: RunTime | None, folder: str) -> Iterator[tuple[str, str]]:
         yield "time", "not measured yet: `grpo-ext bench` measures the seconds of a step, and after"
         yield "", "three steps the run says how long it will take"
         return
-    yield "time", f"about {duration(time.seconds)}, by the log in {printable(folder)}:"
+    yield "time", f"about {duration(time.seconds)}, according to the log in {printable(folder)}:"
     yield "", time.describe()
 
 

@@ -99,7 +99,7 @@ def play_typed(game: "Game", until_blank: bool) -> None:
     If the input ends before the episode, the episode is cut off.
 
     Args:
-        game: the episode to play, and what plays it.
+        game: the episode, which has begun, with everything that is needed to play it.
         until_blank: whether a turn ends with a blank line instead of a line break.
     """
     episode = game.episode
@@ -116,7 +116,7 @@ def play_typed(game: "Game", until_blank: bool) -> None:
 
 
 def typed_turns(until_blank: bool) -> Iterator[str]:
-    """Yield the turns that are typed on standard input, until its end.
+    """Prompt for turns on standard input, and yield each one until the input ends.
 
     A turn is one line or, with `until_blank`, all lines up to a blank line or the end of the input.
     """
@@ -148,7 +148,7 @@ def show_messages(episode: "Episode") -> None:
 
 
 def show_end(episode: "Episode", room: int, scores: dict[str, Any]) -> None:
-    """Print why an episode ended, how many tokens it used, failed calls, and its rewards.
+    """Print why an episode ended, its numbers of tokens and failed calls, and its rewards.
 
     Args:
         episode: the episode, which has ended or was cut off.

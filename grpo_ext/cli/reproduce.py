@@ -77,8 +77,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add(
         "--scale",
         choices=("tiny", "pretrained", "full"),
-        help="size of the experiment, which decides which claims get a verdict (default: tiny, "
-        "with --config pretrained)",
+        help="size of the models, which decides which claims can be tested (default: tiny, or "
+        "pretrained with --config)",
     )
     add(
         "--config",

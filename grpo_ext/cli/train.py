@@ -96,11 +96,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_beside_server(job: Callable[..., int], recipe: Recipe, num_processes: int) -> int:
-    """Run a job alongside the vLLM server of its recipe, and return the job's exit code.
+    """Start the vLLM server of a recipe, run a job next to it, and return the job's exit code.
 
-    The job and the server get the same secret key: the one in this process's environment, or a new
-    random key, which is added to it. SIGTERM stops the server and ends this process with exit code
-    143; this signal handler stays installed afterwards.
+    The server is stopped when the job ends. Both get the same secret key: the one in this process's
+    environment, or a new random key, which is added to that environment. SIGTERM stops the server
+    and ends this process with exit code 143; this signal handler stays installed afterwards.
 
     Args:
         job: a function that takes `environment`, a mapping of environment variables, and returns an

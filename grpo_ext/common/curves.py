@@ -146,7 +146,8 @@ def change_by_noise(values: Array, sampling_errors: Array | None = None) -> Chan
 
     The verdict is "rose" or "fell" only if the whole curve has a trend (`has_trend`), and the ends
     and the straight line through the curve agree on its direction. They can disagree if, for
-    example, the curve dips and recovers.
+    example, the curve dips and recovers. In a curve of more than `MOST_VALUES` values, neighboring
+    values are averaged before the trend and the noise are estimated.
 
     If there are fewer than `FEWEST_VALUES` values, the ends are the first and the last value, and
     there are neither errors nor a verdict. A constant curve has no errors; its verdict is "did not

@@ -48,8 +48,9 @@ def device_bytes(use_cpu: bool) -> int:
 def settings_here(use_cpu: bool | None, bf16: bool | None) -> dict[str, bool]:
     """Return the settings `use_cpu` and `bf16` to apply on a machine without an accelerator.
 
-    `use_cpu` is `True`, and `bf16` is the given value, or `False` if it is `None`. The dict is
-    empty if the machine has an accelerator, or if the user has set `use_cpu` (it is not `None`).
+    The dict sets `use_cpu` to `True`, and `bf16` to the given value (`False` if it is `None`). The
+    dict is empty if the machine has an accelerator, or if the argument `use_cpu` is not `None`,
+    which means that the user has set it.
     """
     import torch
 

@@ -68,7 +68,7 @@ def clearly_above(
     """Return whether a mean is above another one with confidence `LEVEL` (two-sided z-test).
 
     Args:
-        mean: the mean that should be larger.
+        mean: the mean to test.
         error: its standard error; `None` (unknown) counts as 0.
         other: the other mean.
         other_error: the standard error of the other mean; `None` counts as 0.
@@ -94,7 +94,7 @@ def mean_of(
     values: Sequence[float] | Array,
     problems: Sequence[Hashable] | None = None,
 ) -> Estimate | None:
-    """Return the mean of `values`, ignoring NaN, with its error; `None` if all values are NaN.
+    """Return the mean of `values`, ignoring NaN, with its standard error and 95 % interval.
 
     The variance of the mean is s^2 / n, or cluster-robust if a problem has several rows (Liang and
     Zeger 1986). If a value is below 0 or above 1, the interval is Student's t.
@@ -106,7 +106,8 @@ def mean_of(
     an estimate. The interval is then computed for fewer rows, which widens it about as much as
     Student's t widens a normal interval.
 
-    If there is only one problem, the error and the interval are `None`.
+    If there is only one problem, the error and the interval are `None`. If all values are NaN, the
+    result is `None`.
 
     Args:
         values: (N,), one value for each row.
@@ -175,10 +176,11 @@ def mean_difference(
 ) -> Estimate | None:
     """Return the mean increase from `before` to `after` over rows; `None` if no row has both.
 
-    The interval is Student's t. If every problem's mean difference is -1, 0 or 1, as for correct
-    and wrong answers, the interval is that of Bonett and Price (2012). They add one pair that rose
-    and one that fell, because other pairs might differ even if all observed pairs agree. If there
-    is only one problem, the error and the interval are `None`.
+    The error is cluster-robust if a problem has several rows, and the interval is Student's t. If
+    every problem's mean difference is -1, 0 or 1, as for correct and wrong answers, the interval is
+    that of Bonett and Price (2012). They add one pair that rose and one that fell, because other
+    pairs might differ even if all observed pairs agree. The error is then at least the one that
+    this interval uses. If there is only one problem, the error and the interval are `None`.
 
     Args:
         before: (N,), one value for each row; NaN if the row has none.

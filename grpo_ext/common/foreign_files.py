@@ -211,10 +211,9 @@ def entries(folder: Path) -> list[Path]:
 
 
 def size_of(path: Path, within: Path) -> int:
-    """Return the size of a regular file in bytes; 0 if it is missing, special or out of place.
+    """Return the size of a file in bytes; 0 if it is missing, not regular, or outside `within`.
 
-    A file is out of place if it is, after all links are resolved, in neither `within` nor the hub's
-    cache.
+    Links are resolved first. A file in the hub's cache does not count as outside.
     """
     try:
         real = Path(os.path.realpath(path, strict=True))
@@ -281,7 +280,9 @@ def check_tree(folder: Path) -> None:
 def _is_in(root: Path | None, real: Path) -> bool:
     """Return whether a resolved path is in the folder `root` or in the hub's cache.
 
-    Always true if `root` is `None`; otherwise, `root` must be resolved too.
+    A path counts as in the cache if it is directly in a folder `models--NAME/blobs` or
+    `datasets--NAME/blobs`, wherever that folder is. The result is always true if `root` is `None`;
+    otherwise, `root` must be resolved, too.
     """
     if root is None or real.is_relative_to(root):
         return True

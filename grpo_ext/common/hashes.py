@@ -21,9 +21,10 @@ def in_share(key: str, share: float) -> bool:
 
 
 def share_between(lowest: int, highest: int) -> float:
-    """Return a share with few decimal digits that includes the hash `lowest`, but not `highest`.
+    """Return a share that includes the hash `lowest` but not `highest`, with few decimal digits.
 
-    A share includes a hash if `in_share` is true for its key.
+    A share includes a hash if `in_share` is true for its key. The result has as few decimal digits
+    as possible, but at least two, or is `highest / NUM_HASHES` if 16 digits are not enough.
 
     Args:
         lowest: a hash from `number_of`.

@@ -102,8 +102,8 @@ class Line:
             timeout: the time limit in seconds; `None` uses `self.seconds`.
 
         Raises:
-            ConnectionError: if no complete response arrives in time, or the response is larger than
-                `self.most` bytes.
+            ConnectionError: if the URL is invalid, if no complete response arrives in time, or if
+                the response is not HTTP or is larger than `self.most` bytes.
         """
         if params:
             url = f"{url}?{urlencode(params)}"
@@ -115,8 +115,8 @@ class Line:
         The body is empty if `json` is `None`.
 
         Raises:
-            ConnectionError: if no complete response arrives in time, or the response is larger than
-                `self.most` bytes.
+            ConnectionError: if the URL is invalid, if no complete response arrives in time, or if
+                the response is not HTTP or is larger than `self.most` bytes.
         """
         body = b"" if json is None else jsons.dumps(json).encode()
         return self.ask("POST", url, body, self.seconds)
@@ -207,7 +207,7 @@ def connect(place: SplitResult, seconds: float) -> HTTPConnection:
 
     Raises:
         TimeoutError: if there is no connection after `seconds`.
-        OSError: if the host is unknown or refuses the connection.
+        OSError: if the host is unknown or unreachable, or refuses the connection.
         HTTPException or ValueError: if the host or the port of the URL is invalid.
     """
     host = place.hostname or ""

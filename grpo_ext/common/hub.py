@@ -39,8 +39,8 @@ def find_repo(name: str, kind: str) -> None:
 
     Raises:
         FileNotFoundError: if the repository does not exist or is private, or if `name` looks like a
-            path. The message suggests a similar name from the cache or, for a path, from the same
-            folder.
+            path. The message suggests a similar name in the same folder or in the cache, if there
+            is one.
         ConnectionError: if the hub cannot be reached or responds with an error.
     """
     from huggingface_hub import HfApi

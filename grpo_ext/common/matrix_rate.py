@@ -1,4 +1,4 @@
-"""Measure the rate at which a device multiplies matrices that have the shapes of a model."""
+"""Measure how fast a device multiplies matrices with the shapes of a feed-forward layer."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ class MatrixRate:
         """Measure several matrix multiplications and return the highest rate.
 
         The rate is in floating-point operations per second. The first matrix has `tokens` rows, but
-        at least `FEWEST_ROWS` and at most the device's limit. The global RNG states do not change.
+        at least `FEWEST_ROWS` and at most `MOST_ROWS` (CPU) or `MOST_ROWS_OF_GPU`. The global RNG
+        states do not change.
         """
         most = MOST_ROWS.get(self.device, MOST_ROWS_OF_GPU)
         rows = max(FEWEST_ROWS, min(tokens, most))
@@ -98,7 +99,7 @@ def matrix_rate(device: str, dtype: torch.dtype, hidden: int, intermediate: int)
 
 
 def matrix_rate_of(model: PreTrainedModel, device: str, dtype: torch.dtype) -> MatrixRate:
-    """Return the `MatrixRate` for the shapes of a model on a device.
+    """Return the `MatrixRate` for the feed-forward layers of a model on a device.
 
     If the config has no `hidden_size`, 512 is used. If it has no `intermediate_size`, four times
     the hidden size is used; if it has one for each layer, the largest is used.

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bar:
-    """A limit on one measure of this difference; values up to it are attributed to rounding."""
+    """A limit on one measure of the mismatch between the sampler's and the trainer's probabilities.
+
+    Values up to the limit are attributed to rounding.
+    """
 
     limit: float
     source: str  # where the limit comes from

@@ -65,7 +65,8 @@ def model_files_fault(folder: Path) -> str | None:
 def growth_of_text(tokenizer: Any) -> int:
     """Return an upper bound on the factor by which a tokenizer's replacements lengthen a string.
 
-    The bound is the product of the lengths of all replacement strings, or 1 if there are none.
+    The bound is the product of the lengths of all replacement strings, where an empty string counts
+    as length 1. Without replacements, it is 1.
 
     Args:
         tokenizer: the content of `tokenizer.json`; 1 is returned if it is not a mapping.

@@ -3,8 +3,9 @@
 The model is y_t = trend_t + e_t, where e is a stationary AR(1) process of unknown autocorrelation
 and variance. A few values say little about the autocorrelation, so there is no single estimate:
 results are averaged over candidates, weighted by their restricted likelihood (REML) and a prior.
-With a single estimate, one in four curves of 10 values of pure noise with an autocorrelation of 0.8
-would seem to change. `tests/common/test_estimates.py` measures how often verdicts are wrong.
+With a single estimate, a quarter of the curves that consist of 10 values of pure noise would seem
+to change if the autocorrelation is 0.8. `tests/common/test_estimates.py` measures how often
+verdicts are wrong.
 """
 
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class Noise:
 
 
 def fit_noise(values: Array) -> Noise | None:
-    """Fit the noise of a curve of at least 10 values (N,); return `None` if it is constant."""
+    """Fit the noise of a curve (N,) with N >= 10; return `None` if the curve is constant."""
     deviations = values - values.mean()
     scale = float(np.abs(deviations).max())
     largest = float(np.abs(values).max())
@@ -100,7 +101,7 @@ def whitened(columns: Array, r: float | Array) -> Array:
 
 
 def whitened_products(columns: Array, autocorrelations: Array) -> Array:
-    """Return the Gram matrices (R, C, C) of `whitened` columns (N, C) for autocorrelations (R,).
+    """Whiten columns (N, C) for autocorrelations (R,), and return their Gram matrices (R, C, C).
 
     Their entries are polynomials in the autocorrelation, so the time is not proportional to N * R.
     """
@@ -140,7 +141,7 @@ def error_of_neighbors(values: Array, count: int, autocorrelation: float = 0.0) 
 
 
 def autocorrelation_of_neighbors(values: Array) -> float:
-    """Estimate the autocorrelation (0 to 0.9) of the noise of a curve (N,); 0 if it is constant.
+    """Estimate the autocorrelation (0 to 0.9) of a curve's noise; 0 if the curve (N,) is constant.
 
     On average, squared differences between values two apart are 1 + r times as large as those
     between neighbors; r is estimated from this ratio, which a slow trend hardly affects. Because a

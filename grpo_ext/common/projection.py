@@ -69,10 +69,10 @@ class Projection:
 def bfloat16_units() -> Iterator[None]:
     """Context manager that lets a CPU use bfloat16 instructions to multiply float32 matrices.
 
-    Matrices whose entries are bfloat16 numbers are multiplied without any further rounding, since
-    sums are in float32, in about a third of the time. The setting applies to the whole process:
-    while a context is open, matrices that other threads multiply are rounded, too. Contexts may
-    overlap; the last one to exit restores the setting.
+    Matrices whose entries are bfloat16 numbers are then multiplied in about a third of the time,
+    and without any further rounding, because the sums are in float32. The setting applies to the
+    whole process: while a context is open, matrices that other threads multiply are rounded to
+    bfloat16, too. Contexts may overlap; the last one to exit restores the setting.
     """
     backend: Any = torch.backends.mkldnn  # the stubs lack `matmul`
     setting = backend.matmul

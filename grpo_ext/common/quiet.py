@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet(name: str, least: int = logging.CRITICAL) -> Iterator[None]:
-    """Context manager that suppresses the less severe messages of a logger.
+    """Context manager that suppresses a logger's messages below the level `least`.
 
-    It also applies to the logger's children, except those with a level of their own.
+    The level also applies to the logger's children, except those with a level of their own.
 
     Args:
         name: the name of the logger.

@@ -7,7 +7,7 @@ BESIDE = ("evaluation", "checkpoint")  # phases that are not part of a step
 
 @dataclass(frozen=True)
 class RunTime:
-    """The steps, evaluations and saves in a run or in the rest of it: their number and duration.
+    """How many steps, evaluations and saves a run (or the rest of it) has, and how long each takes.
 
     The duration of an evaluation or a save is `None` if none has been measured.
     """

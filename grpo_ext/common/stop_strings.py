@@ -1,4 +1,4 @@
-"""Stop strings, which end the model's turn: `stop_strings` or `stop` in `generation_kwargs`."""
+"""Find the stop strings in `generation_kwargs` (`stop_strings` or `stop`), which end a turn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def stop_strings_of(options: Mapping[str, Any] | None) -> tuple[str, ...]:
     The tuple is empty if there are none.
 
     Raises:
-        ValueError: if they are not strings, or one of them is empty.
+        ValueError: if an option is neither a string nor a list of strings, or if a list contains an
+            empty string.
     """
     texts: list[str] = []
     for key in (KEY, KEY_IN_VLLM):

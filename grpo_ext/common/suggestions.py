@@ -14,8 +14,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?` for the known name closest to `name`, or `""` if none is close.
 
     Names are compared word by word, so that a shared ending such as `_name_or_path` does not make
-    two names similar. Words may be abbreviated, and up to `MOST_MISSING` words of the known name
-    may be missing: `generations` suggests `num_generations`.
+    two names similar. Words may be misspelled, abbreviated, joined or split, and up to
+    `MOST_MISSING` words of the known name may be missing: `generations` suggests `num_generations`.
     """
     candidates = [candidate for candidate in known if _is_near(name, candidate)]
     if not candidates:

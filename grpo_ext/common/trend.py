@@ -5,8 +5,8 @@ unknown. If the standard errors of the values are known, the variance that they 
 likely one, and a lower bound. A trend is a steady change, a step, or a change that levels off. The
 threshold of the Bayes factor is chosen so that at most 6 % of curves of pure noise are said to have
 a trend, for every autocorrelation from 0 to 0.9. `python -m benchmarks.curve_verdicts` measures
-this rate and prints the lowest that any test can reach; `--thresholds` prints the factors that
-would give exactly this rate, and `--errors` does both for known standard errors.
+this rate; `--thresholds` prints the factors that would give exactly 6 %, and `--errors` does both
+for known standard errors.
 """
 
 from functools import cache
@@ -28,7 +28,7 @@ def has_trend(values: Array, error: float | None = None) -> bool:
 
     Args:
         values: (N,), the curve, with N >= 10.
-        error: the standard error of each value; `None` or 0 if it is unknown.
+        error: the standard error that all values have; `None` or 0 if it is unknown.
     """
     factor = FACTOR_WITH_ERROR if error else least_factor(len(values))
     return trend_evidence(values, error=error or None) > np.log(factor)
@@ -72,7 +72,7 @@ def trend_evidence(
     Args:
         values: (N,), the curve.
         autocorrelations: (R,), the candidates for the autocorrelation r of the noise.
-        error: the standard error of the values, above 0; `None` if it is unknown.
+        error: the standard error that all values have, above 0; `None` if it is unknown.
     """
     count = len(values)
     columns = np.column_stack([trend_shapes(count), values])
@@ -141,7 +141,10 @@ def log_likelihood_with_error(squares: Array, variance: Array, count: int) -> Ar
 
 @cache
 def trend_shapes(count: int) -> Array:
-    """Return the shapes of a trend (N, 3): a steady rise, a step, and a rise that levels off."""
+    """Return three shapes of a trend: a steady rise, a step, and a rise that levels off.
+
+    The result has the shape (N, 3), where N is `count`.
+    """
     rise = np.arange(count) / count
     step = rise >= 0.5
     levelling_off = 1 - np.exp(-8 * rise)

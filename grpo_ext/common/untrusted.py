@@ -32,7 +32,7 @@ def one_line(text: object) -> str:
 
 
 def first_line(text: object) -> str:
-    """Return the first line of `str(text)`, such as a library's long error message."""
+    """Return the first line of `str(text)`, for example to shorten a library's error message."""
     return str(text).partition("\n")[0]
 
 

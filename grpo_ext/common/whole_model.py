@@ -14,8 +14,9 @@ from grpo_ext.common.model_files import CONFIG, model_files_fault
 def folder_faults(folder: Path) -> Iterator[str]:
     """Yield an error message for each fault of a folder that should contain a complete model.
 
-    The check ends early if the folder contains an adapter, has no config.json, or has a file that
-    could block loading or exhaust the memory.
+    Weights files must exist, and safetensors files must not be cut short; the weights themselves
+    are not checked. The check ends early if the folder contains an adapter, has no config.json, or
+    has a file that could block loading or exhaust the memory.
 
     Raises:
         OSError: if the folder cannot be listed or has too many entries.

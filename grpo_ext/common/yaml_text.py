@@ -40,7 +40,8 @@ class YamlFault(ValueError):
 class _Constructor(yaml.constructor.SafeConstructor):
     """PyYAML's constructor, changed to raise `YamlFault` for every value that does not fit its tag.
 
-    It also rejects keys that are dates or bytes.
+    It also rejects unknown tags, integers of more than `MOST_DIGITS` characters, and keys that are
+    dates or bytes.
     """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -101,7 +102,8 @@ def construct_yaml(node: yaml.Node) -> Any:
     """Return the Python value of a YAML node and of all nodes inside it.
 
     Raises:
-        YamlFault: if a value does not fit its tag, or a key of a mapping is a date or bytes.
+        YamlFault: if a tag is unknown, a value does not fit its tag, an integer has more than
+            `MOST_DIGITS` characters, or a key of a mapping is a date, bytes or not hashable.
     """
     return _Constructor().construct_document(node)
 
@@ -118,9 +120,10 @@ def load_yaml(content: bytes | str) -> Any:
 
 
 def yaml_scalar(value: object) -> str:
-    """Format a value as one line of YAML: as JSON, with unprintable characters escaped for YAML.
+    """Format a value as JSON on one line that is also valid YAML.
 
-    Some of these characters would be line breaks in YAML, or are not allowed in it.
+    Unprintable characters are escaped, because some of them would be line breaks in YAML, or are
+    not allowed in it.
     """
     text = json.dumps(value, ensure_ascii=False)
     return "".join(

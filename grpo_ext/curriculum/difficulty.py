@@ -12,7 +12,7 @@ _TIES = 4  # makes the order of ties independent of the draws in `sampler`, whic
 
 
 def from_easy_to_hard(difficulty: Sequence[float], seed: int) -> list[int]:
-    """Return the row indices by ascending difficulty; `seed` determines the order of ties."""
+    """Return the row indices in ascending order of difficulty; `seed` breaks ties."""
     rng = np.random.default_rng((seed, _TIES))
     ties = rng.permutation(len(difficulty))  # (rows,)
     order = np.lexsort((ties, np.asarray(difficulty)))  # (rows,)

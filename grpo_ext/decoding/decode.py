@@ -160,7 +160,7 @@ class DecodeBatch:
         return len(self._rows)
 
     def append(self, tokens: Tensor) -> None:
-        """Append one of `tokens` (b,) to each row."""
+        """Append to each row its entry in `tokens` (b,)."""
         self._ids[:, self.length] = tokens
         self.length += 1
         if self._positions is not None:

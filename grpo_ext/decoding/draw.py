@@ -74,7 +74,7 @@ def point_below(total: Tensor) -> Tensor:
     """
     if not (total > 0).all():
         raise ValueError(
-            "Cannot sample a token: its probabilities are NaN, or every token was removed. Check "
+            "Cannot sample a token: the probabilities are NaN, or every token was removed. Check "
             "the model's weights for NaN, and generation_kwargs for options that remove tokens."
         )
     return torch.rand(total.shape, dtype=torch.float64) * total

@@ -52,7 +52,7 @@ class Demo:
         beside: the path of a second recipe, on which the model is evaluated before and after
             training, to show what else training changes; `None` for no second evaluation.
         judges_texts: whether to add the metrics of `add_text_figures` to the evaluations.
-        settings: recipe keys that the demo overrides for GRPO.
+        settings: recipe values, by key, that override those in `recipe` and `beside`.
         num_samples: the number of completions to sample per held-out row in each evaluation.
         eval_batch_size: the number of completions that are decoded at once in evaluations.
     """

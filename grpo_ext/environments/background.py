@@ -100,7 +100,7 @@ def call_all(works: Sequence[Work], returned: Sequence[Future[Any]]) -> None:
 
 
 async def settle(result: Future[Any], returned: Future[Any], end: float) -> None:
-    """Set a future to the result or error of user code, after awaiting a coroutine it returned.
+    """Set a future to the result or error of user code; a coroutine that it returned is awaited.
 
     Args:
         result: the future to set.

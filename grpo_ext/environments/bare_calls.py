@@ -1,9 +1,9 @@
 """Chat templates that do not keep the text before a tool call: Llama 3, Gemma 4 and gpt-oss.
 
 Gemma 4 and gpt-oss also use a separate end token for turns that call tools, and take thoughts from
-a separate field of the message. `TurnTokens` tests these templates with a bare call: a turn without
-text. In an episode, a turn that the template would change, such as a call after other text, is
-answered with an error message.
+a separate field of the message. `TurnTokens` tests these templates with a bare call: a turn that
+contains a call but no text. In an episode, a turn that the template would change, such as a call
+after other text, is answered with an error message.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -25,8 +25,8 @@ BUILT_IN = "<|python_tag|>"  # begins a call of one of Llama's built-in tools
 INCOMPLETE = "error: the turn ended before the call was complete; write a shorter turn"
 UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"
 NOT_ALONE = (
-    "error: the call was not made; write it alone, in the form of the instructions, with no other "
-    "text or marks around it"
+    "error: the call was not made; write it alone, in the format given in the instructions, with "
+    "no other text or marks around it"
 )
 CHANGES_CALLS = (
     "This chat template changes or drops tool calls, or the thoughts before them, once the results "
@@ -74,8 +74,9 @@ class BareCalls:
             answers_texts: whether the environment also answers turns without calls.
 
         Raises:
-            ValueError: if the template fails, or if it changes or drops the turn, its thought or
-                earlier text when the results and further turns follow.
+            ValueError: if the template fails, does not end the turn with `end`, or changes or drops
+                the turn, its thought or earlier text, at once or when the results and further turns
+                follow.
         """
         turn = bare_turn(calls, self.thought_field)
         conversation = [QUESTION, turn, *answer]
@@ -113,7 +114,7 @@ def bare_turn(calls: Sequence[Message], thought_field: str) -> Message:
 
 
 def writes_text_before(written: Written, call: Message) -> bool:
-    """Return whether a chat template writes the text before a call as text, not as a thought."""
+    """Return whether a chat template keeps a turn's text before its call, and not as a thought."""
     turn = {"role": "assistant", "tool_calls": [call]}
     with_text = written([QUESTION, {**turn, "content": THOUGHT}])
     with_thought = written([QUESTION, {**turn, "content": "", "thinking": THOUGHT}])
@@ -136,7 +137,8 @@ def bare_calls(
         ends: the ids of the tokens that end a turn.
 
     Raises:
-        ValueError: if the template does not keep such a turn, or if the last token of the turn is
+        ValueError: if the template fails, changes the prompt, or renders the call without the
+            tool's name or without text before the name; or if the last token of the turn is
             ordinary text or is not in `ends`.
     """
     fields = parsed_fields(tokenizer)

@@ -102,10 +102,10 @@ def sampled_turn(prompt: str) -> str:
 
 
 def options_of_thoughts(template: str) -> list[tuple[str, bool]]:
-    """Return possible template options that control thoughts, as (name, value) pairs.
+    """Return names in a template that may be options for thoughts, as (name, value) pairs.
 
-    They are all names in the template that contain `think` or `reason`, each with `True` and with
-    `False`; some may not be options. `enable_thinking`, which can switch thoughts off, comes last.
+    These are all names that contain `think` or `reason`, each with `True` and with `False`; some
+    may not be options. `enable_thinking`, which can switch thoughts off, comes last.
     """
     names = {*NAME_OF_OPTION.findall(template)}
     last_is_off = sorted(names, key=lambda name: (name == NO_THOUGHTS, name))

@@ -308,9 +308,9 @@ class Episode:
         return self._retries.begin(self.world, self.opening, exchanges)
 
     def take_answer(self) -> None:
-        """Add the answer to the last turn, or end the episode under the conditions of `hear`.
+        """Add the answer to `messages` and its tokens to `pending`, or end the episode.
 
-        The tokens of the answer are added to `pending`.
+        The episode ends under the conditions given in `hear`.
         """
         if self.ended:
             self.states.append(self.states[-1])
@@ -451,7 +451,7 @@ class Episode:
         }
 
     def turn_ids(self) -> list[list[int]]:
-        """Return the tokens of each turn of the model."""
+        """Return the tokens of each turn that the model wrote."""
         turns = []
         last = 0
         for is_turn, group in groupby(self.mask):

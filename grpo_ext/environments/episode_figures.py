@@ -55,11 +55,13 @@ def counts_of(episodes: Sequence[Episode]) -> list[EpisodeCounts]:
 def episode_figures(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
     """Return the metrics of a set of episodes, by name; the dict is empty without episodes.
 
-    Most `episodes/...` metrics are means over the episodes; `episodes/tokens_per_turn` is a mean
-    over turns. For `episodes/turns` and `episodes/environment_time` (in seconds), the standard
-    deviation `.../std` and the maximum `.../max` are added.
+    The metrics `turns`, `at_turn_limit`, `at_length_limit`, `answers_cut`, `failures`, `left_out`
+    and `environment_time` (in seconds), with the prefix `episodes/`, are means over the episodes;
+    `episodes/tokens_per_turn` is a mean over turns. For `episodes/turns` and
+    `episodes/environment_time`, the standard deviation `.../std` and the maximum `.../max` are
+    added.
 
-    If the environment has tools, their metrics have the names that TRL uses:
+    If an environment has tools, tool-call metrics are added under the names that TRL uses:
     `tools/call_frequency` (calls per episode, also for each tool as `tools/NAME/call_frequency`)
     and `tools/failure_frequency` (the share of calls that failed).
     """

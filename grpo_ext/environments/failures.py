@@ -216,7 +216,7 @@ def refuse_many(reports: Iterable[FailureReport]) -> None:
             raise EnvironmentFailure(
                 f"{subject}: {method} failed on every call of this step or evaluation. Fix the "
                 "method, test it with `grpo-ext check` or `grpo_ext.play`, and resume the run. To "
-                "continue despite failures of a recipe's environment, set its "
-                "`max_failure_rate: 1`. The last failure: "
+                "continue despite failures, set `max_failure_rate: 1` for the environment in the "
+                "recipe. The last failure: "
                 f"{failing[0].last_error}"
             )

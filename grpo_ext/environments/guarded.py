@@ -23,7 +23,7 @@ from grpo_ext.rewards.scores import clipped, in_full
 
 
 class GuardedEnvironment:
-    """Calls an environment's methods and tools so that their errors do not end the run.
+    """Calls an environment's methods and tools so that a single error does not end the run.
 
     If a call raises an error, hangs, or returns a result of the wrong type, the answer is an error
     message. Long answers are cut off. The constructor calls the environment's `tools`.
@@ -254,8 +254,8 @@ class GuardedEnvironment:
     ) -> tuple[str, bool]:
         """Call `work`; return (text, `True`), or (error message, `False`) if it fails.
 
-        `work` may take `step_timeout` seconds, and the text is cut off after `answer_characters`.
-        The call is counted, as a failure if it fails.
+        `work` may take `step_timeout` seconds, and the text is cut off after `answer_characters`
+        characters. Except for a `Misuse`, the call is counted in `rules.failures`.
 
         Args:
             method: the name of the environment's method, or "tool NAME".
@@ -263,7 +263,7 @@ class GuardedEnvironment:
             work: a function that returns the text, or `None` for an empty text.
             is_tool: whether this is a tool call. An error raised by a tool is often the model's
                 fault, and the model may try again, so such errors do not count as failures of the
-                environment.
+                environment; a tool that takes too long does.
         """
         function = getattr(self.environment, method, None)
         try:

@@ -59,7 +59,8 @@ class GymnasiumEnvironment(SteppedEnvironment):
         if not isinstance(space, spaces.Discrete | spaces.Text):
             raise ValueError(
                 f"{environment_id} has the action space {type(space).__name__}, but only Discrete "
-                "and Text are supported, because the model states its actions as text."
+                "and Text are supported, because the model states its actions as text. Use an "
+                "environment with one of these action spaces."
             )
         is_numbered = isinstance(space, spaces.Discrete)
         count = int(space.n) if is_numbered else 0
@@ -90,7 +91,7 @@ class GymnasiumEnvironment(SteppedEnvironment):
         answer = (last_answer(text) or without_thoughts(text)).strip()
         if not self._is_numbered:
             if answer not in self._space:
-                raise InvalidAction(f"Write a text that is in {self._space}.")
+                raise InvalidAction(f"Write a text that is valid for {self._space}.")
             return answer
         if self._words:
             named = self._word.findall(answer.lower())

@@ -81,7 +81,8 @@ def close_all(in_threads: bool = True) -> None:
     """Close all open environments of this process.
 
     Args:
-        in_threads: whether synchronous code may run in threads, if the recipe sets `threads`.
+        in_threads: whether synchronous `close` methods may run in threads. This has no effect
+            unless the recipe sets `threads`.
     """
     close_environments(list(_opened.values()), in_threads)
 
@@ -93,7 +94,8 @@ def close_environments(all_opened: list[Opened], in_threads: bool = True) -> Non
 
     Args:
         all_opened: the environments to close.
-        in_threads: whether synchronous code may run in threads, if the recipe sets `threads`.
+        in_threads: whether synchronous `close` methods may run in threads. This has no effect
+            unless the recipe sets `threads`.
     """
     closing = []
     for opened in all_opened:

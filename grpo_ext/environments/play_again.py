@@ -23,7 +23,7 @@ ATTEMPTS = 2  # new environments per failure
 
 @dataclass(frozen=True)
 class Exchange:
-    """A turn of the model and the environment's answer."""
+    """A turn that the model wrote, and the environment's answer."""
 
     turn: Message
     fault: Message | None  #: the error message in reply to an invalid call, else `None`
@@ -82,7 +82,7 @@ class Replay:
         self.world.begin(self.row)
 
     def open(self, world: GuardedEnvironment) -> None:
-        """Wait for `reset`; discard the environment if `reset` failed or returned other text.
+        """Wait for `reset`; discard the environment if `reset` failed or returned a different text.
 
         The text must equal the one that the model saw. If `reset` of the old environment failed,
         the model has seen no text, so any text is accepted.
@@ -142,7 +142,7 @@ class Retries:
 
         Args:
             world: the environment that may have failed.
-            opening: the text that `reset` returned; `None` if `reset` was the last call.
+            opening: the text that `reset` returned; `None` if it is `reset` that may have failed.
             exchanges: the turns so far, including the one that was answered last.
         """
         self._replay = None
@@ -151,10 +151,11 @@ class Retries:
         return self._replay
 
     def end(self, world: GuardedEnvironment) -> Replay | None:
-        """Return the replay if it succeeded and its environment replaces `world`, else `None`.
+        """Return the replay if it succeeded; its environment then replaces `world`.
 
-        Call it after `play_again`. The failures and seconds of all discarded environments, and of
-        `world` if it is replaced, are added to `failures` and `seconds`.
+        Return `None` if it failed, or if there was none. Call this after `play_again`. The failures
+        and seconds of all discarded environments, and of `world` if it is replaced, are added to
+        `failures` and `seconds`.
         """
         replay = self._replay
         self._replay = None
@@ -172,7 +173,8 @@ class Retries:
 def play_again(replays: Sequence[Replay]) -> None:
     """Replay episodes together, each in up to `ATTEMPTS` new environments.
 
-    An environment is discarded if it fails, or if a text differs from the one that the model saw.
+    An environment is discarded if it fails, or if the text of `reset` or an answer differs from the
+    one that the model saw.
     If a replay succeeds, its `world` is the new environment; otherwise it is `None`.
     """
     for _ in range(ATTEMPTS):

@@ -33,10 +33,10 @@ def reports_of(episodes: Sequence[Episode]) -> list[FailureReport]:
 
 
 def seconds_alone(episodes: Sequence[Episode]) -> float:
-    """Return the seconds spent only on running or awaiting the environments' code.
+    """Return the seconds since the previous call that were spent only on the environments' code.
 
-    The seconds count from the previous call. Time in which environments answer in the background
-    while the model generates is not included.
+    Time spent waiting for that code is included, but time in which environments answer in the
+    background while the model generates is not.
     """
     all_rules = {id(episode.rules): episode.rules for episode in episodes}
     return sum(rules.stopwatch.take() for rules in all_rules.values())

@@ -34,11 +34,12 @@ def beginning(
     ends: Collection[int],
     args: Any,
 ) -> Begin:
-    """Return a function that creates an episode for each row, in a recipe's environments.
+    """Return a function that creates an episode for each row, in the environment of that row.
 
-    With an environment for all rows, every row is played in it. Otherwise, each row names its
-    environment in the column `environment`: a row that names none is completed in a single turn,
-    and the function raises `ValueError` for a row that names an unknown environment.
+    If the recipe has one environment for all rows, every row is played in that environment.
+    Otherwise, each row names its environment in the column `environment`: a row that names none is
+    completed in a single turn, and the function raises `ValueError` for a row that names an unknown
+    environment.
 
     Args:
         environments: the recipe's environments by name; an environment for all rows has the name

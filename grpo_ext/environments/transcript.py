@@ -10,11 +10,11 @@ LIKE_AN_ANSWER = re.compile(r"^(?=\\*>)", re.MULTILINE)
 
 
 def as_text(messages: Sequence[Message]) -> str:
-    r"""Return the messages of an episode as a single string, one below the other.
+    r"""Return the messages of an episode as a single string, joined by line breaks.
 
-    Each line of an environment's answer is prefixed with `> `. A line of the model that begins with
-    `>`, or with backslashes and `>`, is prefixed with another backslash, so that no turn can
-    imitate an answer. Consecutive answers are not separated by a blank line.
+    Each line of an environment's answer is prefixed with `> `. A line that the model wrote gets an
+    additional backslash if it begins with `>`, or with backslashes followed by `>`, so that no turn
+    can imitate an answer. Nothing marks the boundary between consecutive answers.
     """
     contents = []
     for message in messages:

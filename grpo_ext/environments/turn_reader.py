@@ -55,8 +55,9 @@ class TurnReader:
         A call is invalid if it cannot be parsed, or if the template would not render the turn as it
         was sampled. The chat message then contains only the text of the turn.
 
-        The error message is the reply to the turn. It is `None` if the turn has only valid calls or
-        no calls, or if the template cannot render such a reply, so that the episode ends.
+        The error message is the reply to the turn. It is `None` if the turn has no calls or only
+        valid ones. It is also `None` if the template cannot render such a reply; the episode then
+        ends.
 
         Args:
             text: the turn without special tokens.
@@ -165,9 +166,10 @@ class TurnReader:
     ) -> bool:
         """Return whether the template renders a turn with calls as it was sampled.
 
-        Return `False` if there is text before the calls. Only added tokens, such as special tokens,
-        are compared, so arguments may differ in whitespace and order. The token that opens a
-        thought may be the last one in `prefix` instead of the first one in `ids`.
+        Return `False` if there is text besides the calls, or if the template cannot render the
+        turn. Only added tokens, such as special tokens, are compared, so arguments may differ in
+        whitespace and order. The token that opens a thought may be the last added token in `prefix`
+        instead of the first one in `ids`.
 
         Args:
             bare: describes how the template renders turns with calls.

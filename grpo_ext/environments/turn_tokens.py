@@ -53,9 +53,9 @@ USER = (("user", ""),)
 class TurnTokens:
     """Converts prompts and answers to tokens with the chat template, and sampled turns to messages.
 
-    If the template changes earlier turns, TRL's training variant of the template replaces it, if
-    TRL has one. The tokenizer keeps this variant as its `chat_template`, and it is saved with the
-    model, so that a served model formats conversations as in training.
+    If the template changes earlier turns and TRL has a training variant of the template that keeps
+    them, the variant replaces the template. The tokenizer keeps the variant as its `chat_template`,
+    and it is saved with the model, so that a served model formats conversations as in training.
 
     Args:
         tokenizer: the model's tokenizer; its chat template may be replaced.
@@ -129,7 +129,7 @@ class TurnTokens:
             tokenizer.chat_template = variant
 
     def end_turn(self, ids: list[int], first: int) -> bool:
-        """Return whether the last token ends the turn: it is an end token or ends a stop string.
+        """Return whether the last token is an end token or completes a stop string.
 
         Args:
             ids: the tokens of the episode so far.
@@ -148,8 +148,8 @@ class TurnTokens:
                 token in `opening` is tokenized as plain text.
 
         Raises:
-            ValueError: if `opening` contains the text of a special token, and the template changes
-                more than the whitespace around `opening`.
+            ValueError: if `opening` contains the text of a special token, and the template fails or
+                changes more than the whitespace around `opening`.
         """
         if opening and self._spells_special_token(messages[-1]["content"], len(opening)):
             before, middle, after = self._around_opening(messages, opening)
@@ -282,8 +282,9 @@ class TurnTokens:
     ) -> tuple[Message, Message | None]:
         """Parse a turn; return it as a chat message, with an error message if its call is invalid.
 
-        The error message is the reply to the turn. It is `None` if the turn has only valid calls or
-        no calls, or if the template cannot render such a reply, so that the episode ends.
+        The error message is the reply to the turn. It is `None` if the turn has no calls or only
+        valid ones. It is also `None` if the template cannot render such a reply; the episode then
+        ends.
 
         Args:
             text: the turn without special tokens.
@@ -310,10 +311,13 @@ class TurnTokens:
         """Select a form of the chat template that keeps turns as they were sampled.
 
         The template itself is tried first, then TRL's training variant of it, and finally, if there
-        are tools, the template with turns that contain only calls (see `BareCalls`).
+        are tools, the template with turns that contain only calls (see `BareCalls`). This last form
+        is not tried if an option of the template would keep turns, if TRL cannot parse the
+        template's calls, or if the template keeps text before a call.
 
         Raises:
-            ValueError: if none of these forms keeps turns; the message gives the reason.
+            ValueError: if no tried form keeps turns. The message gives the reason, and names the
+                option that would keep turns, if there is one.
         """
         shapes: list[Shape] = [USER] * self._answers_texts
         shapes += [(("tool", tool.__name__),) for tool in self.tools]

@@ -37,7 +37,7 @@ MODEL = "none"  # the model name in an episode's state; no client ever sends it
 class VerifiersEnvironment(Environment):
     """An adapter for an unmodified environment of a `verifiers` package.
 
-    The score is the rubric's reward, that is, the weighted sum of the rubric's functions. The state
+    The score is the rubric's reward, that is, the weighted sum of its reward functions. The state
     contains the score and, by name, the value of each function; before the first turn, all of them
     are `None`. All episodes share the package's environment, as in `verifiers`, but each episode
     has its own state.
@@ -102,8 +102,8 @@ class VerifiersEnvironment(Environment):
         after = contents(self._messages)
         if after[:-1] != before[:-1] or not after[-1].startswith(before[-1]):
             raise ValueError(
-                "setup_state changes the prompt. It may only add text at the end, because the "
-                "rows already contain the prompt."
+                "setup_state changes the prompt. It may only add text at the end of the last "
+                "message, because the rows already contain the prompt."
             )
         return after[-1][len(before[-1]) :] or None
 
@@ -241,7 +241,7 @@ def check(package: str, env: Any, verifiers: Any) -> None:
     for name in DRIVING:
         if getattr(type(env), name) is not getattr(base, name):
             raise ValueError(
-                f"{package} overrides {name!r}, the method with which verifiers calls the model. "
+                f"{package} overrides {name!r}, a method with which verifiers calls the model. "
                 "Use an environment that does not, because the trainer's sampler generates the "
                 "turns."
             )
@@ -278,7 +278,8 @@ def no_client() -> Any:
 
     def refuse(*_: object, **__: object) -> Coroutine[Any, Any, Any]:
         raise RuntimeError(
-            "the environment queries a model, but clients of verifiers are not supported"
+            "the environment queries a model through a verifiers client, which grpo_ext does not "
+            "provide. Use an environment that queries no model."
         )
 
     methods = dict.fromkeys(client.__abstractmethods__, refuse)
@@ -313,9 +314,10 @@ class RaisedErrors(logging.Handler):
 
 @contextmanager
 def errors_raised() -> Iterator[None]:
-    """Context manager that raises `RuntimeError` on exit if its code made `verifiers` log errors.
+    """Context manager that raises `RuntimeError` on exit if `verifiers` logged errors in the block.
 
-    If a rubric's function raises an error, `verifiers` only logs the error and uses the value 0.
+    If a reward function of a rubric raises an error, `verifiers` only logs the error and uses the
+    value 0.
     Errors that code outside the block logs at the same time, such as in other threads, are ignored.
     """
     handler = RaisedErrors()
@@ -332,7 +334,10 @@ def errors_raised() -> Iterator[None]:
 
 
 def chat_messages(prompt: Any) -> list[dict[str, Any]]:
-    """Return a row's prompt as chat messages without null fields; a string is a user message."""
+    """Return a row's prompt as chat messages without null fields.
+
+    A string becomes a user message.
+    """
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
     messages = []

@@ -75,7 +75,7 @@ def samples_by_task(rows: Sequence[Row], samples: list[Sample]) -> dict[str, lis
 
 @dataclass(frozen=True)
 class PartOfTask:
-    """The rows of one task in an evaluation, or all rows if they name no task."""
+    """The rows and samples of one task in an evaluation, or all of them if no row names a task."""
 
     prefix: str  # prepended to the names of its metrics: "tasks/NAME/", or "" for all rows
     rows: list[Row]

@@ -87,7 +87,7 @@ class Decoding:
 
 
 def end_tokens(tokenizer: PreTrainedTokenizerBase, config: GenerationConfig) -> list[int]:
-    """Return the end-of-sequence ids of a tokenizer and a model's generation config, sorted."""
+    """Return the end-of-sequence ids from a tokenizer and a model's generation config, sorted."""
     model_ids = config.eos_token_id
     if not isinstance(model_ids, list):
         model_ids = [model_ids]
@@ -98,7 +98,7 @@ def end_tokens(tokenizer: PreTrainedTokenizerBase, config: GenerationConfig) -> 
 class Completion:
     """One completion: its text, its token ids, and why it ended.
 
-    `text` contains no special tokens, while `ids` include the end-of-sequence token.
+    `text` contains no special tokens; `ids` may end with the end-of-sequence token.
     `finish_reason` is `"length"` if the completion reached the length limit, otherwise `"stop"`.
     For an episode in an environment, `episode` is set, and `text` and `ids` include the
     environment's answers.
@@ -156,7 +156,7 @@ def _decoding_as(
     config: GenerationConfig,
     seed: int,
 ) -> Iterator[None]:
-    """Context manager that sets the generation config, eval mode, no_grad and the seed.
+    """Context manager that sets a generation config, eval mode and a seed, and disables gradients.
 
     If the model has an adapter, the config is also set on the base model. On exit, the configs, the
     train or eval mode and the RNG states are restored.
@@ -200,8 +200,8 @@ def generate_completions(
         rows: the rows, at least one; their `prompt` is a string or a list of messages.
         decoding: the decoding settings.
         batch_size: the number of completions to decode at once.
-        fast: whether to run each distinct prompt only once and to stop decoding completions that
-            have ended.
+        fast: whether to prefill each distinct prompt only once and to stop decoding completions
+            that have ended.
         chat_template_kwargs: additional arguments for the chat template.
         progress: the title of a progress bar; `None` shows none.
         begin: a function that takes rows and starts an episode for each; `None` means that each
@@ -275,9 +275,10 @@ def play_batch(
             generate_batch(model, config, contexts)
         if not player.began:
             raise ValueError(
-                "This model overrides `generate`, so it cannot play episodes with settings of "
-                "their own. In training, remove eval_temperature, so that evaluations sample as "
-                "training does. `grpo-ext eval` does not support such a model with an environment."
+                "This model overrides `generate`, so it cannot play episodes with other sampling "
+                "settings than in training. In training, remove eval_temperature, so that "
+                "evaluations sample as training does. `grpo-ext eval` does not support such a "
+                "model with an environment."
             )
     return [episode.ids for episode in episodes]
 

@@ -182,7 +182,10 @@ def beats_constant(figures: Mapping[str, Any], key: str) -> bool | None:
 
 
 def constant_key(key: str) -> str:
-    """Return the name of the metric to compare with `key`: the best constant answer's score."""
+    """Return the name of the metric that holds the best constant answer's score.
+
+    `key` is the name of the metric that the score is compared with.
+    """
     if key.endswith("/mean"):
         return f"{key.removesuffix('/mean')}/constant"
     return f"{key}{SUFFIX}"
@@ -250,7 +253,10 @@ def constant_sentences(
 
 
 def is_outcome_key(key: str, outcome: str) -> bool:
-    """Return whether `key` is the metric of the reward `outcome`, over all rows or for one task."""
+    """Return whether `key` is an evaluation metric of `outcome`, over all rows or for one task.
+
+    `outcome` is the name of a reward.
+    """
     if not key.startswith("eval_"):
         return False
     of_all_rows = key.endswith((f"_{outcome}", f"rewards/{outcome}/mean"))

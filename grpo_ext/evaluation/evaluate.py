@@ -109,7 +109,7 @@ def constants_by_task(
     rewards: Rewards,
     outcomes: list[str],
 ) -> dict[str, float]:
-    """Return the metrics of the best constant answer to each task, under `tasks/NAME/`.
+    """Return the metrics of each task's best constant answer, under `tasks/NAME/`.
 
     Without a column "task", there is one answer to all rows, and its metrics have no prefix. Tasks
     for which `best_constant` returns `None` are left out.

@@ -61,8 +61,9 @@ def evaluate_models(
         - `summaries` and `samples`: the results of `evaluate`, by model.
         - `comparisons`: for each later model, the differences from `compare_by_task`, with the
           names of both models under `model` and `against`.
-        - `advice`: one line on `num_generations` for each model. It is empty unless training rows
-          were sampled; in that case each summary also has `best_num_generations`.
+        - `advice`: one line on `num_generations` for each model. It is empty unless completions
+          of training rows were sampled. If they were, each summary also has
+          `best_num_generations`: the fields of a `GroupSize`, or `None` if there is no signal.
 
     Raises:
         ValueError: if a model, the rows, a reward or the engine cannot be used.

@@ -202,7 +202,11 @@ def _stds_of_two_scores(scores: Array) -> Array:
 
 
 def _stds_of_random_groups(scores: Array) -> Array:
-    """Return the mean std, (rows, k - 1), of the prefixes of random orders of each row's scores."""
+    """Estimate the mean std of each row's scores in random groups of 2 to k completions.
+
+    The groups are the prefixes of `_ORDERS` random orders of the row. The result has shape
+    (rows, k - 1).
+    """
     rng = np.random.default_rng(0)
     sizes = np.arange(1, scores.shape[1] + 1)
     centered = scores - scores.mean(axis=1, keepdims=True)

@@ -31,6 +31,8 @@ def add_to_card(
 ) -> None:
     """Add rewards, gains, curves and the recipe to the model card that TRL has written.
 
+    Where TRL did not know the name of a model, the card receives a name or a path.
+
     Args:
         folder: the folder of the run, with the card and, if they were drawn, the curves.
         rewards: the `name`, `weight` and, optionally, `options` of each reward.

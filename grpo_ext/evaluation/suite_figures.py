@@ -60,11 +60,11 @@ def figures_by_task(results: dict[str, Any]) -> dict[str, Row]:
         results: the results of the harness for one model.
 
     Returns:
-        For each task or group, the number of its documents, `n`, and its metrics with their
-        standard errors, such as `{"gsm8k": {"n": 1319, "exact_match (strict-match)": 0.62,
-        "exact_match (strict-match)_se": 0.013}}`. A metric without a filter has its plain name,
-        such as `acc`. The standard errors are those of the harness, which computes none for some
-        metrics.
+        For each task or group, the number of its documents, `n` (`None` if the harness does not
+        report it), and its metrics with their standard errors, such as `{"gsm8k": {"n": 1319,
+        "exact_match (strict-match)": 0.62, "exact_match (strict-match)_se": 0.013}}`. A metric
+        without a filter has its plain name, such as `acc`. The standard errors are those of the
+        harness, which computes none for some metrics.
     """
     figures = {}
     for name, metrics in results["results"].items():

@@ -208,9 +208,9 @@ def gained(
 ) -> list[Gain]:
     """Return the change of each reported metric from the start to the end of a run.
 
-    Reported are the training reward, each single reward if there are several, and the metrics that
-    evaluations average over rows. Metrics of episodes and tools, the pass@k that stayed 0 because a
-    reward gives graded scores, and metrics with fewer than two values are left out.
+    The reported metrics are the training reward, each single reward if there are several, and the
+    metrics that evaluations average over rows. Metrics of episodes and tools, pass@k that stayed 0
+    because a reward gives graded scores, and metrics with fewer than two values are left out.
     `grpo_ext.common.curves.curve_change` describes how changes are judged.
 
     Args:

@@ -1,4 +1,4 @@
-"""Measure how good completions are as text, which training can harm if no reward checks it."""
+"""Measure the quality of completions as text, which training can harm if no reward checks it."""
 
 from collections.abc import Sequence
 from itertools import chain

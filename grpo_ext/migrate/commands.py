@@ -183,8 +183,8 @@ def processes_of(before: list[Option], command: Command) -> int | None:
 def options_of(words: Sequence[Word]) -> list[Option]:
     """Parse words into options such as `--key value`, `--key=value`, `--key a b` and `--flag`.
 
-    Words before the first option are ignored. Hyphens in a key become underscores. A comma at the
-    end of a value is removed unless it belongs to the form `--key=value`.
+    Words before the first option are ignored. Hyphens in a key become underscores. Commas at the
+    end of a value are removed, except in the form `--key=value`.
     """
     options: list[Option] = []
     for word in words:

@@ -34,7 +34,7 @@ class Remark:
     text: str
     key: str | None = None  # the key of the other project
     place: str | None = None
-    by_hand: bool = True  # whether the user must do or know something; if not, it is not needed
+    by_hand: bool = True  # whether the user must do or know something; if not, it was left out
 
     def __str__(self) -> str:
         named = f"{self.key}: {self.text}" if self.key else self.text

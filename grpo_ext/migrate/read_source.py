@@ -67,8 +67,8 @@ def refuse_other_methods(source: Source) -> None:
     for setting in others:
         if setting.unknown is None:
             raise ValueError(
-                f"{setting.place}: these settings are for a method other than GRPO: "
-                f"{setting.key} is {shown(setting.value)}. Pass a file that trains with GRPO."
+                f"{setting.place}: these settings are for a method other than GRPO "
+                f"({setting.key} is {shown(setting.value)}). Pass a file that trains with GRPO."
             )
 
 
@@ -188,9 +188,9 @@ def from_script(path: Path, project: str | None) -> Source:
         raise ValueError(f"{path} cannot be read: {fault}") from None
     if launch is None:
         raise ValueError(
-            f"{path} has no command that trains with GRPO and is known. Pass a script with such a "
+            f"{path} has no known command that trains with GRPO. Pass a script with such a "
             "command, for example `trl grpo`, `swift rlhf`, `python -m verl.trainer.main_ppo` or "
-            "`accelerate launch grpo.py --config FILE`, or pass the YAML file of its settings."
+            "`accelerate launch grpo.py --config FILE`, or pass the YAML file with its settings."
         )
     source = Source(launch.project, str(path), {}, launch.processes)
     for line, remark in launch.remarks:

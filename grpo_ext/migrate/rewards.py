@@ -102,7 +102,7 @@ def reward_entry(draft: Draft, table: dict[str, dict[str, Any]], name: str, advi
         return Entry(f"{module}:{function}", name)
     if MODEL_ID.fullmatch(name):
         return Entry(name, name)
-    fault = "not taken over: there is no reward like it here."
+    fault = "not taken over: grpo-ext has no reward like it."
     return Entry(None, name, advice or f"{fault} Write one as docs/how-to/own-reward.md shows.")
 
 
@@ -122,7 +122,7 @@ def entry_with_options(draft: Draft, info: dict[str, Any], name: str) -> Entry:
     options = dict(info.get("fixed", {}))
     for ours, (theirs, default, *divisor) in info.get("options", {}).items():
         value = draft.known(theirs, default=default)
-        if isinstance(value, str):  # the key of the recipe that it has by default
+        if isinstance(value, str):  # the default is the value of this recipe key
             value = draft.values.get(value)
         if isinstance(value, int | float) and divisor:
             value = max(1, round(value / divisor[0]))

@@ -143,7 +143,8 @@ class Variables:
         """Evaluate an expression of integers and variables with `+`, `-`, `*` and `/`.
 
         Raises:
-            ValueError: if the expression contains anything else, or a number beyond `LARGEST`.
+            ValueError: if the expression contains anything else, a variable whose value is not a
+                known integer, or a number beyond `LARGEST`.
             ZeroDivisionError: if the expression divides by zero.
         """
         value: object = None

@@ -30,7 +30,7 @@ LORA_DEFAULTS = {
 
 
 def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Translate the settings that need more than a change of key, and return the batch sizes.
+    """Translate the settings that need more than renaming, and return the batch sizes.
 
     The other settings remain in `draft.left`.
 
@@ -84,11 +84,13 @@ def write_data(draft: Draft) -> None:
         if match["hub"] != "hf" and not is_path:
             draft.remark(
                 setting,
-                "this is an id of ModelScope, unless --use_hf true was set. Set dataset_name to "
+                "this is a ModelScope id, unless --use_hf true was set. Set dataset_name to "
                 "the dataset's name on the Hugging Face hub, or to a file.",
             )
     if len(names) > 1:
-        draft.remark(setting, "only the first dataset was taken over. Put all rows into one.")
+        draft.remark(
+            setting, "only the first dataset was taken over. Put all rows into one dataset."
+        )
     draft.remark(
         setting,
         "ms-swift builds messages from columns such as query, problem or question. If rows have "
@@ -122,7 +124,7 @@ def write_prompt(draft: Draft) -> None:
 
 
 def write_held_out(draft: Draft) -> None:
-    """Write the share of held-out rows, or leave out evaluations if no rows are held out."""
+    """Write the share of held-out rows, or drop the evaluation keys if nothing can be evaluated."""
     share = draft.take("split_dataset_ratio")
     if share is not None and share.value != 0:
         draft.write("held_out_share", share.value, share)
@@ -201,8 +203,8 @@ def plugin_classes(path: str) -> dict[str, str]:
 def write_adapter(draft: Draft) -> None:
     """Write LoRA's keys, and ms-swift's default learning rate for LoRA if none is set.
 
-    ms-swift trains LoRA by default. If all parameters are trained, nothing is written; for any
-    other kind of training, a remark is added.
+    ms-swift trains LoRA by default. If all parameters are trained, nothing is written. For a kind
+    of training that is neither, only a remark is added.
     """
     kind = draft.take("tuner_type", "train_type")
     if kind is not None and kind.value == "full":

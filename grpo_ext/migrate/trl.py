@@ -61,7 +61,7 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 
 
 def translate_open_r1(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Translate open-r1's settings that need more than a change of key.
+    """Translate open-r1's settings that need more than renaming.
 
     These are the rewards, the prompt column, the data mixture, the vLLM mode, the accelerate config
     and the batch sizes. The other settings remain in `draft.left`.
@@ -124,9 +124,10 @@ def write_launch(draft: Draft, found: int | None, processes: int | None) -> Batc
 
     Args:
         draft: the recipe under construction.
-        found: the number of processes that the launcher starts. If it is `None` and no setting
-            gives it, it follows from the accelerate config.
-        processes: the number of processes for the recipe; if `None`, the number found.
+        found: the number of processes that the launcher starts, or `None` if it is unknown. The
+            setting `num_processes` takes precedence; if neither gives a number, it follows from the
+            accelerate config.
+        processes: the number of processes for the recipe; if `None`, the other project's number.
 
     Raises:
         ValueError: if a step cannot be shared equally by the processes.

@@ -15,7 +15,7 @@ GPUS = 8  # of a node by default
 
 
 def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
-    """Translate the settings that need more than a change of key, and return the batch sizes.
+    """Translate the settings that need more than renaming, and return the batch sizes.
 
     The other settings remain in `draft.left`.
 
@@ -314,7 +314,7 @@ def in_steps(generations: object, steps: int) -> int:
 def write_logging(draft: Draft) -> None:
     """Write `report_to`: verl's loggers without the console, or "none" if there are no others.
 
-    For wandb, a remark says how to set the project.
+    If wandb is one of them and verl's project has a name, a remark says how to set the project.
     """
     project = draft.known("trainer.project_name")
     loggers = draft.known("trainer.logger", default=["console", "wandb"])

@@ -1,1 +1,1 @@
-"""Measure how far token probabilities differ between a recipe's sampler, trainer and float32."""
+"""Measure how a recipe's token probabilities differ between sampler, trainer and float32 copy."""

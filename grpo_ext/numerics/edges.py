@@ -49,7 +49,10 @@ class Edges:
 
 @dataclass
 class OtherTargets(Head):
-    """A head that scores the token with the next id, modulo V, instead of each drawn token."""
+    """A head that scores the token with the next id instead of each drawn token.
+
+    After the last id of the vocabulary, the next one is 0.
+    """
 
     def __call__(
         self,

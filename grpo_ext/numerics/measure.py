@@ -123,7 +123,7 @@ class Measurement:
 
 
 def measure(recipe: Recipe, num_completions: int, begin: Callable[[str], None]) -> Measurement:
-    """Measure how far a recipe's log-probs differ between its sampler, its trainer and float32.
+    """Measure how far log-probs differ between a recipe's sampler, its trainer and a float32 copy.
 
     The comparison with a float32 copy has a `reason` instead of a distance if the policy computes
     in float32, its weights are quantized, or GPU memory runs out. The progress bars of transformers
@@ -173,7 +173,7 @@ def measure(recipe: Recipe, num_completions: int, begin: Callable[[str], None]) 
 
 
 class AtStart:
-    """Callable that takes all measurements except the float32 copy, when training begins.
+    """Callable that takes all measurements when training begins, except that of the float32 copy.
 
     Pass it to `run_until_begun`. The attributes below are set by the call.
 

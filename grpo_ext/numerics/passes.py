@@ -132,7 +132,7 @@ class Passes:
         )
 
     def _scorer(self, layout: Layout) -> Scorer:
-        """Return a scorer with a layout, or with another layout if the model cannot use it."""
+        """Return a scorer with `layout`, or with another one if the model cannot use `layout`."""
         return make_scorer(self.trainer, self.scorer.params, layout)
 
     def _without_gradient(self, scorer: Scorer, block: int) -> Scores:

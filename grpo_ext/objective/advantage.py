@@ -156,10 +156,10 @@ def register_advantages(
     """Decorator that registers an advantage estimator as a value of `scale_rewards`.
 
     The decorated function is called with `(rewards, std_estimator)` and returns the advantages, of
-    shape (N, G). `rewards`, of the same shape, holds the weighted sums of N groups in float64
-    (float32 on an Apple GPU). NaN marks a completion that was not scored, or padding in a group
-    smaller than G. NaN advantages become 0. To use the estimator in a recipe, define it in a file
-    listed in `reward_plugins`.
+    shape (N, G). `rewards`, of the same shape, holds the weighted sums of the rewards for N
+    groups, in float64 (float32 on an Apple GPU). NaN marks a completion that was not scored, or
+    padding in a group smaller than G. NaN advantages become 0. To use the estimator in a recipe,
+    define it in a file listed in `reward_plugins`.
 
     Args:
         name: the new value of `scale_rewards`.

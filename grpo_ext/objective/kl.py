@@ -32,7 +32,7 @@ REFUSED = {
         "Set `use_bias_correction_kl: true`, or `kl_estimator: k2` or `k3`"
     ),
     ("k2", True): (
-        "k2 times the importance ratio does not have the gradient of a KL. Set "
+        "k2 times the importance ratio does not have the gradient of any KL divergence. Set "
         "`use_bias_correction_kl: false`, or `kl_estimator: k3`"
     ),
 }

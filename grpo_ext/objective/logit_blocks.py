@@ -102,7 +102,8 @@ def memory_for(rows: int, width: int) -> Tensor:
 def give_back(memory: Tensor) -> None:
     """Store `memory` for reuse by `memory_for`, if it is larger than the memory stored so far.
 
-    The caller must not use `memory` afterwards. Memory from `torch.inference_mode` is not stored.
+    The caller must not use `memory` afterwards. Inference tensors (see `torch.inference_mode`) are
+    not stored.
     """
     if memory.is_inference():  # only `torch.inference_mode` can write to it
         return

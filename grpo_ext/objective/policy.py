@@ -39,9 +39,9 @@ AGGREGATIONS = ("sequence_mean", "token_mean", "sequence_sum", "constant")
 class StepCounts:
     """The counts of an optimizer step, over all its micro-batches and ranks."""
 
-    sequences: float  #: completions in the loss, including empty ones, without those left out
+    sequences: float  #: completions in the loss; empty ones count, those left out do not
     tokens: float  #: completion tokens in the loss
-    right_tokens: float = 0.0  #: completion tokens in the loss that are of correct completions
+    right_tokens: float = 0.0  #: tokens in the loss that belong to correct completions
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class LossInputs:
 
     logps: Tensor  #: (B, T), with gradient
     old_logps: Tensor  #: (B, T), under the old policy, for the denominator of the ratios
-    ratio: Tensor  #: w, (B, T), with gradient; equal for all tokens of a sequence at that level
+    ratio: Tensor  #: w, (B, T), with gradient; if `level` is "sequence", equal within a sequence
     advantages: Tensor  #: (B, 1) or (B, T)
     mask: Tensor  #: (B, T), 1 for counted tokens
     options: LossOptions

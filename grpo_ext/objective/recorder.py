@@ -73,11 +73,11 @@ class Recorder:
         self._logps: list[Tensor] = []
 
     def check(self, processors: list[Any]) -> None:
-        """If `strict`, check the sampler's processors against the resolved sampling parameters.
+        """If `strict` is set, check that the sampler's processors match the sampling parameters.
 
         Raises:
             ValueError: if a processor does more than divide by the temperature and remove tokens,
-                or if the temperature is not that of the parameters.
+                or if the sampler's temperature differs from that of the parameters.
         """
         if not self.strict:
             return

@@ -72,7 +72,7 @@ class SamplingParams:
 
     @property
     def truncated(self) -> bool:
-        """Whether options such as top_k remove tokens; which ones may differ between positions."""
+        """Whether options such as top_k remove tokens; each position may keep different tokens."""
         return self.masked or self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
 
@@ -90,9 +90,9 @@ def resolve_sampling(
         fields: the training arguments `temperature`, `top_k`, `top_p`, `min_p` and
             `repetition_penalty`, by name.
         generation_kwargs: options that override `fields`. A field with a value other than its
-            default must not be overridden with another value.
-        model_defaults: the model's generation config, used for values that are `None`. Only
-            transformers uses it.
+            default must not be overridden with a different value.
+        model_defaults: the model's generation config, used for values that are `None`. Pass it only
+            if the sampler uses it, as transformers does.
         sampler: "hf" or "vllm".
         watched: whether the sampler's steps can be observed. If not, options that remove tokens,
             except top_k, top_p, min_p and suppress_tokens, cannot be scored exactly.
@@ -107,7 +107,7 @@ def resolve_sampling(
         if name in FIELD_DEFAULTS and field not in (None, FIELD_DEFAULTS[name], value):
             raise SamplingError(
                 name,
-                f"{name} is {field}, but generation_kwargs says {name}: {value}",
+                f"{name} is {field}, but generation_kwargs sets `{name}: {value}`",
                 f"Remove {name} from generation_kwargs.",
             )
     if not overrides.get("do_sample", True):
@@ -167,9 +167,9 @@ def _number(name: str, value: Any) -> float:
     try:
         number = float(value or 0)
     except (TypeError, ValueError):
-        raise SamplingError(name, f"{name} is {value!r}, which is not a number") from None
+        raise SamplingError(name, f"{name} is {value!r}, but must be a number") from None
     if not math.isfinite(number):
-        raise SamplingError(name, f"{name} is {value!r}, which is not a finite number")
+        raise SamplingError(name, f"{name} is {value!r}, but must be a finite number")
     return number
 
 

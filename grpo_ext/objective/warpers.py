@@ -13,8 +13,8 @@ def kept_tokens(scores: Tensor, params: SamplingParams) -> Tensor:
     """Return a bool mask (N, V) of the tokens that suppression and truncation keep.
 
     Truncation uses transformers' logits warpers, which are equivalent to vLLM's `apply_top_k_top_p`
-    and `MinPLogitsProcessor`, also for ties. They run in the sampler's order, and each renormalizes
-    over the tokens that the previous one kept.
+    and `MinPLogitsProcessor`, including ties. They run in the sampler's order, and each
+    renormalizes over the tokens that the previous one kept.
 
     Args:
         scores: (N, V), float32, the logits already divided by the temperature.

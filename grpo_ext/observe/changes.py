@@ -58,7 +58,7 @@ def beside_constant(
 ) -> dict[str, Any] | None:
     """Return the last score of the best constant answer, and whether the model clearly beats it.
 
-    A constant answer is one text given to every prompt.
+    A constant answer is one text used as the completion of every prompt.
 
     Args:
         columns: all metrics of the run, by name.

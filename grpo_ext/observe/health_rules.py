@@ -31,9 +31,10 @@ class History:
         self.not_finite: set[str] = set()
 
     def add(self, logs: dict[str, Any]) -> None:
-        """Record a log: its finite numbers in `values`, the names of others in `not_finite`.
+        """Add a log's finite numbers to `values`, and set `not_finite` to its non-finite metrics.
 
-        `not_finite` then has only the names from this log. Values that are not numbers are ignored.
+        Names from earlier logs are removed from `not_finite`. Values that are not numbers are
+        ignored.
         """
         self.not_finite = set()
         for key, value in logs.items():
@@ -45,7 +46,7 @@ class History:
                 self.not_finite.add(key)
 
     def of(self, *keys: str) -> list[float]:
-        """Return the values of the first of these metrics that was logged; `[]` if none was."""
+        """Return the values of the first metric in `keys` that was logged; `[]` if none was."""
         for key in keys:
             if key in self.values:
                 return self.values[key]

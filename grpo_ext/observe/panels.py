@@ -146,9 +146,9 @@ def more_panels(run: RunData) -> list[Panel]:
 
 
 def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
-    """Return the steps and values of every numeric metric, by name; `None` if not finite.
+    """Return the steps and values of every numeric metric, by name.
 
-    Steps without the metric are left out.
+    Values that are not finite are `None`. Steps without the metric are left out.
     """
     columns: dict[str, Column] = {}
     for row in rows:

@@ -161,8 +161,9 @@ def style_of(series: int, run: int | None) -> Style:
 def draw(axis: "Axes", series: Series, style: Style) -> None:
     """Draw a curve and, if it has a spread, a band from one spread below to one spread above it.
 
-    An exact curve (`smoothed` is `False`) is drawn as a plain line. A noisy one is drawn as dots
-    with error bars if it has at most `FEW` values, otherwise as a smoothed line over the raw line.
+    An exact curve (`smoothed` is `False`) is drawn as a plain line. A noisy curve of at most `FEW`
+    values is drawn as dots, with error bars if its errors are known; a longer one is drawn as a
+    smoothed line over the raw line. The band is clipped to the curve's `bounds`, if it has them.
 
     Args:
         axis: the plot to draw into.

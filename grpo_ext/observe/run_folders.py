@@ -14,13 +14,14 @@ QUIET = 300.0  # a run without a lock counts as stopped after this many seconds 
 
 
 def runs_in(path: Path) -> list[Path]:
-    """Return the run in a folder or, if there is none, the runs in its subfolders, sorted by name.
+    """Return the folder of the run in `path` or, if there is none, of each run in a subfolder.
 
-    Symbolic links to places outside the folder are skipped, because the user did not name these
-    places. Returns an empty list if there are no runs.
+    Each folder is the one that contains the logs (see `run_folder`). Subfolders are searched in the
+    order of their names. Symbolic links to places outside `path` are skipped, because the user did
+    not name these places. Returns an empty list if there are no runs.
 
     Raises:
-        OSError: if there is no run in the folder itself and its entries cannot be listed.
+        OSError: if there is no run in `path` itself and its entries cannot be listed.
     """
     run = run_folder(path)
     if run is not None:
@@ -38,7 +39,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def run_folder(path: Path) -> Path | None:
-    """Return the folder of a run's logs, `path` or `path/grpo`; `None` if there is no such run."""
+    """Return `path` or `path/grpo`, whichever contains a run's logs; `None` if neither does."""
     for folder in (path, path / "grpo"):
         try:
             if not leads_out(folder, path) and parts(folder / METRICS):
@@ -49,10 +50,10 @@ def run_folder(path: Path) -> Path | None:
 
 
 def find_folder(path: Path) -> Path:
-    """Return the folder of a run's logs, which is `path` or `path/grpo`.
+    """Return `path` or `path/grpo`, whichever contains a run's logs.
 
     Raises:
-        FileNotFoundError: if there is no run in either folder.
+        FileNotFoundError: if neither contains the logs of a run.
     """
     folder = run_folder(path)
     if folder is None:

@@ -1,4 +1,4 @@
-"""Decide from an estimate of its memory whether a run needs gradient checkpointing."""
+"""Decide whether a run needs gradient checkpointing, from an estimate of its memory."""
 
 from dataclasses import dataclass
 from typing import Self

@@ -23,9 +23,9 @@ def check_episode_lengths(
 
     The figure "episodes" is a dict, in which lengths are in tokens: `room`; `answers`, the lengths
     of the shortest and longest answer, or `None`; `shortest_answer`, the length of the shortest
-    possible answer; `turns`, the number of turns that fit between answers of mean length; and
-    `turn_tokens`, the length of these turns. With several environments, each has such a dict in the
-    figure "episodes_by_environment".
+    possible answer; `turns`, the number of turns that fit between answers of mean length (of length
+    `shortest_answer` if `answers` is empty); and `turn_tokens`, the length of these turns. With
+    several environments, each has such a dict in the figure "episodes_by_environment".
 
     Args:
         episode: any episode of the environment.

@@ -55,8 +55,8 @@ def reward_file(folder: Path, proposal: Proposal, rows: list[Row]) -> str:
 
     Args:
         folder: the folder into which the file will be written.
-        proposal: the proposal. The reward reads the first of its columns or, if it has none, the
-            first column that may contain the answer.
+        proposal: the proposal. The reward reads the first column that is suitable, from the
+            proposal's columns or else from those that may contain the answer.
         rows: the first rows of the data.
     """
     candidates = [*proposal.columns, *possible_answers(proposal, rows)]
@@ -113,7 +113,8 @@ def in_yaml(recipe: dict[str, Any], proposal: Proposal, lora: bool, measured: bo
         recipe: the keys and values.
         proposal: the prompt and the reward, with the reason for the reward.
         lora: whether an adapter is trained.
-        measured: whether the sizes were measured rather than estimated.
+        measured: whether `grpo-ext bench` has measured that the batch size fits; otherwise, this
+            is an estimate.
     """
     sizes = "fits by estimate; `grpo-ext bench` measures it"
     if measured:

@@ -1,7 +1,7 @@
 """Create a first recipe for a data file and a model.
 
-The sizes and the learning rate are chosen to suit the model and this machine: the run should fit in
-memory and take at most an evening on a CPU.
+The batch sizes, completion length, number of steps and learning rate are chosen to suit the model
+and this machine: the run should fit in memory and, on a CPU, finish within an evening.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ FEWEST_ROWS = 20  # no rows are held out from fewer rows
 MOST_EVALUATED = 64  # maximum number of rows in an evaluation
 EVALUATIONS = 4  # number of evaluations in a run
 CHECKPOINTS = 4  # number in a run; if it is killed, at most the steps between two are lost
-# Strings in a question that says in which form to answer.
+# Strings that occur in questions which specify the answer format.
 FORMATS = ("\\boxed", "####", "<answer>", "inal answer", "the answer is", "nswer:")
 
 # reward -> the system prompt, and the maximum length of a completion in tokens
@@ -97,7 +97,7 @@ class FirstRecipe:
 def recipe_of(
     proposal: Proposal, rows: list[Row], data: str, model: str, folder: str, lora: bool
 ) -> FirstRecipe:
-    """Return the first recipe for a proposal, with sizes that should fit this machine.
+    """Return the first recipe for a proposal, adapted to the model and this machine.
 
     Args:
         proposal: the prompt and the reward.
@@ -140,10 +140,11 @@ def recipe_of(
 
 
 def says_format(prompt: str, rows: list[Row]) -> bool:
-    """Return whether most prompts state the form of the answer or have a system message.
+    """Return whether at least 90 % of prompts specify the answer format or have a system message.
 
     Args:
-        prompt: the column of the prompt, or a template; only the columns in it are examined.
+        prompt: the column of the prompt, or a template. Of a template, only the columns that it
+            uses are examined, not its own text.
         rows: the first rows of the data.
     """
     columns = columns_of(prompt)
@@ -184,12 +185,12 @@ def held_out_rows(data: str, count: int) -> dict[str, Any]:
 
 
 def with_sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> FirstRecipe:
-    """Complete the values of a recipe with sizes and a learning rate.
+    """Complete a recipe with a learning rate, batch sizes, completion length and number of steps.
 
     On a CPU, the sizes are the first of `SIZES` with which the run should take at most an evening,
     or the last of `SIZES` if none is small enough. On a GPU, they are the first of `SIZES`. The
-    micro-batch is the largest that should fit in memory, or the smallest if none fits. If the size
-    of the model is unknown, the first sizes and the largest micro-batch are used.
+    micro-batch is the largest that should fit in memory, or the smallest if none fits. If the
+    dimensions of the model are unknown, the first sizes and the largest micro-batch are used.
 
     Args:
         values: the other values of the recipe; `eval_steps`, if set, is adapted to the number of
@@ -283,7 +284,7 @@ def sizes(
     micro_batch: int = 64,
     checkpointing: bool = False,
 ) -> dict[str, Any]:
-    """Return the recipe keys and values that set the sizes of the run.
+    """Return recipe keys that set the completion length, steps, batch sizes and checkpointing.
 
     Args:
         completions: the number of completions per step.

@@ -18,8 +18,8 @@ from grpo_ext.tasks.base import MissingColumn
 
 Row = dict[str, Any]
 NO_ROW = (
-    "the data has no rows, or limits drop all of them. Loosen max_prompt_tokens, max_answer_tokens "
-    "and the options of the task, or use another dataset."
+    "the data has no rows, or none that max_prompt_tokens, max_answer_tokens and the options of "
+    "the task accept. Loosen these limits and options, or use another dataset."
 )
 PATIENCE = 4.0  # maximum number of seconds for reading the first rows of a dataset
 
@@ -31,9 +31,12 @@ def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[Row]:
     rows are drawn from all rows as in the run; if that takes too long, the first rows are returned,
     and a note says so.
 
-    Return an empty list if the data is faulty or has no rows, which is reported as a problem; if
-    reading takes too long, which is reported as a note; or if the data cannot be reached, which is
-    reported as a problem or, if the run will be on another machine, as a note.
+    The list is empty if
+
+    - the data is faulty or has no rows, which is reported as a problem,
+    - reading takes too long, which is reported as a note,
+    - the data cannot be reached, which is reported as a problem or, if the run will be on another
+      machine, as a note.
 
     Args:
         recipe: the recipe, which sets the tasks and their data.

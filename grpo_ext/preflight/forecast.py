@@ -243,7 +243,8 @@ def known_config(name: str) -> PretrainedConfig | None:
 def local_config(v: Values) -> PretrainedConfig | None:
     """Return the config of a recipe's model, without contacting the hub.
 
-    Return `None` if the config is neither in `shapes.yaml` nor on this machine.
+    Return `None` if the config is neither in `shapes.yaml` nor on this machine, or if the model
+    type is unknown to transformers.
     """
     name = v["model_name_or_path"]
     try:

@@ -159,10 +159,10 @@ def advice(reward: Reward) -> str:
         )
     if reward.registration.name == "exact":
         return (
-            " Use accuracy for solutions that end with their answer, or name another answer column "
-            "in rename_columns."
+            " Use the reward `accuracy` for solutions that end with their answer, or name another "
+            "answer column in rename_columns."
         )
-    return " Use exact for texts and choice for letters, or drop these rows."
+    return " Use the reward `exact` for texts or `choice` for letters, or drop these rows."
 
 
 def scores_of_golds(rows: Sequence[Row], reward: Reward) -> list[Score]:

@@ -32,7 +32,7 @@ def note_half_types(v: Values, findings: Findings) -> None:
         findings.note(
             "`fp16: true` does nothing on a CPU, where accelerate has neither an autocast to "
             "float16 nor a loss scaler, so the run computes in `dtype`. Set `bf16: false` "
-            "instead, which changes nothing, or `bf16: true` for matrix multiplications in "
+            "instead to keep computing in `dtype`, or `bf16: true` for matrix multiplications in "
             "bfloat16.",
             "fp16",
         )

@@ -81,8 +81,8 @@ def check_loaded(
     check_parts(recipe, batch, rows, rewards_of(recipe, findings), findings, num_samples)
     if num_samples and "samples" not in findings.figures:
         findings.note(
-            "no completions were sampled, because --sample needs a recipe without problems, and "
-            "the training rows and the model's tokenizer on this machine."
+            "no completions were sampled, because --sample needs a recipe without problems whose "
+            "training rows and model tokenizer can be loaded on this machine."
         )
     if batch.fits:
         findings.figures["batch"] = {
@@ -288,7 +288,7 @@ def check_written(recipe: Recipe, findings: Findings) -> None:
 def check_difficulty(v: Values, rows: list[Row], findings: Findings) -> None:
     """Check the column by which `curriculum: easy_to_hard` sorts the rows.
 
-    Does nothing for other curricula.
+    Does nothing for other curricula, or without `difficulty_column` or rows.
 
     Args:
         v: the values of the recipe.

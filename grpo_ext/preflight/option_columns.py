@@ -159,7 +159,7 @@ def lines_of(fields: list[str]) -> tuple[str, str]:
 
 
 def numbered_columns(prefix: str, names: list[str]) -> list[str]:
-    """Return the columns named `prefix` plus a letter (a to j) or a digit, in this order.
+    """Return the columns named `prefix` plus a letter (a to j) or a digit, sorted by that mark.
 
     An underscore or a space may follow the prefix. Case is ignored, but without a prefix only
     capital letters count. Return an empty list if there are both letters and digits, or if they are

@@ -51,7 +51,7 @@ class Game:
     def play_by_model(self) -> Episode:
         """Let the model play a new episode with the row, and return the finished episode.
 
-        transformers samples the turns with the settings of training.
+        The turns are sampled with transformers and the settings of training.
 
         Raises:
             OSError: if the model is not on this machine, or cannot be loaded.

@@ -163,7 +163,7 @@ def are_tests(tests: Sequence[object]) -> bool:
 
 
 def find_golds(rows: list[Row], names: list[str], gold: str | None = None) -> Golds | None:
-    """Return the gold answers of the first column that a rule can judge.
+    """Return the gold answers of the first column whose answers a rule can judge.
 
     Only the column `gold` or, if it is `None`, columns with a usual name for answers are
     considered, and only if more than half of the rows have an answer in them. If no rule can judge
@@ -273,7 +273,7 @@ def reward_for_numbered_options(golds: Golds, options: Options) -> RewardChoice:
 
 
 def is_marked(text: str) -> bool:
-    """Return whether a solution marks its final answer, or is written in LaTeX."""
+    """Return whether a solution contains a marker of its final answer, or a LaTeX fraction."""
     return any(mark in text for mark in MARKS)
 
 

@@ -1,4 +1,4 @@
-"""Find faults in the first prompts, such as identifiers, or ambiguous or unfinished questions."""
+"""Find faults in the first prompts, such as identifiers or ambiguous questions."""
 
 import re
 from collections import defaultdict
@@ -125,8 +125,8 @@ def report_system_messages(rows: Sequence[Row], columns: Sequence[str], findings
     if twice:
         message = (
             f"the prompts of {len(twice)} of the first {len(rows)} rows, such as row {twice[0]}, "
-            "have more than one system message, from the data or from system_prompt. Keep one: "
-            "remove system_prompt, or the others in the data."
+            "have more than one system message, from the data or from system_prompt. Remove "
+            "system_prompt, or the additional system messages in the data."
         )
         if len(twice) > MAX_SHARE * len(rows):
             findings.problem(message, "system_prompt")

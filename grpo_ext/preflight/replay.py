@@ -101,8 +101,8 @@ def nth_line(path: Path, number: int) -> bytes:
 def play_again(episode: Episode, sample: Row) -> None:
     """Replay the turns of a logged episode with the logged tokens.
 
-    The episode may be at most as long as the logged one could be. It is cut off if it has not ended
-    after the last logged turn.
+    The episode gets no more room than the logged one had. It is cut off if it has not ended after
+    the last logged turn.
 
     Args:
         episode: an episode that has begun with the row of the sample; it is changed in place.
@@ -139,8 +139,8 @@ def ids_of_turn(episode: Episode, message: Row) -> list[int]:
     ids = message.get("raw_ids")
     if not isinstance(raw, str) or len(raw) > MOST_CHARACTERS:
         raise ValueError(
-            "This line cannot be played again: the `raw` of one of its turns is not a string of at "
-            f"most {MOST_CHARACTERS:,} characters. With --line, choose another line."
+            "This line cannot be played again: the `raw` of one of its turns is not a string, or "
+            f"is longer than {MOST_CHARACTERS:,} characters. Choose another line with --line."
         )
     if ids is None:
         return episode.tokens.tokens_of(raw)

@@ -120,7 +120,7 @@ def describe_eval_rows(recipe: Recipe, task: Task, options: Options) -> tuple[st
         return source, None
     used = count(open_rows())
     if used is None:
-        return f"{source}; the rows are too many or too slow to count", None
+        return f"{source}; the rows are too many to count, or reading them takes too long", None
     first = "the first " if used == options.max_eval_samples else ""
     return f"{source}: {first}{used:,}", used
 

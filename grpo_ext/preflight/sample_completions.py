@@ -167,7 +167,8 @@ def count_differing(names: Iterable[str], samples: list[Sample]) -> int:
 def load_model(recipe: Recipe) -> PreTrainedModel:
     """Load the recipe's model from this machine; nothing is downloaded.
 
-    The model is put on a GPU if one is available and `use_cpu` is not set.
+    The model is put on a GPU if one is available and `use_cpu` is not set. A quantized model stays
+    where transformers has put it.
 
     Raises:
         OSError: if the model is not on this machine, or its files cannot be read.

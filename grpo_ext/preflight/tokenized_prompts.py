@@ -30,8 +30,9 @@ def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | N
             )
         else:
             findings.note(
-                f"the tokenizer of {name} cannot be loaded from the cache of this machine, so "
-                f"prompts were not tokenized ({first_line(error)}).",
+                f"the tokenizer of {name} cannot be loaded from the local Hub cache "
+                f"({first_line(error)}), so the prompts were not tokenized and their lengths are "
+                "unknown.",
                 "model_name_or_path",
             )
         return None
@@ -172,16 +173,16 @@ def note_todays_date(kwargs: dict[str, Any], template: str, findings: Findings) 
         return
     if "date_string" in template:
         findings.note(
-            "the model's chat template writes today's date into prompts, so a run that resumes on "
-            "another day trains on other prompts. Set `chat_template_kwargs: {date_string: 26 "
-            "Jul 2024}`, with any date.",
+            "the model's chat template writes today's date into prompts, so a run that is resumed "
+            "on another day trains on different prompts. Set `chat_template_kwargs: {date_string: "
+            "26 Jul 2024}`, or any other fixed date.",
             key,
         )
     else:
         findings.note(
-            "the model's chat template writes today's date into prompts, so a run that resumes on "
-            "another day trains on other prompts. Save the tokenizer with a template that has a "
-            "fixed date.",
+            "the model's chat template writes today's date into prompts, so a run that is resumed "
+            "on another day trains on different prompts. Save the tokenizer with a template that "
+            "has a fixed date.",
             key,
         )
 
@@ -263,10 +264,10 @@ def room_for_prompts(lengths: list[int], v: Values, findings: Findings) -> tuple
         )
     elif over:
         findings.note(
-            f"In the context of {context} tokens, there is no room for max_completion_length "
-            f"{completion} after {round(over * len(lengths))} of the first {len(lengths)} prompts "
-            f"(the longest has {longest} tokens). Lower max_completion_length, or drop long "
-            "prompts with max_prompt_tokens.",
+            f"For {round(over * len(lengths))} of the first {len(lengths)} prompts, there is no "
+            f"room for max_completion_length {completion} in the context of {context} tokens (the "
+            f"longest prompt has {longest}). Lower max_completion_length, or drop long prompts "
+            "with max_prompt_tokens.",
             key,
         )
     return context - completion, over

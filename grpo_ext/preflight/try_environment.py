@@ -73,8 +73,8 @@ def begin_episodes(
             if isinstance(probe, ToolEnvironment) and hasattr(probe.instance, "step"):
                 findings.note(
                     f"environment{named(name)}: the class is not a subclass of "
-                    "grpo_ext.Environment, so its method step is a tool that the model calls. Make "
-                    "it a subclass if step should answer the model's turns.",
+                    "grpo_ext.Environment, so its method `step` is a tool that the model calls. "
+                    "Make it a subclass if `step` should answer the model's turns.",
                     KEY,
                 )
         return beginning(environments, tokenizer, end_tokens(tokenizer, config), recipe.training)

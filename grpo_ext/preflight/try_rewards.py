@@ -63,8 +63,8 @@ def try_rewards_of_tasks(
 
     Returns:
         The figures `{"rewards": trial}`, where `trial` is the result of `try_rewards`. If the rows
-        have several tasks, and either name environments or a reward scores only some of the tasks,
-        the figures are `{"rewards_by_task": {"math": trial, ...}}`.
+        have several tasks, and the rows also name environments or a reward scores only some of the
+        tasks, the figures are `{"rewards_by_task": {"math": trial, ...}}`.
     """
     several_environments = TASK in rows[0] and ENVIRONMENT in rows[0]
     if not several_environments and not any(tasks_of(reward) for reward in rewards):
@@ -122,8 +122,9 @@ def try_rewards(
     for reward in with_model:
         findings.note(
             f"reward {reward.name!r} loads the frozen model {reward.options.get('model')} in "
-            f"{reward.options.get('dtype')} when it first scores, in each training process. It "
-            "was not loaded here, and `grpo-ext plan` does not count its memory.",
+            f"{reward.options.get('dtype')} when it first scores, in each training process. The "
+            "model was not loaded here, so the reward was not tried. `grpo-ext plan` does not "
+            "count the memory of this model.",
             KEY,
         )
     until = time.monotonic() + BUDGET

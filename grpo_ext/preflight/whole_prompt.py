@@ -169,8 +169,9 @@ def answers_are_options(golds: Golds | None, options: Options) -> bool:
 def classes_of(golds: Golds, rows: list[Row]) -> list[str]:
     """Return the distinct answers, sorted, if they are the classes of a classification.
 
-    Otherwise, return an empty list. Numbers count as classes only in a column with a name in
-    `LABELS`.
+    There must be at least two and at most `MOST_CLASSES` of them, with at least `ROWS_OF_CLASS`
+    rows each on average. Numbers count as classes only in a column with a name in `LABELS`.
+    Otherwise, return an empty list.
     """
     classes = sorted(set(golds.texts))
     is_label = golds.column.lower() in LABELS

@@ -77,7 +77,7 @@ def batch_of(v: Values, num_processes: int) -> Batch:
 
 
 def nearest_fits(batch: Batch) -> list[dict[str, int]]:
-    """Return up to three changes of a single key that make `batch` fit, smallest change first.
+    """Return up to three changes, each of one key, that make `batch` fit; the smallest is first.
 
     Each change is a dict such as `{"num_generations": 6}`. Its size is the larger of the old and
     the new value, divided by the other one. At most `REACH` values are tried in each direction; for

@@ -71,7 +71,7 @@ class DeterministicOptions:
 
 
 def parts_that_are_not_deterministic(v: Values, _: int) -> Iterator[Problem]:
-    """With `deterministic: true`, yield a problem for each option in `NOT_DETERMINISTIC`."""
+    """Yield a problem for each option in `NOT_DETERMINISTIC` set with `deterministic: true`."""
     if not v.deterministic:
         return
     for key, message in NOT_DETERMINISTIC.items():

@@ -53,10 +53,10 @@ def as_yaml(values: Mapping[str, Any]) -> str:
 
 
 def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
-    """Return the keys that affect training and differ from a saved recipe, as (saved, new) values.
+    """Compare a recipe with a saved one, and return the (saved, new) values of keys that differ.
 
-    A key that is not set counts as its default. The result is empty if `folder` contains
-    no saved recipe or it cannot be read.
+    Keys that do not affect training are left out. A key that is not set counts as its default. The
+    result is empty if `folder` contains no saved recipe, or the saved recipe cannot be read.
 
     Args:
         recipe: the new recipe; it is first adapted to this machine, in place.

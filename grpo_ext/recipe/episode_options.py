@@ -45,7 +45,8 @@ class EpisodeOptions:
             environment fails: with `"mask"` (default), it is neither scored nor trained on; with
             `"train"`, the model gets the error as the reply; with `"retry"`, it is played again.
             The run stops if more than `max_failure_rate` (0.5) of the last 256 calls of a method
-            failed, or all of its calls in a generation; `max_failure_rate: 1` prevents both.
+            failed (once there were 64 calls), or all of its calls in a generation;
+            `max_failure_rate: 1` prevents both.
             `max_completion_length` limits the whole episode, including the replies. If `None`, a
             completion is a single turn.
         environments (`dict`, *optional*): several environments by name, in place of `environment`.
@@ -62,7 +63,8 @@ def environments_of(v: Any) -> dict[str, EnvironmentSpec]:
     """Return the environments of a recipe, or of training arguments, by name.
 
     The environment in the key `environment`, which is for all rows, has the name "". An environment
-    in an entry of `tasks` has the name of the entry.
+    in an entry of `tasks` has the name of the entry. If several keys set environments, only the
+    first counts, in the order `environment`, `environments`, `tasks`.
 
     Args:
         v: the values of a recipe, or training arguments, which have no `tasks`.
@@ -79,7 +81,7 @@ def environments_of(v: Any) -> dict[str, EnvironmentSpec]:
 
 
 def entries_of(v: Any) -> Mapping[str, Mapping[str, Any] | None] | None:
-    """Return the entries of `tasks`, or `None` if it is not set or `v` is training arguments."""
+    """Return the value of `tasks`, or `None` if `v` does not set this key or has no such field."""
     if isinstance(v, Values) and v.has("tasks"):
         return v.tasks
     return None
@@ -204,16 +206,15 @@ def ends_that_turns_cannot_have(v: Any) -> Iterator[Problem]:
     options = v.generation_kwargs or {}
     for key in sorted(TURN_ENDS & {*options}):
         yield Problem(
-            f"environment: a turn ends at an end token or after turn_tokens tokens, so {key} "
-            f"cannot end it. Remove {key} from generation_kwargs. If transformers samples, "
-            "stop_strings can also end a turn.",
+            "environment: a turn ends only at an end token, after turn_tokens tokens or, without "
+            f"vLLM, at stop_strings, so {key} cannot end it. Remove {key} from generation_kwargs.",
             "generation_kwargs",
         )
     engines = [key for key in ("use_vllm", "sampler") if getattr(v, key)]
     if options.get("stop_strings") and engines:
         yield Problem(
-            "environment: stop_strings can end turns only if transformers samples in the training "
-            f"process. Remove {' and '.join(engines)}, or remove stop_strings from "
+            "environment: stop_strings can end turns only when the training process samples with "
+            f"transformers. Remove {' and '.join(engines)}, or remove stop_strings from "
             "generation_kwargs.",
             "generation_kwargs",
         )
@@ -229,9 +230,9 @@ def episodes_without_a_length(v: Values) -> bool:
 
 
 def environments_of_tasks_that_trl_would_play(v: Values, _: int) -> Iterator[Problem]:
-    """Yield a problem for each value that does not fit, if an entry of `tasks` has an environment.
+    """Yield a problem for each option that does not meet `NEEDED`, if a task has an environment.
 
-    Such entries have the same requirements as the key `environment`, which are in `NEEDED`.
+    An entry of `tasks` with an environment has the same requirements as the key `environment`.
     """
     if not environments_of_tasks(entries_of(v)):
         return

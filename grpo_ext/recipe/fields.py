@@ -94,7 +94,7 @@ def hints_of(cls: type) -> dict[str, Any]:
 
 
 def choices_of(f: dataclasses.Field, hint: Any) -> tuple[str | bool, ...]:
-    """Return the values to which a field is restricted, or `()` if there is no such list.
+    """Return the allowed values of a field that has a fixed list of them; `()` for other fields.
 
     Args:
         f: the field of the dataclass.

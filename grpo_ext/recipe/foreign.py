@@ -64,7 +64,7 @@ def entry_of(key: str) -> str | None:
 
     A nested key belongs to the entry of an outer part, if there is one, such as `critic.*` for all
     keys in `critic`. Otherwise it belongs to the longest of its endings that is an entry, such as
-    `rollout.n` for `actor_rollout_ref.rollout.n`.
+    `rollout.mode` for `actor_rollout_ref.rollout.mode`.
     """
     parts = key.split(".")
     for part in parts[:-1]:

@@ -43,9 +43,9 @@ def options_that_the_engine_lacks(v: Values, _: int) -> Iterator[Problem]:
 
     transformers would ignore such an option, and vLLM would raise an error, but only once it is
     loaded. With vLLM, only the options in `VLLM_NAMES`, which belong to transformers, are
-    problems. With transformers, `eos_token_id` is a problem, too. Nothing is checked if the trainer
-    was given a sampler or a `rollout_func`, and with environments, options that end a turn are left
-    to another rule.
+    problems. With transformers, `eos_token_id` is a problem, too. With environments, options that
+    end a turn are left to another rule. Nothing is checked if the trainer was given a sampler or a
+    `rollout_func`.
     """
     options = dict(v.generation_kwargs or {})
     if not options or v.get(OWN_GENERATION):
@@ -106,7 +106,10 @@ def options_that_the_trainer_cannot_follow(v: Values, _: int) -> Iterator[Proble
 
 
 def is_neutral(key: str, value: object) -> bool:
-    """Return whether an option of `generation_kwargs` has no effect with this value."""
+    """Return whether an option of `generation_kwargs` has no effect with this value.
+
+    `disable_compile` is never neutral, because TRL passes it as well.
+    """
     if key == "disable_compile":
         return False
     return value is None or value is False or value == OPTIONS["neutral"].get(key)

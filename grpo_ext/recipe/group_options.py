@@ -28,10 +28,10 @@ class GroupOptions:
             groups with signal.
         group_filter_metric (`str`, *optional*): the reward that judges groups, that is, decides
             which have signal, and which completions are correct for pass rates and pass@k. If
-            `None`, it is the reward with the largest weight (the first of them). The weighted sum
-            is never used, because a format reward can make it vary where all answers are wrong. A
-            group that this reward does not score is judged by the reward with the next largest
-            weight that scores it.
+            `None`, it is the reward with the largest weight or, among equal weights, the first. The
+            weighted sum is never used, because a format reward can make it vary where all answers
+            are wrong. A group that this reward does not score is judged by the reward with the next
+            largest weight that scores it.
         group_filter_max_rounds (`int`, defaults to 4): the maximum number of additional generations
             per step with `group_filter: refill`; after them, the step trains on the groups that it
             has.
@@ -93,8 +93,8 @@ def curriculum_of_a_stream(v: Values) -> bool:
 
 @refuses(
     "curriculum",
-    "`curriculum: easy_to_hard` needs difficulty_column, the name of a numeric column that says "
-    "how hard each row is.",
+    "`curriculum: easy_to_hard` needs difficulty_column. Set it to the name of a numeric column "
+    "that says how hard each row is.",
 )
 def order_without_a_difficulty(v: Values) -> bool:
     return v.curriculum == "easy_to_hard" and not v.difficulty_column
@@ -113,7 +113,8 @@ def missing_pass_rates(v: Values) -> bool:
 
 @refuses(
     "reward_weights",
-    "reward_weights needs reward_funcs, the list of rewards that the weights belong to.",
+    "reward_weights needs reward_funcs, the list of rewards that the weights belong to. Set "
+    "reward_funcs, or remove reward_weights.",
 )
 def weights_without_rewards(v: Values) -> bool:
     # with `tasks`, `several_tasks.keys_of_a_single_task` rejects both keys

@@ -10,8 +10,8 @@ Per GPU, with W processes, B completions per micro-batch and T tokens of prompt 
 - activations: 34 x B x T x hidden bytes per layer (Korthikanti et al. 2022, arXiv 2205.05198,
   without attention maps); with gradient checkpointing, this for a single layer plus
   2 x B x T x hidden bytes for each layer; twice as much in float32
-- cache, if transformers samples: 2 x layers x key-value width x 2 bytes for each token in a
-  process's share of a generation
+- cache, unless vLLM samples: 2 x layers x key-value width x 2 bytes for each token in a process's
+  share of a generation
 
 An evaluation has the weights, and for each completion its cache and the activations of a single
 layer.
@@ -132,9 +132,9 @@ def eval_batch_size(v: Values, batch: Batch, size: ModelSize | None) -> int:
     """Return `per_device_eval_batch_size` or, if the recipe does not set it, a suitable size.
 
     The chosen size is the largest size, up to `MOST_EVALUATED`, for which an evaluation needs no
-    more memory for activations and cache than training. It is at least `LEAST_EVALUATED` and
-    `per_device_train_batch_size`, and the batches of all processes together consist of whole
-    groups, as TRL requires.
+    more memory for activations and cache than training. Whatever the memory, it is at least
+    `LEAST_EVALUATED` and `per_device_train_batch_size`, and the batches of all processes together
+    consist of whole groups, as TRL requires.
 
     Args:
         v: the values of the recipe.
@@ -162,7 +162,7 @@ def longest_that_fits(
     """Estimate the longest completion, in tokens, that fits into `room` bytes of a GPU.
 
     Without vLLM, the estimate includes a cache for all completions of a process. The result is 0 if
-    not even one token fits.
+    not even one token fits, and never more than 2^24 - 1.
 
     Args:
         size: the dimensions of the model.

@@ -37,9 +37,11 @@ def unread_by_supervised(v: Values, _: int) -> Iterator[Problem]:
 
 
 def ignored_buffers(v: Values, _: int) -> Iterator[Problem]:
-    """Yield a note if `ignore_bias_buffers` is set: a key of TRL's scripts, without effect here."""
+    """Yield a note if `ignore_bias_buffers` is set, which only TRL's own scripts use."""
     if v.ignore_bias_buffers:
-        yield Problem("ignore_bias_buffers does nothing here. Remove it.", "ignore_bias_buffers")
+        yield Problem(
+            "ignore_bias_buffers does nothing in grpo-ext. Remove it.", "ignore_bias_buffers"
+        )
 
 
 def no_learning_rate(v: Values, _: int) -> Iterator[Problem]:
@@ -51,8 +53,8 @@ def no_learning_rate(v: Values, _: int) -> Iterator[Problem]:
 def rounded_steps(v: Values, _: int) -> Iterator[Problem]:
     """Yield a note if most updates of weights in half precision would be lost to rounding.
 
-    There is no note for an adapter, whose weights are in float32, or with DeepSpeed or FSDP, which
-    update weights in float32.
+    There is no note for an adapter, whose weights are in float32, with DeepSpeed or FSDP, which
+    update weights in float32, or for an optimizer that is not in `PLAIN_ADAM`.
     """
     dtype = str(v.dtype).removeprefix("torch.")
     if v.use_peft or v.optim not in PLAIN_ADAM:
@@ -113,7 +115,7 @@ GRPO_NOTES: tuple[Rule, ...] = (
 
 
 def notes_of(v: Values, rules: tuple[Rule, ...], num_processes: int) -> list[Problem]:
-    """Return the notes that `rules` yield, in their order; only the first note for each key."""
+    """Return the notes that `rules` yield, in their order, but only the first for each key."""
     notes: dict[str | None, Problem] = {}
     for rule in rules:
         for note in rule(v, num_processes):

@@ -45,9 +45,10 @@ class TrainerOptions(
         gradient_checkpointing (`bool`, *optional*): whether the backward pass recomputes
             activations instead of keeping them. If `None`, it does so if the run would otherwise
             need more than half of the device's memory (without the part that a vLLM engine
-            occupies), as estimated by `grpo-ext plan`. It then also does so with DeepSpeed, FSDP or
-            `loss_normalization: micro_batch`, and if the lengths of prompts or completions are
-            unknown; it never does with `deterministic: true`. TRL's default is `True`.
+            occupies), as estimated by `grpo-ext plan`. `None` also means `True` with DeepSpeed,
+            FSDP or `loss_normalization: micro_batch`, and if the lengths of prompts or completions
+            are unknown; it always means `False` with `deterministic: true`. TRL's default is
+            `True`.
     """
 
     if not TYPE_CHECKING:  # TRL and transformers type it differently; see `fields.TYPES`

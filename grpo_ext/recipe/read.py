@@ -65,8 +65,9 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
     Raises:
         FileNotFoundError: if there is no such file or recipe, or it is a folder.
         OSError: if the file cannot be opened.
-        RecipeError: if the file is not a YAML mapping, uses `<<`, sets a key twice, is too large,
-            cannot be read, is not a regular file, or is outside `within`.
+        RecipeError: if the file is not a valid YAML mapping, has a key that is a list or a mapping,
+            uses `<<`, sets a key twice, is too large, cannot be read, is not a regular file, or is
+            outside `within`.
     """
     path = recipe_path(path)
     try:

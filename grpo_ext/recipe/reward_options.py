@@ -16,13 +16,13 @@ class RewardOptions:
     """Recipe keys for calling rewards; a base of `GRPOExtConfig`.
 
     Args:
-        reward_max_failure_rate (`float`, defaults to 0.5): the share of rows above which failures
-            of a reward stop the run. The share is that of the last 256 rows that the reward did not
-            decline (by returning `None`), once there are 64 such rows; the error shows the last
-            failure. A reward fails if it raises an error, exceeds its time limit, or returns the
-            wrong number of values, a value that is not a number, or one that is not finite or
-            beyond ±1e12; the rows concerned are then not scored, and `rewards/NAME/failed` counts
-            them. If 0, the first failure stops the run.
+        reward_max_failure_rate (`float`, defaults to 0.5): the run stops if a reward fails on more
+            than this share of the last 256 rows that it did not decline (by returning `None`),
+            once there are 64 of these rows; the error shows the last failure. A reward fails if it
+            raises an error, exceeds its time limit, or returns the wrong number of values, a value
+            that is not a number, or one that is not finite or beyond ±1e12; the rows concerned are
+            then not scored, and `rewards/NAME/failed` counts them. If 0, the first failure stops
+            the run.
         reward_workers (`int`, defaults to 1): the number of worker processes per rank for rewards
             that need much CPU time; for `accuracy`, they are started at the first formula. If 0,
             the training process computes everything, without a memory limit.
@@ -39,7 +39,10 @@ class RewardOptions:
 
 
 def load_plugins(v: Values, _: int) -> Iterator[Problem]:
-    """Load the plugin files, which may register names that later rules look up; yield nothing."""
+    """Load the plugin files, which may register names that later rules look up; yield nothing.
+
+    A file that cannot be loaded is skipped; the error is reported when the rewards are built.
+    """
     for path in v.reward_plugins or ():
         with suppress(Exception):  # reported where the rewards are built
             load_file(path)

@@ -64,7 +64,10 @@ def options_by_task(v: Values) -> dict[str, Mapping[str, Any]]:
 
 
 def row_options_that_conflict(v: Values, _: int) -> Iterator[Problem]:
-    """Yield problems for row options that conflict with each other, streaming or environments."""
+    """Yield problems for conflicting row options.
+
+    They conflict with each other, with `dataset_streaming` or with environments.
+    """
     of_tasks = environments_of_tasks(v.tasks)
     for name, options in options_by_task(v).items():
         completed = name in of_tasks or (not of_tasks and bool(environments_of(v)))
@@ -80,8 +83,9 @@ def row_options_that_conflict(v: Values, _: int) -> Iterator[Problem]:
 def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[Problem]:
     """Yield a problem if two entries of `tasks` hold out different rows of the same data.
 
-    This is so if their dataset and split are the same, but `held_out_share` is not. `entries` maps
-    the name of each entry to its options, or to `None` if it has none.
+    These are entries with the same dataset, configuration and training split, but with different
+    values of `held_out_share`. `entries` maps the name of each entry to its options, or to `None`
+    if it has none.
     """
     first: dict[tuple[Any, ...], tuple[str, float | None]] = {}
     for name, entry in entries.items():
@@ -95,7 +99,8 @@ def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[
         if share != other_share:
             yield Problem(
                 f"tasks that read the same dataset need the same held_out_share: {other} and "
-                f"{name} read {source[0]}, so one would train on rows that the other holds out.",
+                f"{name} read {source[0]}, so one would train on rows that the other holds out. "
+                "Set the same held_out_share in both entries.",
                 "tasks",
             )
 
@@ -104,7 +109,7 @@ def option_problems(options: Mapping[str, Any], v: Values, completed: bool) -> I
     """Yield the problems of one task's row options.
 
     Args:
-        options: the options of the task, in a recipe without `tasks` those of the recipe.
+        options: the options of the task; in a recipe without `tasks`, the values of the recipe.
         v: the values of the recipe.
         completed: whether the task has an environment, which may extend its prompts.
     """
@@ -139,7 +144,8 @@ def option_problems(options: Mapping[str, Any], v: Values, completed: bool) -> I
     if options.get("random_train_samples"):
         if not options.get("max_train_samples"):
             yield Problem(
-                "random_train_samples needs max_train_samples, the number of rows to draw.",
+                "random_train_samples needs max_train_samples, the number of rows to draw. Set "
+                "max_train_samples, or remove random_train_samples.",
                 "random_train_samples",
             )
         if v.dataset_streaming:

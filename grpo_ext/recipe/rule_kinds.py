@@ -25,7 +25,7 @@ class Refusal:
     """A rule that yields one problem if a predicate of the recipe's values is true."""
 
     key: str  #: the key at fault
-    message: str  #: what is wrong and how to fix it; `{key}` stands for the value of `key`
+    message: str  #: what is wrong and how to fix it; `{beta}` stands for the value of `beta`
     holds: Callable[[Values], object]
 
     def __call__(self, v: Values, num_processes: int) -> Iterator[Problem]:

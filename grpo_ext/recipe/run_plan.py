@@ -94,10 +94,12 @@ class Epoch:
 
 
 def epoch_of(rows: int, batch: Batch) -> Epoch:
-    """Return the sizes of an epoch over `rows` training rows.
+    """Count the generations, micro-batches and optimizer steps of an epoch over `rows` rows.
+
+    Rows that do not fill a generation are left out.
 
     Raises:
-        ValueError: if the rows do not fill a generation.
+        ValueError: if there are too few rows for one generation.
     """
     generations = rows // batch.prompts
     if generations == 0:
@@ -113,7 +115,7 @@ def make_plan(
     """Return the plan of a recipe.
 
     Args:
-        v: the valid values of the recipe (`Recipe.flat`).
+        v: the values of a checked recipe (`Recipe.flat`).
         num_processes: the number of training processes.
         rows: the number of training rows; `None` for a stream, which needs `max_steps`.
         eval_rows: the number of held-out rows; `None` if unknown.
@@ -195,14 +197,14 @@ def _in_steps(interval: float, steps: int) -> int:
 
 
 def _moments(strategy: str, interval: float, steps: int, epoch: Epoch | None) -> list[int]:
-    """Return the steps after which a run saves or evaluates, always including the last one.
+    """Return the steps after which a run saves or evaluates; the last step of the run is included.
 
     Args:
-        strategy: `save_strategy` or `eval_strategy`; the list is empty unless it is `steps` or
-            `epoch`.
-        interval: the interval between these steps for `steps`; a share of all steps if below 1.
+        strategy: `save_strategy` or `eval_strategy`. The result is empty unless the strategy is
+            `steps` or `epoch`.
+        interval: for `steps`, the interval in steps or, if below 1, as a share of all steps.
         steps: the number of steps in the run.
-        epoch: the sizes of an epoch; `None` for a stream, in which the whole run is one epoch.
+        epoch: the counts for one epoch; `None` for a stream, in which the whole run is one epoch.
     """
     if strategy == "steps":
         every = _in_steps(interval, steps)

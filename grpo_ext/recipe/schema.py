@@ -36,6 +36,9 @@ class GRPOExtConfig(TrainerOptions, GRPOConfig):
     With evaluations, this also requires `per_device_eval_batch_size=8`, and with vLLM,
     `vllm_importance_sampling_mode="sequence_mask"`.
 
+    If there is no accelerator and `use_cpu` is not true, `use_cpu` is set to `True`, and `bf16` to
+    `False` if it is `None`.
+
     Raises:
         ValueError: if any argument has the wrong type or a value that is not allowed; the message
             lists all such arguments.

@@ -30,16 +30,16 @@ class ScoringOptions:
             and logs the difference from the sampling policy as `sampling/logp_difference` and
             `sampling/ratio`. `"trl"`: with the temperature only.
         residual_in_fp32 (`bool`, *optional*): whether a model with weights in half precision
-            (bfloat16 or float16) keeps its residual stream in float32, both when transformers
-            samples and in scoring. Matrix multiplications stay in half precision. In our
+            (bfloat16 or float16) keeps its residual stream in float32, both when sampling with
+            transformers and in scoring. Matrix multiplications stay in half precision. In our
             measurements, this about halves the difference between the log-probs of the sampler and
             the trainer. If `None`, this is done on a CPU if the model supports it. Megatron-LM
             calls this option `fp32_residual_connection`.
         attention_in_fp32 (`bool`, *optional*): whether a model that computes in half precision
-            computes its attention in float32, both when transformers samples and in scoring. On a
-            CPU, attention is computed in float64, so that the order of summation does not change
-            the results. This option requires `attn_implementation: sdpa`. If `None`, this is done
-            on a CPU if the model supports it.
+            computes its attention in float32, both when sampling with transformers and in scoring.
+            On a CPU, attention is computed in float64, so that the order of summation does not
+            change the results. This option requires `attn_implementation: sdpa`. If `None`, this is
+            done on a CPU if the model supports it.
     """
 
     logprob_policy: Literal["sampling", "model", "trl"] = "sampling"

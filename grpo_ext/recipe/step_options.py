@@ -37,10 +37,10 @@ class SamplingOptions:
             number k above 1 requires an `eval_temperature` above 0; `mean@k`, `pass@k` and
             `mixed@k` are then logged in addition to `pass@1`, with standard errors.
         eval_constant (`bool`, defaults to `True`): whether an evaluation also logs the score of the
-            best constant answer, one text given to every prompt. To find it, up to 8 of the
-            completions are each tried as the answer to up to 32 prompts, and the best of them is
-            scored as the answer to every prompt. This costs about one additional call of the
-            rewards per held-out row. There is no such score with environments, tools or a
+            best constant answer, a text used as the completion of every prompt. To find it, up to 8
+            of the completions are each tried as the answer to up to 32 prompts, and the best of
+            them is scored as the answer to every prompt. This costs about one additional call of
+            the rewards per held-out row. There is no such score with environments, tools or a
             `rollout_func`, or for rewards that are async, load a model or query a server, such as
             reward models and `judge`.
     """
@@ -70,7 +70,7 @@ class SpeedOptions:
         layout (`str`, defaults to `"auto"`): how completions are arranged for the model in
             training. `"chunks"`: completions of similar length are batched together, and each
             distinct prompt is run once. `"packed"`: completions follow each other in one row
-            without padding, which is an error if the model would mix them. `"padded"`: each
+            without padding; the run fails if the model would mix them. `"padded"`: each
             micro-batch is padded to one rectangle, as in TRL. `"auto"`: the choice depends on the
             model, its attention, the number of ranks and the lengths; the first lines of a run
             report it. All layouts except `"padded"` also balance the tokens of a step over its

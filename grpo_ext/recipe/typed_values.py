@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
 
     class Fields(GRPOExtConfig, RunConfig, ModelConfig):
-        """The fields of a recipe; two have other types than in TRL (see `fields.TYPES`)."""
+        """The fields of a recipe; two have narrower types than in TRL (see `fields.TYPES`)."""
 
         num_generations: int
         generation_kwargs: dict[str, Any] | None

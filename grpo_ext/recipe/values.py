@@ -129,8 +129,8 @@ def _takes_mapping(hint: object) -> bool:
 def _from_word(word: Word, hint: object) -> Any:
     """Convert a command-line value to the type `hint` of its field.
 
-    - If the field accepts mappings, a value that begins with `{` is parsed as JSON, or as YAML if
-      it is not valid JSON.
+    - If the field accepts mappings, a value that begins with `{` is parsed as JSON, or else as
+      YAML, or remains a string if it is neither.
     - If the field accepts strings, or the value is one of its choices, the value remains a string;
       but `null` and `None` become `None` if the field is optional.
     - Otherwise, the word `None` becomes `None`, and any other value is parsed as YAML, or remains a

@@ -80,7 +80,7 @@ class EngineOptions:
 
 
 def vllm_rank(r: int) -> int | None:
-    """Return the smallest rank in `LORA_RANKS`, which vLLM supports, that is at least `r`.
+    """Return the smallest adapter rank of vLLM (one of `LORA_RANKS`) that is at least `r`.
 
     Return `None` if `r` is larger than all of them.
     """
@@ -123,7 +123,7 @@ def server_address_with_a_password(v: Values, _: int) -> Iterator[Problem]:
     if "@" in v.vllm_server_host:
         yield Problem(
             "vllm_server_host must not contain a user name or password, because recipes, logs and "
-            "reports show it. Remove them.",
+            "reports show the host. Remove everything up to the @.",
             "vllm_server_host",
         )
 

@@ -1,1 +1,1 @@
-"""Compare three published experiments with the package's recipes, and test claims about them."""
+"""Compare three published experiments with the package's recipes, and test their claims."""

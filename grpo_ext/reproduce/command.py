@@ -70,7 +70,8 @@ def reproduce(
         experiments: the experiments with their claims, by name.
         folder: the folder that the runs and the page are written to.
         seeds: the number of seeds with which each run is repeated.
-        scale: the scale of the models; claims that need a larger one get no verdict.
+        scale: the scale of the models; a claim that needs a larger scale gets the verdict "cannot
+            be seen".
         processes: the number of tiny runs to execute in parallel.
         config: a recipe with another model, from which all runs start; if `None`, they start from
             tiny models.

@@ -101,7 +101,8 @@ def outcome_of(
     Args:
         matrix: the jobs of the claim's experiment.
         claim: the claim to measure.
-        scale: the scale of the models; a claim that needs a larger one gets no verdict.
+        scale: the scale of the models; a claim that needs a larger scale gets the verdict "cannot
+            be seen".
         failed: the jobs that failed; other unfinished jobs count as missing.
         logs: reads the logs of the runs.
     """
@@ -144,18 +145,19 @@ def outcome_of(
 
 
 def undecided(expected: Range, estimate: Estimate) -> str:
-    """Return why an estimate has no verdict: its interval is missing, or only partly in `expected`.
+    """Return why the verdict for an estimate is "cannot be seen".
 
-    The sentence names the option to change.
+    The interval of the estimate is missing, or is only partly in the expected range. The sentence
+    names the command-line option to change.
     """
     if estimate.low is None:
         return (
-            "the figure of one seed has no interval to compare with the expected range, "
-            f"{expected}: raise --seeds."
+            "the figure of a single seed has no interval to compare with the expected range "
+            f"({expected}). Raise --seeds."
         )
     return (
-        f"the interval {interval_of(estimate)} is only partly in the expected range, {expected}: "
-        "raise --seeds to narrow the interval."
+        f"the interval {interval_of(estimate)} is only partly in the expected range ({expected}). "
+        "Raise --seeds to narrow the interval."
     )
 
 

@@ -1,4 +1,4 @@
-"""Show outcomes as a table in the terminal, and as `claims.html` with a plot for each claim."""
+"""Show outcomes as tables in the terminal, and on the page `claims.html`, which has plots."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def write_page(outcomes: list[Outcome], folder: Path, about: str) -> Path:
 
 
 def section(outcome: Outcome) -> str:
-    """Return the HTML section about the claim of an outcome."""
+    """Return the HTML section about an outcome's claim, with its figures, verdict and plots."""
     claim = outcome.claim
     measured = as_figure(outcome.estimate)
     if outcome.estimate is not None and outcome.estimate.low is not None:
@@ -155,7 +155,10 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def picture_of(outcome: Outcome) -> str:
-    """Return a claim's plot as a base64-encoded PNG; `""` if it has no runs or defines no plot."""
+    """Return the plots for an outcome's claim as one base64-encoded PNG.
+
+    Returns `""` if the outcome has no runs, or if its claim defines no plots.
+    """
     claim = outcome.claim
     if not outcome.runs or not (claim.curves or claim.map):
         return ""

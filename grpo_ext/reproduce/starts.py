@@ -83,7 +83,8 @@ def make_start(
     Args:
         start: the description of the model.
         recipe: the experiment's recipe, whose task provides the problems to demonstrate.
-        folder: the folder of the job; the model is saved at `model_of(start, folder)`.
+        folder: the folder of the job; the model is saved at `model_of(start, folder)`. A subfolder
+            `warm_start` from an earlier attempt is deleted.
         seed: the seed for the weights, the demonstrations and the training.
 
     Returns:

@@ -1,6 +1,6 @@
 """Reward functions, which score completions using dataset columns and need no trainer.
 
-Importing this package does not import torch. The rewards that load a model or call TRL import it
+Importing this package does not import torch. Rewards that load a model or call TRL import torch
 when they are called.
 
 `@register("name")` registers a function as a reward, `build("name", **options)` returns a

@@ -54,9 +54,9 @@ _ALPHANUMERIC = re.compile(r"[0-9A-Za-z]")
 
 
 def explain_accuracy(completion: str, *, solution: str) -> Explanation:
-    """Return an explanation that states the gold answer, with a mark on the last `<answer>` block.
+    """Return an explanation that states the solution, with a mark on the last `<answer>` block.
 
-    Without a closed block outside the thoughts, nothing is marked.
+    Nothing is marked if there is no closed block outside the thoughts, or if the last one is blank.
     """
     return Explanation(
         f"The solution was: {solution}",
@@ -74,10 +74,10 @@ def accuracy(
 
     The answer is searched for outside the `<think>` blocks. It is taken from the last `<answer>`
     block, or else from the last `\boxed{}`, or else from the end of the text, where it may follow
-    `####` or "answer is", or be the last formula, number, choice or words. docs/rewards.md lists
-    which answers count as equal. If the prompts are given, the choices and the unit in the question
-    are taken into account, and an answer that only repeats a formula of the question scores 0,
-    unless the gold answer does so too.
+    `####` or "answer is", or be the last formula, number or choice, or an answer in words.
+    docs/rewards.md lists which answers count as equal. If the prompts are given, the choices in the
+    question and the unit and form that it asks for are taken into account, and an answer that only
+    repeats a formula of the question scores 0, unless the gold answer does so too.
 
     Args:
         solution: the gold answer for each row, or a worked solution that marks it with `####`,
@@ -101,6 +101,9 @@ def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
         completion: the text of the completion.
         solution: the gold answer, or text that contains it; `None` if it is missing.
         prompt: the prompt as a string or a list of messages; `None` if it is unknown.
+
+    Raises:
+        NeedsEngine: if the comparison needs the formula engine, inside `engine.without_engine`.
     """
     gold = None if solution is None else gold_answer(str(solution))
     if gold is None:

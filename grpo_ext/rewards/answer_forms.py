@@ -80,7 +80,7 @@ def is_factored(formula: str) -> bool:
 
 
 def factor_count(formula: str) -> int:
-    """Return how many factors of a formula are sums, counting powers: 3 in `2(x + 3)(x - 1)^2`."""
+    """Return the number of factors that are sums, with multiplicity: 3 for `2(x + 3)(x - 1)^2`."""
     return sum(int(power or 1) for _, power in _SUM_IN_BRACKETS.findall(formula))
 
 
@@ -112,10 +112,10 @@ def is_prime(text: str) -> bool:
 
 
 def is_cartesian(formula: str) -> bool:
-    """Return whether a formula is a single complex number of the form `a + bi` with an `i`.
+    """Return whether a formula is a single complex number in the form `a + bi` or `bi`.
 
-    Such a formula has at most two terms, contains no sine or cosine, and has no `i` in a
-    denominator, in a power or in a product such as `(1 + i)(2 - i)`.
+    Such a formula contains `i`, has at most two terms, contains no sine or cosine, and has no `i`
+    in a denominator, in a power or in a product such as `(1 + i)(2 - i)`.
     """
     if _IMAGINARY.search(formula) is None or _SEVERAL.search(formula):
         return False

@@ -61,8 +61,8 @@ def with_plain_bold(text: str) -> str:
     r"""Convert words in `\textbf{}` to `**words**`, and remove an explanation from the end.
 
     For example, convert `So it is \textbf{Na} (from the Latin natrium).` to `So it is **Na**.` The
-    explanation must be in parentheses, begin with a word such as "from" or "because", and contain
-    no word of denial, doubt or comparison.
+    explanation must be in parentheses, begin with "from", "since", "because", "which" or
+    "short for", and contain no word of denial, doubt or comparison.
     """
     text = _BOLD_IN_LATEX.sub(r"**\1**", text)
     remark = _REMARK_AT_END.search(text)
@@ -75,7 +75,8 @@ def words_at_end(text: str, request: Request, choices: Sequence[str]) -> str | N
     """Return the words in the last sentence that answer the question, or `None` if there are none.
 
     Up to `MOST_REMARKS` sentences that only add a remark (see `is_remark`) may follow that
-    sentence. If the question expects yes or no, the whole last line is searched as well.
+    sentence. If no words are found and the question expects yes or no, return the verdict (see
+    `verdict`) in the last sentence, or else in the whole last line.
 
     Args:
         text: the completion, without its thoughts.
@@ -146,7 +147,7 @@ def bold_words(sentence: str, question_words: frozenset[str]) -> str | None:
     question, as in `It is a **right** triangle`.
 
     Args:
-        sentence: the last sentence of the completion.
+        sentence: the sentence to search.
         question_words: the word stems of the question.
     """
     bold = _BOLD_WORDS.findall(sentence)
@@ -176,7 +177,7 @@ def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str |
     the name is one of several names from the question in the sentence.
 
     Args:
-        sentence: the last sentence of the completion.
+        sentence: the sentence to search.
         names: the capitalized words in the question.
         words: the word stems of the question's request.
     """
@@ -200,7 +201,7 @@ def named_choice(sentence: str, choices: Sequence[str], words: frozenset[str]) -
     comparison.
 
     Args:
-        sentence: the last sentence of the completion.
+        sentence: the sentence to search.
         choices: the contents of the question's choices; choices other than words and names are
             ignored.
         words: the word stems of the question's request.
@@ -225,9 +226,9 @@ def named_choice(sentence: str, choices: Sequence[str], words: frozenset[str]) -
 def term(sentence: str, words: frozenset[str]) -> str | None:
     """Return the term at the end of a sentence, as in `This process is called evaporation`.
 
-    A term follows a phrase such as "is called" or "is known as". Return `None` if there is none, if
-    the sentence contains none of `words`, the word stems of the question's request, or if it
-    contains a word of denial, doubt or comparison.
+    A term follows a phrase such as "is called" or "is known as". Return `None` if there is no term,
+    or if the sentence contains a word of denial, doubt or comparison, or no word of the question.
+    `words` are the word stems of the question's request.
     """
     match = _TERM.search(sentence)
     if match is None or not may_answer(sentence, words):
@@ -238,8 +239,9 @@ def term(sentence: str, words: frozenset[str]) -> str | None:
 def ordered(sentence: str, question_words: frozenset[str]) -> str | None:
     """Return the numbered thing at the end of a sentence: `second quadrant` or `Quadrant II`.
 
-    Return `None` if there is none, if the thing is not among `question_words`, the word stems of
-    the question, or if the sentence contains a word of denial, doubt or comparison.
+    Return `None` if there is no such thing, if the question does not contain its name ("quadrant"),
+    or if the sentence contains a word of denial, doubt or comparison. `question_words` are the word
+    stems of the question.
     """
     match = _ORDERED.search(sentence)
     if match is None or not may_answer(sentence, question_words):

@@ -1,10 +1,10 @@
 """Find arithmetic steps such as `3 + 4 = 7` or `(3 + 4) × 2 = 7 × 2 = 14`, and check them.
 
 One pass over the text divides it into sides: expressions that end at a word, punctuation, a line
-break, an equals sign or an arrow. A step is two sides joined by an equals sign or an arrow, at
-least one of which must contain an operator. Text that cannot be parsed with certainty (powers,
-percentages, unknowns, an operator after a word) is not a step, so it counts as neither right nor
-wrong.
+break, an equals sign or an arrow. A step is a pair of sides joined by an equals sign or an arrow.
+At least one of the sides must contain an operator. Text that cannot be parsed with certainty
+(powers, percentages, unknowns, an operator after a word) is not a step, so it counts as neither
+right nor wrong.
 """
 
 import re
@@ -58,11 +58,12 @@ class Side:
     readable: bool = True  # whether it can be parsed with certainty
 
     def add(self, token: str, begin: int, end: int) -> None:
-        """Append a token; mark the side unreadable if it becomes too long to be evaluated.
+        """Append a token, or mark the side unreadable if it would exceed `MAX_LENGTH`.
 
         Args:
-            token: a number, an operator or a parenthesis, as `evaluate` accepts it.
-            begin: the offset of the token; stored as the side's `begin` if the token is its first.
+            token: a number, an operator or a parenthesis in the notation of `evaluate`, or
+                "negative" for the minus sign of the number that follows.
+            begin: the offset of the token, which becomes the side's `begin` if the side is empty.
             end: the new end of the side.
         """
         if not self.length:
@@ -165,7 +166,8 @@ class Scanner:
     def end_side(self, link: str = "") -> None:
         """Finish the current side, append the step that it completes, if any, and start a new side.
 
-        `link` is what joins the two sides: "equals", "arrow", or "" if they are unrelated.
+        `link` is what joins the finished side to the new one: "equals", "arrow", or "" if they are
+        unrelated.
         """
         if self.left is not None:
             step = step_between(self.left, self.side, self.link)
@@ -288,7 +290,7 @@ class Scanner:
 
 
 def is_small_numeral(character: str) -> bool:
-    """Return whether a character is a numeral such as ² or ½, but no digit or Chinese numeral."""
+    """Return whether a character is a numeral such as ² or ½, not a digit or a Chinese numeral."""
     return character.isnumeric() and not character.isdecimal() and not character.isalpha()
 
 
@@ -298,8 +300,9 @@ def step_between(left: Side, right: Side, link: str) -> Step | None:
     At least one side must contain an operator, and the two must differ in their numbers or
     operators. With an equals sign, both sides must be valid expressions. With an arrow, the left
     side must be an expression with an operator, and the right side must begin with a number, which
-    is the result. Text that does not belong to the step, such as trailing operators, is first
-    removed from both sides, in place.
+    is the result. Text that does not belong to the step is first removed from the sides, in place:
+    from both of them everything up to an unclosed parenthesis, and from the right one trailing
+    operators.
 
     Args:
         left: the side before the link.

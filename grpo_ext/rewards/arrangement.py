@@ -85,7 +85,9 @@ def is_list_for_interval(arrangement: str | None, gold: str, answer: str) -> boo
     Only the forms of the answers are compared, not their values. `[0, 2]`, `[0, 2)` and
     `(0, \infty)` are intervals unless the question asks for a tuple. `(0, 2)` is a point unless the
     question asks for an interval. If the list assigns all of its values to one unknown, as in
-    `x = 0, x = 2`, the other answer is always an interval.
+    `x = 0, x = 2`, the other answer is always an interval. Return `False` if the list contains an
+    interval or an inequality, or if the question asks for an interval and the list has several
+    unknowns, as in `x = 0, y = 2`.
 
     Args:
         arrangement: the result of `arrangement_of` for the question.
@@ -113,15 +115,18 @@ def is_list_for_interval(arrangement: str | None, gold: str, answer: str) -> boo
 
 
 def has_one_unknown(values: Collection) -> bool:
-    """Return whether a list assigns all of its values to one unknown, as in `x = 0, x = 2`."""
+    """Return whether a list assigns all of its values to one unknown, as in `x = 0, x = 2`.
+
+    The unknown must begin with a lower-case letter or a backslash.
+    """
     return len(values.names) == 1 and values.names[0][0] in r"\abcdefghijklmnopqrstuvwxyz"
 
 
 def in_order(gold: str, answer: str) -> tuple[str, str]:
     r"""Return (gold, answer) as tuples, so that the order of their values matters.
 
-    The results for `2 < 3 < 5`, `2, 3, 5` and `\{2, 3, 5\}` are equal. If either answer has fewer
-    than two values, both are returned unchanged.
+    `2 < 3 < 5`, `2, 3, 5` and `\{2, 3, 5\}` all become `(2, 3, 5)`. If either answer has fewer than
+    two values, both are returned unchanged.
     """
     tuples = []
     for text in (gold, answer):
@@ -142,10 +147,10 @@ def without_brackets(text: str) -> str:
 def without_own_indices(indexed: frozenset[str], gold: str, answer: str) -> str:
     r"""Remove subscripted names that only the answer uses, so that their order is ignored.
 
-    For example, return `3, 1` for `\lambda_1 = 3, \lambda_2 = 1`. The names must be a single symbol
-    with several numbers. The answer is returned unchanged if the question uses that symbol with
-    subscripts, or if the gold answer is ordered or has any name other than that symbol without a
-    subscript.
+    For example, return `3, 1` for `\lambda_1 = 3, \lambda_2 = 1`. There must be at least two names,
+    all of which are the same symbol with a digit as its subscript. The answer is returned unchanged
+    if the question uses the symbol with subscripts, if the gold answer is not an unordered list or
+    a set, or if the gold answer contains a name other than the symbol itself.
 
     Args:
         indexed: the symbols with subscripts in the question (see `indexed_symbols`).

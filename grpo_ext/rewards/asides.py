@@ -157,8 +157,8 @@ def without_notes(text: str) -> str:
 def without_hypothesis(text: str, request: Request) -> str:
     """Remove a hypothetical last sentence, such as `She could buy one more book for $12.`
 
-    Return `text` unchanged if the question is unknown or contains a word such as "could" or
-    "would".
+    Return `text` unchanged if the question is unknown or contains "can", "could", "might" or
+    "would", or if no value precedes the sentence.
     """
     if not request.text or not _MODALS.isdisjoint(request.text.split()):
         return text
@@ -168,7 +168,7 @@ def without_hypothesis(text: str, request: Request) -> str:
 def without_rate(text: str, request: Request) -> str:
     """Remove a last sentence that restates a total as a rate, such as `That is $5 per person.`
 
-    Return `text` unchanged if the question asks for a rate.
+    Return `text` unchanged if the question asks for a rate, or if no value precedes the sentence.
     """
     if request.is_rate:
         return text
@@ -206,8 +206,9 @@ def without_asides(sentence: str, request: Request) -> str:
     """Remove asides such as approximations, reasons and comparisons from the end of a sentence.
 
     A condition such as `when x = 3` is kept if the question asks for x, a rate if the question asks
-    for a rate, and a comparison if the question asks for a difference. A statement about the future
-    (`and he will be 30 in 6 years`) is removed only if the question contains "now".
+    for a rate, and a comparison if the question asks for a difference. The phrase
+    `than Mara, who has 24` is removed unless the question asks about Mara. A statement about the
+    future (`and he will be 30 in 6 years`) is removed only if the question contains "now".
     """
     if "now" in request.words:
         sentence = without_aside(sentence, _LATER)
@@ -246,8 +247,9 @@ def without_aside(text: str, aside: re.Pattern[str]) -> str:
 def without_breakdown(sentence: str) -> str:
     """Remove the breakdown of a total, as in `20 streets: 9 by Ann and 11 by Bob`.
 
-    The parts must add up to the total. A sentence of more than `MAX_BREAKDOWN` characters is
-    returned unchanged.
+    The parts must add up to the total, and no new claim may follow them. A number after "of", as
+    in `Of the 20 streets`, does not count as a total. A sentence of more than `MAX_BREAKDOWN`
+    characters is returned unchanged.
     """
     if len(sentence) > MAX_BREAKDOWN:
         return sentence
@@ -264,7 +266,10 @@ def without_breakdown(sentence: str) -> str:
 
 
 def is_sum_of(total: str, parts: list[str]) -> bool:
-    """Return whether the numbers in `parts` add up to `total`."""
+    """Return whether the numbers in `parts` add up to `total`.
+
+    Return `False` if any of them is not a number or has more than `MAX_DIGITS` characters.
+    """
     numbers = [number(text) for text in (total, *parts) if len(text) <= MAX_DIGITS]
     values = [read.value for read in numbers if read is not None]
     return len(values) == len(parts) + 1 and values[0] == sum(values[1:])
@@ -273,7 +278,7 @@ def is_sum_of(total: str, parts: list[str]) -> bool:
 def without_rounded(match: re.Match[str]) -> str:
     """Return the exact number in a match of `_OR_ABOUT`: `25/3` for `25/3, or about 8.33`.
 
-    If the second number is not the first one rounded, return the whole match.
+    If the second number is not the first one rounded or truncated, return the whole match.
     """
     exact, rounded, percent_sign = match.groups()
     factor = 100 if percent_sign else 1

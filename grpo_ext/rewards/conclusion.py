@@ -80,9 +80,9 @@ _AND = re.compile(r"\band (?:then|so|hence|thus|therefore|thereby)\b(?= \$?[a-z]
 def with_conclusion(text: str, request: Request) -> str:
     """In the last sentence that contains a value, remove what follows the answer to the question.
 
-    Return the whole text, in which the answer is in digits even if it was in words. Remarks, checks
-    of the result and a last sentence about another person are removed as well. Text that may change
-    the answer, such as a new claim, is kept.
+    Return the remaining text, with an answer in words converted to digits. Remarks, checks of the
+    result and a last sentence about another person are removed as well. Text that may change the
+    answer, such as a new claim, is kept.
     """
     text = without_point(without_check(without_remarks(text)), request)
     text = without_rate(without_hypothesis(text, request), request)
@@ -164,10 +164,10 @@ def before_definition(sentence: str, request: Request) -> str:
 def own_clause(sentence: str, request: Request) -> str:
     """Cut a sentence after the clause that answers the question.
 
-    If the sentence is about several people, that is the clause with the name that the question asks
-    about. Otherwise, it is the clause whose subject shares the most words with the question. The
-    sentence is returned unchanged if there is a tie, if the clause contains no value or a list of
-    values, or if the rest of the sentence makes a new claim.
+    If the question asks about a person and the sentence is about several people, that is the clause
+    with the person's name. Otherwise, it is the clause whose subject shares the most words with the
+    question. The sentence is returned unchanged if there is a tie, if the clause contains a list of
+    values or no value, or if the rest of the sentence makes a new claim.
     """
     clauses = [sentence]
     if request.name is not None:
@@ -242,7 +242,7 @@ def is_rate(sentence: str, amount: re.Match[str]) -> bool:
 
 
 def has_nouns(sentence: str, start: int, nouns: frozenset[str]) -> bool:
-    """Return whether all `nouns` follow the number at `start`, before digits or any of `,.;`."""
+    """Return whether all `nouns` follow the number at `start`, before a digit or any of `,.;`."""
     phrase = _PHRASE.match(sentence, start)
     return phrase is not None and all(noun in phrase[0] for noun in nouns)
 
@@ -294,8 +294,8 @@ def last_sentence(text: str, request: Request) -> tuple[int, int]:
 def has_claim(behind: str, request: Request) -> bool:
     """Return whether `behind`, the text after the answer, makes a new claim.
 
-    A new claim is a value that may also answer the question (see `is_claimed`), or a word such as
-    "or", "so" or "not".
+    A new claim is a value that may also answer the question (see `is_claimed`), or a word or sign
+    such as "or", "so", "not" or `=`.
     """
     if NEW_CLAIM.search(behind):
         return True
@@ -303,14 +303,14 @@ def has_claim(behind: str, request: Request) -> bool:
 
 
 def is_claimed(behind: str, value: re.Match[str], request: Request) -> bool:
-    """Return whether a value after the amount may also answer the question.
+    """Return whether a value that follows the answer may also answer the question.
 
     It cannot do so if a noun follows it, if "than" precedes it, or if it is a price and the
     question does not ask for money. A number that is in the question may answer it only as a
     result, as in `is 20`, `= 20`, or, if the question asks for a remainder, `leaving 20`.
 
     Args:
-        behind: the text after the amount.
+        behind: the text after the answer.
         value: the match of the value in `behind`.
         request: the parsed request of the question.
     """

@@ -36,7 +36,7 @@ _OPERATION = re.compile(r"\\(?:times|cdot)(?![A-Za-z])|(?<!^)[*^!+]")
 
 
 def measured_text(text: str) -> str:
-    """Replace the LaTeX markup of units and degree signs in a question with plain text."""
+    """Replace LaTeX fonts, spaces, thousands separators and degree signs with plain text."""
     text = _SPACE.sub(" ", _FONT.sub(r" \1 ", _COMMA.sub(",", text)))
     return _DEGREE.sub(" degree", text)
 
@@ -55,7 +55,7 @@ def stated_quantities(text: str) -> frozenset[Quantity]:
 
 
 def stated_numbers(text: str) -> frozenset[Fraction]:
-    """Return the integers and decimals that a question contains in digits."""
+    """Return the integers and decimals that are written in digits in a question."""
     numerals = [match[0] for match in _NUMERAL.finditer(_COMMA.sub(",", text)) if match[0]]
     return frozenset(Fraction(numeral.replace(",", "")) for numeral in numerals)
 

@@ -100,7 +100,7 @@ def listing(numbers: Sequence[int | Fraction]) -> str:
 
 
 def readable(number: int | Fraction) -> str:
-    """Format a number exactly if that takes at most 20 characters, else to five digits.
+    """Format a number exactly if that takes at most 20 characters, else to 5 significant digits.
 
     For a number that is too large for a float, return only the number of digits of its integer
     part.
@@ -156,8 +156,8 @@ def countdown(
     """1 if the first <answer> uses every given number exactly once and makes the target, else 0.
 
     Only the text before the first `=` in the answer counts. It may have at most 1,000 characters:
-    digits, `+ - * / ( ) .` and whitespace, but no signs in front of numbers. Its value is computed
-    exactly.
+    digits, `+ - * / ( ) .` and whitespace, but no signs in front of numbers. At most 100
+    parentheses may be open at once. The value is computed exactly.
 
     Args:
         nums: the given numbers, as a list for each row.

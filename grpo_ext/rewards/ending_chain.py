@@ -1,6 +1,6 @@
 """Extract the answer from a chain of equations at the end of a completion.
 
-In `I = V/R = 12 V / 4 Ω = 3 A`, the last side is the answer.
+For `I = V/R = 12 V / 4 Ω = 3 A`, the answer is `I = 3 A`.
 """
 
 import re
@@ -57,9 +57,10 @@ def ending_chain(text: str) -> str | None:
     The answer is the last side with its unit, preceded by the name on the first side, if there is
     one, and by any numeric sides that the gold answer must equal as well (see `is_evidence`):
     `I = 3 A` for `I = V/R = 12 V / 4 Ω = 3 A`. Sides with symbols are dropped. Return `None` for an
-    equation that must be solved for an unknown, for a list of equations, and for a chain after
-    "not", "or", "if" and similar words. Return `None` also if the last sentence contains a price in
-    `$` or is longer than `MAX_SENTENCE`, or if the answer is longer than `MAX_ANSWER`.
+    equation that must be solved for an unknown, for a list of equations, for a chain after "not",
+    "or", "if" and similar words, and for a chain whose last side is not a single value. Return
+    `None` also if the last sentence contains a price in `$` or an unclosed formula, if it is longer
+    than `MAX_SENTENCE`, or if the answer is longer than `MAX_ANSWER`.
 
     Args:
         text: the text, after `with_ascii_signs` has converted its signs.
@@ -96,8 +97,9 @@ def last_clause(sentence: str) -> list[str] | None:
     """Return the sides of the chain that ends a sentence, without the words before the chain.
 
     The first side is "" if words directly precede the first `=`, as in `Total cost = 12`. Return
-    `None` if the sentence does not end in a chain whose only relation is `=`, or if a word such as
-    "not" or "maybe", or another equation of a list, precedes the chain.
+    `None` if the sentence does not end in a chain whose only relation is `=`, if the last side is
+    approximate, or if a word such as "not" or "maybe", or another equation of a list, precedes the
+    chain.
     """
     sides, operators = chain(sentence)
     if {*operators} != {"="} or _APPROXIMATE.search(sides[-1]):
@@ -121,7 +123,7 @@ def last_clause(sentence: str) -> list[str] | None:
 
 
 def last_break(side: str) -> int:
-    """Return the end of the last word, comma, colon or arrow outside brackets.
+    """Return the offset after the last word, comma, colon or arrow outside brackets.
 
     Return 0 if there is none.
     """
@@ -172,8 +174,9 @@ def has_symbol(formula: str) -> bool:
 def is_evidence(side: str, last: str) -> bool:
     """Return whether a side is kept in the answer, so that the gold answer must equal it as well.
 
-    The side must contain no symbols, and the last side must be a number. If this number is a
-    decimal, a side that rounds to it or cannot be evaluated is not kept. A side with commas between
+    The side must contain a value, but no symbol and no approximation, and the last side must be a
+    number. If this number is a decimal, a side is not kept if it cannot be evaluated, or differs
+    from the number by at most one unit of the last decimal place. A side with commas between
     thousands is not kept if it equals the number.
     """
     is_readable = not _UNREAD.search(side) and not _APPROXIMATE.search(side)

@@ -34,7 +34,7 @@ class NeedsEngine(Exception):
 
 
 class Unreadable(ValueError):
-    """Raised if the gold answer is beyond the limits or cannot be parsed."""
+    """Raised if the gold answer is beyond the limits of `is_within_limits` or cannot be parsed."""
 
 
 @contextmanager
@@ -105,8 +105,8 @@ def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
     """Return whether two equations, each given by its two sides, are multiples of each other.
 
     Each equation stands for the difference of its sides. At all `POINTS` where both differences
-    have a value, of which there must be at least two, they must be nonzero and have the same ratio.
-    Return `False` if `answer` is beyond the limits or cannot be parsed.
+    have a value, the differences must be nonzero and have the same ratio. There must be at least
+    two such points. Return `False` if `answer` is beyond the limits or cannot be parsed.
 
     Raises:
         Unreadable: if `gold` is beyond the limits or cannot be parsed.
@@ -186,7 +186,10 @@ def latex_reader() -> tuple[Any, Any, Any]:
 
 
 def verified(a: Any, b: Any) -> bool:
-    """Return whether math-verify considers two sets, tuples or matrices equal."""
+    """Return whether math-verify considers two sets, tuples or matrices equal.
+
+    Inequalities are converted to sets first (see `solutions`). A matrix equals only a matrix.
+    """
     from sympy import MatrixBase, MatrixExpr
 
     if isinstance(a, MatrixExpr):
@@ -199,7 +202,7 @@ def verified(a: Any, b: Any) -> bool:
 
 
 def pairs_of_values(a: Any, b: Any) -> list[tuple[Any, Any]]:
-    """Return the values of two expressions, in pairs, at those `POINTS` where both have one."""
+    """Return pairs of the values of two expressions at those `POINTS` where both have a value."""
     pairs = zip(values(a, b), values(b, a), strict=True)
     return [(x, y) for x, y in pairs if x is not None and y is not None]
 

@@ -188,13 +188,13 @@ def same_name(expected: str | None, actual: str | None) -> bool:
 def matches(expected: list[str], actual: list[str], same: Callable[..., bool]) -> bool:
     """Return whether the parts of two lists can be paired one to one, in any order.
 
-    Paired parts are removed from `actual`, in place.
+    Each part of `expected` is paired with the first part of `actual` that equals it. Paired parts
+    are removed from `actual`, in place.
 
     Args:
         expected: the parts of the gold answer.
         actual: the parts of the answer.
-        same: a function that returns whether two parts, `same(expected_part, actual_part)`, are
-            equal.
+        same: a function; `same(expected_part, actual_part)` returns whether the parts are equal.
     """
     for part in expected:
         partner = next((other for other in actual if same(part, other)), None)
@@ -251,7 +251,7 @@ def same_numbers(gold: str, answer: str) -> bool | None:
 
 
 def same_chains(gold: str, answer: str) -> bool | None:
-    """Compare two answers as equations, chains or relations; return `None` if neither is one."""
+    """Return whether two equations, chains or relations are equal; `None` if neither is one."""
     expected = chain(gold)
     actual = chain(answer)
     if not expected.operators and not actual.operators:
@@ -283,7 +283,7 @@ def value_sides(sides: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
 
 
 def computed_sides(sides: tuple[str, ...]) -> tuple[str, ...]:
-    """Drop the sides with symbols from a chain, keeping those that evaluate its formula.
+    """Drop the sides of a chain that contain symbols, and keep those that evaluate its formula.
 
     For example, keep `12/4` and `3` from `V/R = 12/4 = 3`. All sides are returned if fewer than two
     would remain, or if the last side contains a symbol.
@@ -314,9 +314,10 @@ def same_equations(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
 
 
 def same_relation(gold: str, answer: str) -> bool:
-    """Return whether two relations are equal: side by side, as regions of one unknown, or as sets.
+    """Compare two relations side by side, as regions, or as sets; return whether they are equal.
 
-    They are never equal if only one of them contains `=`.
+    They are never equal if only one of them contains `=`. An answer that is not a relation must be
+    a region or be enclosed in brackets.
     """
     expected = chain(gold)
     actual = chain(answer)

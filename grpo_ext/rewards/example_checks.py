@@ -10,10 +10,10 @@ from grpo_ext.rewards.reward import Example, Score
 
 
 def check_reward(name: str) -> tuple[list[str], int]:
-    """Run all examples of a registered reward; return the faults found and the number of examples.
+    """Run all examples of a registered reward; return a list of faults and the number of examples.
 
-    It is also a fault if no two examples have different scores, unless a server or a language model
-    computes the scores.
+    Besides a failing example, it is a fault if no two examples have different scores, unless a
+    server or a language model computes the scores.
 
     Raises:
         ValueError: if no reward has this name.
@@ -29,7 +29,7 @@ def check_reward(name: str) -> tuple[list[str], int]:
     if has_fixed_scores and not scores_differ(info.examples):
         faults.append(
             "no two examples have different scores. Add an example with a higher score and one "
-            "with a lower score: register(..., examples=[...])"
+            "with a lower score to register(..., examples=[...])"
         )
     return faults, len(info.examples)
 

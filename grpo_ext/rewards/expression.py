@@ -21,7 +21,7 @@ Pair = tuple[int, int]
 
 
 class ExpressionError(ValueError):
-    """Raised if a string is not a valid expression; the message says what is wrong."""
+    """Raised if a string is not a valid expression or exceeds a limit; the message says why."""
 
 
 def evaluate(text: str) -> tuple[list[int | Fraction], Fraction | None]:
@@ -30,7 +30,8 @@ def evaluate(text: str) -> tuple[list[int | Fraction], Fraction | None]:
     The value is `None` if the expression divides by zero.
 
     Raises:
-        ExpressionError: if the text is not an expression.
+        ExpressionError: if the text is not a valid expression, is longer than `MAX_LENGTH`, or has
+            more than `MAX_DEPTH` parentheses open at once.
     """
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"{len(text)} characters exceed the limit of {MAX_LENGTH}")

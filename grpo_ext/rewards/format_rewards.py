@@ -1,4 +1,4 @@
-"""Rewards for the form of a completion: tags, signs of step-by-step work, length, language."""
+"""Rewards for the form of a completion: tags, step markers, length, language."""
 
 import re
 from itertools import islice
@@ -46,8 +46,8 @@ def tag_count(completions: list[str], *, mode: Mode = "loose", prefix: str = "")
     """0.25 for each of <think>, </think>, <answer>, </answer> that occurs exactly once.
 
     Args:
-        mode: "strict" counts a tag only together with the line breaks that the reward `format`
-            requires in its strict mode.
+        mode: "loose" counts a tag alone; "strict" counts it only together with the line breaks that
+            the reward `format` requires in its strict mode.
         prefix: text to prepend to each completion, for prompts that already contain the first tag.
     """
     tags = TAG_LINES if mode == "strict" else TAGS
@@ -69,13 +69,14 @@ _STEP = re.compile(
 
 @register("reasoning_steps")
 def reasoning_steps(completions: list[str], *, target: PositiveInt = 3) -> list[float]:
-    """The number of signs of step-by-step work divided by `target`, at most 1.
+    """The number of step markers in the completion divided by `target`, at most 1.
 
-    Signs are "Step 2" at the start of a line, a numbered or bulleted line, and words such as
-    "First,", "Next,", "Then," and "Finally,". Only the first 200,000 characters are searched.
+    Step markers are "Step 1", "Step 2" etc. at the start of a line, numbered and bulleted lines,
+    and the words "First,", "Firstly,", "Second,", "Secondly,", "Third,", "Next,", "Then," and
+    "Finally," anywhere. Case is ignored. Only the first 200,000 characters are searched.
 
     Args:
-        target: the number of signs that earns the full reward.
+        target: the number of step markers that scores 1.
     """
     scores = []
     for completion in completions:
@@ -169,7 +170,10 @@ def language_consistency(
 
 
 def share_in_scripts(text: str, scripts: list[str]) -> float:
-    """Return the share of words that are in one of `scripts`, or 1 if there are no words."""
+    """Return the share of words that are in one of `scripts`, or 1 if there are no words.
+
+    Only the first `MAX_LENGTH` characters of `text` count.
+    """
     matching = 0
     total = 0
     for word in _WORD.finditer(text, 0, MAX_LENGTH):

@@ -2,9 +2,9 @@
 
 Evaluating a formula such as `9^{9^{9}}` or `(10^{9})!` can take unlimited time and memory, partly
 in C code that cannot be interrupted. A formula may therefore use only the LaTeX commands that are
-common in answers (`commands.txt`), and its numbers, powers and exponentials must be small. These
-limits do not guarantee that sympy is fast, so the evaluation must also run in a worker with a
-deadline.
+common in answers (`commands.txt`), its numbers, powers and exponentials must be small, and it must
+contain no determinant, derivative or division by zero. These limits do not guarantee that sympy is
+fast, so the evaluation must also run in a worker with a deadline.
 """
 
 import re

@@ -113,7 +113,7 @@ class Guard:
         return self.count.last_error
 
     def __call__(self, /, **arguments: Any) -> list[Score]:
-        """Return a score for each completion; `None` if its row failed or was declined.
+        """Return each completion's score; `None` if its row fails, is declined or is in `left_out`.
 
         Args:
             arguments: `completions` and the other arguments that TRL passes to rewards.
@@ -156,9 +156,9 @@ class Guard:
         return self.last_scores
 
     def try_out(self, /, **arguments: Any) -> list[Score]:
-        """Score completions with the same time limits, but without counting or logging failures.
+        """Score completions within the usual time limits, without counting or logging failures.
 
-        The score is `None` for each row that fails or is declined.
+        The score is `None` for each row that fails, is declined, or is in `left_out`.
 
         Args:
             arguments: `completions` and the other arguments that TRL passes to rewards.
@@ -242,6 +242,8 @@ class Guard:
         self, scores: list[Score], errors: dict[int, str], arguments: dict[str, Any]
     ) -> None:
         """Count and log the failures of a batch, and call `fail` if there have been too many.
+
+        Also update `lost_prompts`.
 
         Args:
             scores: the score of each row that was to be scored.
@@ -330,13 +332,16 @@ def guard_rewards(
     timeout: float | None = None,
     **options: Any,
 ) -> list[Any]:
-    """Put a guard around each function; leave reward models, their ids and guards unchanged.
+    """Return the rewards, with a guard around each function.
+
+    Reward models, their ids and guards are returned unchanged.
 
     Args:
         rewards: functions, reward models, ids of reward models, or guards.
         labels: the metric name of each reward, in the same order; `None` uses the reward's own
             name.
-        workers: the number of processes for CPU-heavy rewards; 0 for none.
+        workers: the number of worker processes for CPU-heavy rewards; 0 scores them in this
+            process.
         timeout: the time limit per row, in seconds, also in worker processes; `None` means no
             limit.
         options: further arguments for `Guard`.
@@ -372,7 +377,7 @@ def reward_name(reward: Callable) -> str:
 
 
 def failed_batch(count: int, error: str) -> tuple[list[Score], dict[int, str]]:
-    """Return the scores (all `None`) and the errors by row of `count` rows that failed together."""
+    """Return the scores and errors of a failed batch: `None` and `error` for each of its rows."""
     return [None] * count, dict.fromkeys(range(count), error)
 
 

@@ -1,4 +1,4 @@
-"""Check whether a string follows verifiable instructions, such as a number of words.
+"""Check whether a string follows verifiable instructions, such as a required number of words.
 
 The names and parameters of the instructions are those in the columns `instruction_id_list` and
 `kwargs` of IFEval (arXiv 2311.07911). `startend:start_checker`, `detectable_format:json_keys` and
@@ -42,7 +42,7 @@ ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
 def instruction(name: str) -> Callable[[Check], Check]:
-    """Return a decorator that registers `check(text, *, ...)` as the check of an instruction.
+    """Return a decorator that registers `check(text, *, ...)` for the instruction `name`.
 
     The keyword parameters of `check` are the instruction's parameters. Their types are validated at
     each call. The decorator returns `check` unchanged.
@@ -279,7 +279,7 @@ def is_json(text: str) -> bool:
 
 @instruction("detectable_format:json_keys")
 def is_json_with_keys(text: str, *, keys: Texts) -> bool:
-    """Return whether `text` is a JSON object with exactly these keys and no empty values."""
+    """Return whether `text` is a JSON object with exactly the given keys and no empty values."""
     try:
         written = read_json(text)
     except ValueError:

@@ -22,7 +22,7 @@ Parameters = Mapping[str, Any] | None
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Requirements beyond the instructions of a row; each field is an option of the reward.
+    """Requirements beyond a row's instructions; each field is an option of the reward.
 
     Attributes:
         min_words: the minimum number of words, unless an instruction asks for fewer.
@@ -71,7 +71,10 @@ def runs_of(words: list[str]) -> set[tuple[str, ...]]:
 
 
 def word_limit(names: Sequence[str], parameters: Sequence[Parameters]) -> int | None:
-    """Return the smallest N in a row's instructions "less than N words", or `None` if none."""
+    """Return the smallest N among a row's instructions "less than N words".
+
+    Return `None` if the row has no such instruction.
+    """
     limits = []
     for name, row_parameters in zip(names, parameters, strict=True):
         if name != NUMBER_OF_WORDS or row_parameters is None:

@@ -128,13 +128,13 @@ class _Models(BaseModel):
 
 
 def model_at(url: str) -> str:
-    """Return the name of the first model that the server at `url` lists, without sending a key.
+    """Return the name of the first model that the server at `url` lists; no API key is sent.
 
     Args:
         url: the base URL, to which `/models` is appended.
 
     Raises:
-        ConnectionError: if the server does not respond within 10 seconds.
+        ConnectionError: if the server cannot be reached, or does not respond within 10 seconds.
         ValueError: if `url` is not a valid server URL, the server requires a key, or the response
             is not a list of models whose names match `SERVER_NAME`.
     """

@@ -148,7 +148,7 @@ def judge(
 class NoGrade:
     """Placeholder for a grade that could not be obtained.
 
-    Converting it to a float raises the stored error, so that only the row that it belongs to fails.
+    Converting it to a float raises the stored error, so that only its own row fails.
     """
 
     def __init__(self, error: Exception):
@@ -210,13 +210,14 @@ def grade_in(reply: Reply, mark: str, scale: int, *, show: bool) -> float:
             which it could repeat.
 
     Raises:
-        ValueError: if the reply was cut off (`finish_reason` is not "stop"), or its last line is
-            not `Score MARK: N` with N from 0 to `scale`.
+        ValueError: if the reply is incomplete (`finish_reason` is not "stop"), or its last line is
+            not `Score MARK: N` with N from 0 to `scale`. Case, Markdown marks, and `/ scale` after
+            N are ignored.
     """
     if reply.finish_reason != "stop":
         raise ValueError(
-            "the judge's reply is not graded, because it is incomplete (its finish_reason is not "
-            "stop). If long replies are cut off, raise the option max_tokens"
+            "the judge's reply was not graded, because it is incomplete (its finish_reason is not "
+            '"stop"). If replies are cut off, raise the option max_tokens'
         )
     text = (reply.text or "")[-MAX_TEXT:].rstrip()
     last_line = text.rpartition("\n")[2]

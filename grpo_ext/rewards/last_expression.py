@@ -147,8 +147,8 @@ def undelimited(text: str, start: int) -> str | None:
 
     Only the last `MAX_ANSWER` characters of `text` are searched. A chain such as `x = 3 + 4 = 7` is
     reduced to its name and its last side; a unit is kept. Return `None` if there is no such
-    formula, if it is ruled out ("not 5", "5 is wrong"), too long or has unmatched brackets, or if
-    it is left to `last_number`, such as the number in `x = 2`.
+    formula, or if the formula is ruled out ("not 5", "5 is wrong"), is longer than `MAX_FORMULA`,
+    has unmatched brackets, or is left to `last_number`, such as `x = 2`.
     """
     text = _BLANKS.sub(" ", text[max(start, len(text) - MAX_ANSWER, 0) :])
     units = [unit.span() for unit in _UNIT_OF_VALUE.finditer(text)]
@@ -233,8 +233,9 @@ def last_formula(text: str) -> tuple[int, int] | None:
     """Return (start, end) of the last formula in math delimiters; `None` if there is none.
 
     If the formula is the last item of a list, the span covers the whole list, as in `$x = 1$ and
-    $x = 2$`. The items may be followed by the same unit: `$t = 1$ s and $t = 3$ s`. A reason at the
-    beginning of the list is left out: `Since $x > 0$, $x = 2$`.
+    $x = 2$`, but at most `MAX_ANSWER` characters. The items may be followed by the same unit: `$t =
+    1$ s and $t = 3$ s`. A reason at the beginning of the list is left out: `Since $x > 0$, $x =
+    2$`.
     """
     spans = delimited_spans(text, len(text))
     if not spans:

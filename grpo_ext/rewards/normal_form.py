@@ -136,8 +136,9 @@ def terms_of(pending: list[str], depth: int) -> str:
 def operand_of(pending: list[str], depth: int) -> str:
     """Pop one operand from the end of `pending` and return its normal form.
 
-    An operand is an atom, a group in brackets, or a function with its arguments. Return "" if no
-    token is left. If `depth` is 0, pop a single token and return it unchanged.
+    An operand is an atom, a minus sign with the token after it, a group in brackets, or a function
+    with its arguments. Return "" if no token is left. If `depth` is 0, pop a single token and
+    return it unchanged.
     """
     if not pending:
         return ""

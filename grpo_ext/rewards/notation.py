@@ -56,8 +56,8 @@ def without_quantifier(text: str) -> str:
 def as_fraction(repeating: re.Match[str]) -> str:
     r"""Convert a repeating decimal to a LaTeX fraction: `0.1\overline{6}` becomes `\frac{15}{90}`.
 
-    The groups of the match are the integer part, the digits before the bar, and the digits under
-    it.
+    The groups of the match are the integer part, the decimals before the overline, and the decimals
+    under the overline.
     """
     integer, once, period = repeating.groups()
     digits = integer + once

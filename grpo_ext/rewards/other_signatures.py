@@ -23,8 +23,8 @@ def with_trl_arguments(reward: Callable, options: Mapping[str, Any]) -> Callable
     Any other reward is returned unchanged.
 
     Args:
-        reward: the reward.
-        options: the options that the recipe sets for it; used for verl only.
+        reward: a function, or an object that can be called.
+        options: the options that the recipe sets for the reward; used for verl only.
 
     Raises:
         TypeError: if a function that was written for verl is async.
@@ -38,7 +38,7 @@ def with_trl_arguments(reward: Callable, options: Mapping[str, Any]) -> Callable
 
 
 def imports_swift(error: BaseException | None) -> bool:
-    """Return whether an error means that `swift`, the package of ms-swift, is not installed."""
+    """Return whether an error means that `swift`, ms-swift's package, is not installed."""
     return isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "swift"
 
 
@@ -81,9 +81,9 @@ def of_verl(compute_score: Callable, options: Mapping[str, Any]) -> Callable:
 
     The reward requires the column `reward_model`, whose entries are the ground truth or mappings
     with `ground_truth`. If the function accepts `data_source` or `extra_info`, it gets the row's
-    entry in that column, or `None` if the data does not have the column. One of `options` is passed
-    if the function has a parameter of its name, and ignored otherwise. If the function returns a
-    mapping, the score is its entry `score`.
+    entry in that column, or `None` if the data does not have the column. An option is passed if the
+    function has a parameter of the same name, and ignored otherwise. If the function returns a
+    mapping, the score is the mapping's entry `score`.
 
     Raises:
         TypeError: if the function is async.

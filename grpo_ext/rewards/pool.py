@@ -5,7 +5,7 @@
 
 A worker that dies is replaced. If the trainer dies, its workers end as well, and each of them kills
 the processes that its rewards have started. If a reward is registered with `needs_cpu="formulas"`,
-only rows that compare formulas go to a worker. All other rows are scored in the trainer's process,
+only rows that compare formulas go to a worker. Its other rows are scored in the trainer's process,
 which takes microseconds.
 """
 
@@ -51,9 +51,9 @@ class RewardPool(AbstractContextManager):
         self._begun: dict[tuple[int, bytes], tuple[list[bytes], list[Future]]] = {}
 
     def begin(self, reward: Reward, arguments: dict[str, Any]) -> None:
-        """Start scoring the rows of a later call of `score`, which takes the same arguments.
+        """Start scoring rows in advance, for a later call of `score` with the same arguments.
 
-        If there was an earlier call of `begin` for the same reward, its waiting rows are canceled.
+        Rows that still wait from an earlier call of `begin` for the same reward are canceled.
         Errors are ignored here, because `score` reports all of them.
         """
         with suppress(Exception):

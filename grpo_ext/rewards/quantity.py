@@ -28,7 +28,7 @@ for _row in data_lines("grpo_ext.rewards", "units.txt"):
 
 
 def alternation(names: set[str]) -> str:
-    """Return a regular expression that matches any of the names, longest first."""
+    """Return a regular expression that matches any of the names; it tries longer names first."""
     return "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
 
 
@@ -116,7 +116,7 @@ class Number(NamedTuple):
 
 
 def names_of_unit(name: str) -> set[str]:
-    """Return all names of the unit `name`, such as "cm" for "centimeter"; empty if it has none."""
+    """Return all names of a unit, such as "cm" for "centimeter"; empty if the unit is unknown."""
     return {other for other, unit in _SIZES.items() if unit == _SIZES.get(name)}
 
 
@@ -131,7 +131,7 @@ def number(text: str) -> Number | None:
 
     The number may be in words (`twenty-four`) or have a multiplier (`2 million`) or several units
     (`2 hours 30 minutes`). A percent sign, a unit of measure or a label (`10 paper clips`) may
-    follow it. Return `None` if any other text is left over.
+    follow it. Return `None` for any other text.
     """
     text = _OUT_OF.sub(r"\1/\2", with_digits(text))
     compound = compound_number(text)
@@ -403,7 +403,8 @@ def same_value(x: Number, y: Number) -> bool:
 def approximates(decimal: Fraction, place: Fraction, value: Fraction) -> bool:
     """Return whether `decimal` is `value`, rounded or truncated to about six digits or more.
 
-    The difference must be less than `place` and at most `TOLERANCE` times `value`.
+    The difference must be less than `place` and at most `TOLERANCE` times `value`, and `place` must
+    be less than ten times that tolerance.
 
     Args:
         decimal: the decimal.

@@ -137,7 +137,8 @@ def asked_unit(text: str) -> str | None:
 
     If the last unit is a square or cubic unit, the question must not ask for any other unit, except
     for one that is part of it (`feet` in `square feet`). Otherwise, square and cubic units are
-    ignored, and the question must ask for only one other unit.
+    ignored, and the question must ask for only one other unit. If the question contains `£`,
+    `pounds` does not count as a unit.
     """
     units = _ASKED_UNIT.findall(text)
     if "£" in text:
@@ -187,8 +188,9 @@ def read_question(text: str) -> Question:
 def choices_of(text: str) -> tuple[tuple[str, str], ...]:
     """Return the choices A, B, C, ... in a question as (letter, content) pairs.
 
-    If there are several lists of choices, return the longest one. The content of the last choice
-    ends at the end of its line. Return `()` if there are fewer than two choices.
+    If there are several lists of choices, return the longest one, or the last one in case of a tie.
+    The content of the last choice ends at the end of its line, and each content is cut to
+    `MAX_CHOICE` characters. Return `()` if there are fewer than two choices.
     """
     labels: list[re.Match[str]] = []
     longest: list[re.Match[str]] = []
@@ -232,7 +234,7 @@ def is_unfinished(question: Question, gold: str, answer: str, *, is_marked: bool
     a number, or nothing is known about the question.
 
     A marked answer (in a box, after "answer is", ...) is unfinished only if the question asks to
-    rewrite or evaluate a number and every side of the answer is a sum.
+    rewrite or evaluate a number and every side of the answer, apart from names, is a sum.
 
     An unmarked answer is unfinished if its last side is not a number, and is a sum or contains a
     sum in brackets, a power, a root, a factorial or a binomial coefficient.
@@ -295,11 +297,15 @@ def asked_value(question: Question, gold: str, answer: str) -> str:
 
 
 def repeats(question: Question, gold: str, answer: str) -> bool:
-    """Return whether an answer fails to convert a number from the question.
+    """Return whether an answer fails to convert a number or quantity from the question.
 
-    This is the case if the answer repeats a number or quantity that the gold answer states in
-    another notation or unit, or if the question asks to convert a unit and the unit of the answer
-    differs from that of the gold answer.
+    This is the case if
+
+    - the answer repeats a number from the question, the gold answer is a formula, and the question
+      has no choices;
+    - the question asks to convert a unit, and the answer and the gold answer have different units;
+    - the question asks to rewrite or evaluate a number, or names a unit for the answer, and the
+      answer only repeats quantities from the question that differ from the gold answer.
     """
     if not question.choices and repeats_number(question.numbers, gold, answer):
         return True
@@ -363,8 +369,8 @@ def chosen_contents(question: Question, gold: str, answer: str) -> tuple[str, st
     """Replace the letter of a choice with its content, if only one of the answers is a letter.
 
     Return (gold, answer), or `None` if both or neither are letters, or the question has no such
-    choice. A gold answer such as `(2) Mars` becomes `Mars` if it occurs in the question and the
-    answer contains no digit.
+    choice. A gold answer such as `(2) Mars` becomes `Mars` if the question contains `(2) Mars` and
+    the answer contains no digit.
     """
     numbered = numbered_content(gold)
     if numbered is not None and question.request.states(gold) and not _DIGIT.search(answer):
@@ -385,8 +391,8 @@ def in_asked_unit(question: Question, gold: str, answer: str, solution: str) -> 
 
     The unit is the one that the question asks for. If the question asks for none, it is the unit
     that follows the number in `solution`, provided that the answer has a unit of the same
-    dimension. If there is no such unit, or the gold answer is not a plain number, return the gold
-    answer unchanged.
+    dimension. If there is no such unit or more than one, or the gold answer is not a plain number,
+    return the gold answer unchanged.
     """
     plain_number = number(gold)
     if plain_number is None or plain_number.percent or plain_number.unit:
@@ -413,8 +419,9 @@ def in_asked_unit(question: Question, gold: str, answer: str, solution: str) -> 
 def in_asked_multiple(question: Question, gold: str, answer: str) -> str:
     """Drop a multiple such as "dozen" from an answer to a question that asks how many dozen.
 
-    For example, return `10` for `10 dozen`. This is done only if the gold answer is a number
-    without the multiple. In all other cases, return the answer unchanged.
+    Any text after the multiple is dropped as well: `10 dozen eggs` becomes `10`. This is done only
+    if the gold answer is a number without the multiple. In all other cases, return the answer
+    unchanged.
     """
     if question.multiple is None or question.multiple in gold:
         return answer

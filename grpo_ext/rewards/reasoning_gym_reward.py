@@ -50,6 +50,9 @@ def reasoning_gym(completions: list[str], entry: list[str]) -> list[float]:
 def score(completion: str, entry: dict[str, Any]) -> float:
     """Return the score of one completion, from 0 to 1.
 
+    The score is 0 if there is no <answer> outside the thoughts, if the generator's scorer fails on
+    the answer, or if the answer is not safe to evaluate.
+
     Args:
         completion: the text of the completion.
         entry: the problem: a mapping with `generator`, `options`, `answer` and `metadata`.

@@ -53,7 +53,7 @@ def register(
             score, for the report. It gets the columns of one row and the options, each by name.
 
     Raises:
-        ValueError: if the name contains other characters or is taken by another function.
+        ValueError: if the name does not have this form, or is taken by another function.
         TypeError: if the function cannot be called as a reward, is async, or combines `needs_cpu`
             with a parameter that cannot be sent to a worker, such as `trainer_state`.
     """
@@ -100,9 +100,9 @@ def register(
 def check_free(name: str, function: Callable) -> None:
     """Raise `ValueError` if `name` is taken by another function.
 
-    The same function may be registered again, as when its module is reloaded. If it is defined in
-    `__main__`, another function in `__main__` may take over its name, as when a notebook cell is
-    edited and rerun.
+    The same function may be registered again, as when its module is reloaded. In `__main__`, a
+    function may also take over the name of another one, as when a notebook cell is edited and
+    rerun.
     """
     if name not in _registered:
         return

@@ -81,7 +81,7 @@ def explain_relevance(completion: str, *, part: Part = "answer", **options: Any)
     Args:
         completion: the text of the completion.
         part: the part of the completion that was judged: "answer", "thoughts" or "all".
-        options: the other options of `relevance`, of which only `model` is read.
+        options: the other options of `relevance`, of which only `model` is used.
     """
     text = part_of(completion, part).strip()
     if not text:
@@ -127,7 +127,7 @@ def relevance(
         part: the part of a completion that is judged: "answer", "thoughts" or "all".
         min_tokens: the score is the sum over the tokens divided by their number, or by this number
             if there are fewer tokens, so that a single keyword does not get the highest score.
-        max_tokens: the number of tokens of a text that are judged; further tokens are ignored.
+        max_tokens: the maximum number of tokens that are judged; further tokens are ignored.
         copied: tokens in a run of at least this many that also occurs in the prompt count as 0.
         dtype: the dtype of the model's weights.
         device: the name of a torch device. If it is `None`, the process's GPU is used if there is

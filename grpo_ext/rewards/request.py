@@ -217,10 +217,11 @@ def requested_amount(
 
 
 def amount_of(nouns: Collection[str]) -> re.Pattern[str] | None:
-    """Return a pattern for a number followed by one of the nouns.
+    """Return a pattern for a number followed by one of the nouns, as in `14 small bags`.
 
-    For a noun that is the name of a unit, the unit's other names match as well. Return `None` if
-    there are no nouns, or each has at most two letters and is not a unit.
+    Up to two other words may come between them. For a noun that is the name of a unit, the unit's
+    other names match as well. Return `None` if there are no nouns, or each has at most two letters
+    and is not a unit.
     """
     stems = [re.escape(_PLURAL.sub("", noun)) for noun in nouns if len(noun) > 2]
     units: set[str] = set()

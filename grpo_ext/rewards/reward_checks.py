@@ -56,8 +56,8 @@ def check_rewards(
         names: the names of the rewards' metrics. If it is `None`, each reward's own name is used.
 
     Raises:
-        ValueError: if two rewards have the same name, or the trainer cannot call one of them. The
-            message says how to fix this.
+        ValueError: if two rewards have the same name, a name has one of the `TAKEN_ENDINGS`, or the
+            trainer cannot call one of the rewards. The message says how to fix this.
     """
     labels = [metric_name(reward) for reward in rewards] if names is None else list(names)
     for label, count in Counter(labels).items():
@@ -79,7 +79,7 @@ def check_rewards(
 
 
 def rename_advice(label: str, spec: Any, reward: Any) -> str:
-    """Return advice on how to rename a reward whose name another reward has as well.
+    """Return advice on how to rename one of several rewards with the same name.
 
     Args:
         label: the name that they share.
@@ -88,8 +88,8 @@ def rename_advice(label: str, spec: Any, reward: Any) -> str:
     """
     if isinstance(reward, str) or is_loaded_model(reward):
         return (
-            "A reward model is named after the last part of its folder or hub id. Use a folder of "
-            "another name, or load the model and set model.config._name_or_path."
+            "A reward model is named after the last part of its folder or hub id. Use a folder "
+            "with another name, or load the model and set model.config._name_or_path."
         )
     name = spec.get("name") if isinstance(spec, dict) else spec
     if isinstance(name, str):

@@ -29,7 +29,7 @@ def needed_columns(reward: Any) -> tuple[str, ...]:
 
 
 def named_columns(rewards: Iterable[Any], columns: Sequence[str]) -> list[str]:
-    """Return those of `columns` that a reward has as a parameter, except `prompt`."""
+    """Return those of `columns` that any of the rewards has as a parameter, except `prompt`."""
     parameters: set[str] = set()
     for reward in rewards:
         function = unguarded(reward)
@@ -43,7 +43,7 @@ def named_columns(rewards: Iterable[Any], columns: Sequence[str]) -> list[str]:
 
 
 def columns_read(row: Mapping[str, object], rewards: Iterable[Any]) -> set[str]:
-    """Return the columns of a row that rewards read, also through `**kwargs`.
+    """Return the columns of a row that any of the rewards reads by name or through `**kwargs`.
 
     An unregistered function is assumed to read all columns. A reward model reads only the prompt,
     so it adds no columns.

@@ -53,8 +53,8 @@ def resolve_rewards(
     Raises:
         ValueError: if a plugin fails, there is no spec, a spec is malformed, a name or option is
             unknown, an option has an invalid value, a weight is not a number from
-            -`LARGEST_WEIGHT` to `LARGEST_WEIGHT`, two rewards have the same metric name, or the
-            trainer cannot call a function.
+            -`LARGEST_WEIGHT` to `LARGEST_WEIGHT`, two rewards have the same metric name, a metric
+            name has a reserved ending, or the trainer cannot call a function.
         WeightsError: if `reward_weights` does not match the specs, or a spec has a `weight` as
             well.
     """
@@ -245,7 +245,7 @@ def checked_weight(name: str, weight: Any) -> float:
 
 
 def renaming(column: str, there: Sequence[str]) -> str:
-    """Return advice on how to rename one of the dataset's columns, `there`, to `column`."""
+    """Return advice on how to get the missing column `column` by renaming a column in `there`."""
     answers = [name for name in ANSWERS if name in there]
     answers += [path for path in NESTED_ANSWERS if path.partition(".")[0] in there]
     if column in ANSWERS and answers:
@@ -260,7 +260,7 @@ def renaming(column: str, there: Sequence[str]) -> str:
 
 
 def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None) -> None:
-    """Check that the dataset has all columns that rewards require, and that they accept the rest.
+    """Check that rewards find all columns that they require in a dataset, and accept the others.
 
     If the columns are unknown (`None`), nothing is checked.
 

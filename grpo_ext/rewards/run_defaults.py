@@ -21,7 +21,7 @@ def rewards_with_models(rewards: Iterable[Any]) -> list[Reward]:
 
 
 def set_model(rewards: Sequence[Any], model: object, revision: str | None = None) -> None:
-    """Set the options `model` and `revision` to the run's model where the option `model` is `None`.
+    """Set the options `model` and `revision` of rewards without a `model` to the run's model.
 
     A `revision` that is already set is kept.
 
@@ -49,7 +49,7 @@ def set_model(rewards: Sequence[Any], model: object, revision: str | None = None
 
 
 def set_prompts(rewards: Sequence[Any], rows: Iterable[Mapping[str, Any]] | None) -> None:
-    """Set the option `unrelated` to the first prompts in the data where the option is `None`.
+    """Set each reward's option `unrelated`, if it is `None`, to the first prompts in the data.
 
     These are the first distinct prompts, at most `num_unrelated + 1`, from the first
     `SEARCHED_ROWS` rows. All ranks, steps and resumed runs thus use the same prompts. A reward with

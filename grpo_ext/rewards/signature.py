@@ -98,6 +98,7 @@ def read_signature(function: Callable) -> Signature:
     Raises:
         TypeError: if there is no parameter `completions`, or a parameter accepts only positional
             arguments.
+        ValueError: if Python cannot determine the parameters.
     """
     parameters = inspect.signature(function).parameters
     label = name_of(function)

@@ -60,7 +60,7 @@ class Collection(NamedTuple):
 
     kind: str  # single, list, ordered, set, or the brackets of a tuple
     parts: tuple[str, ...]
-    names: tuple[str, ...] = ()  # one if all parts share it, else one per part; may be empty
+    names: tuple[str, ...] = ()  # one name that all parts share, or one per part; may be empty
 
 
 def split(text: str, separator: re.Pattern[str]) -> list[str]:

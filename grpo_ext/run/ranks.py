@@ -1,7 +1,8 @@
 """How a training process cooperates with the launcher that started it.
 
-The process checks that all ranks have been started, reports when it handles signals and with which
-code it exits, dies with the launcher, and shuts down cleanly.
+The process checks that all ranks have been started and that the requested sharding is set up. It
+reports that its signal handlers are installed and, later, its exit code. It dies with the launcher,
+and shuts down cleanly.
 """
 
 import gc
@@ -44,7 +45,7 @@ def _die_with(pid: int) -> None:
 
 
 def report_ready() -> None:
-    """Tell the `grpo-ext` command that started this process, if any, that signals are handled."""
+    """Tell the `grpo-ext` command, if one started this process, that signal handlers are set."""
     folder = os.environ.get(RANKS)
     if folder:
         Path(folder, f"rank-{os.getpid()}").touch()

@@ -266,7 +266,7 @@ def load_tokenizer(
 
 
 def report_filters(task: str, rows: TaskRows, purpose: str) -> None:
-    """Print on the first rank how many rows each filter kept.
+    """Print to stderr, on the first rank, how many rows each filter kept.
 
     Nothing is printed for a stream that has not been read yet.
 

@@ -1,4 +1,4 @@
-"""Play episodes with a server; each one requests its next turn once its environment answers."""
+"""Play episodes with a server; each episode requests its next turn once it has an answer."""
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -72,7 +72,7 @@ def play_as_ready(
 
 
 def wait_for_any(turns: Collection[Future[Turn]], asking: Sequence[Episode]) -> None:
-    """Wait until the engine completes a turn or a call of an environment returns.
+    """Wait until the engine completes a turn or an environment call returns.
 
     Return at once if an environment's answer is already complete, or if there is nothing to wait
     for.

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
-    """Return a context manager in which trainers create this package's vLLM engine, not TRL's."""
+    """Return a context manager that makes trainers create `OurVLLM` or `AdapterVLLM`, not TRL's."""
     if args.vllm_sync_adapter != "adapter":
         return generates_with(partial(OurVLLM, args))
     # imports packages that only a client needs
@@ -163,8 +163,8 @@ def free_device(trainer: SampledTrainer) -> str:
 def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> SamplingParams:
     """Return the sampling parameters for scoring completions, according to `logprob_policy`.
 
-    Log a warning about dropout unless `logprob_policy` is "trl". If it is "model", also log a
-    warning about sampling options that scoring ignores.
+    Unless `logprob_policy` is "trl", log a warning if the model uses dropout. If it is "model",
+    also log a warning if scoring ignores options used for sampling.
 
     Args:
         trainer: the trainer whose arguments and model determine the parameters.
@@ -208,8 +208,8 @@ def _refuse_unknown_kept_tokens(
 ) -> None:
     """Check that no option requires kept tokens that the sampler does not return.
 
-    The options in `KEPT_TOKENS_NEEDED` require kept tokens: with these options, the trainer cannot
-    recompute them, because it runs no forward pass with the sampler's weights.
+    With the options in `KEPT_TOKENS_NEEDED`, the trainer cannot recompute the kept tokens, because
+    it runs no forward pass with the sampler's weights.
 
     Args:
         args: the training arguments.

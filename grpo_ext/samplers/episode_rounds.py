@@ -27,8 +27,9 @@ def rounds(episodes: Sequence[Episode]) -> Iterator[list[int]]:
     """Yield the indices of the episodes for each call of `generate`, until all episodes have ended.
 
     Between two calls, the environments' answers are awaited and appended to the episodes. All ranks
-    must iterate together, because the ranks of a sharded model must make the same number of calls:
-    a rank whose episodes have ended repeats its first row, which ends at once.
+    must iterate together, because the ranks of a sharded model must make the same number of calls.
+    For a rank whose episodes have all ended, `[0]` is yielded; the row of this episode ends at
+    once.
 
     Args:
         episodes: this rank's episodes.
@@ -87,8 +88,8 @@ class TokenRecord:
 def played(request: Request, records: Sequence[TokenRecord]) -> Generation:
     """Return the generation for a request whose episodes have ended.
 
-    The log-probs are taken from `records`, one per episode, but are `None` if any record has none.
-    The same applies to the kept tokens.
+    The log-probs are taken from `records`, which has one record per episode. If any record has no
+    log-probs, they are `None`. The same applies to the kept tokens.
     """
     generation = Generation(
         prompt_ids=request.prompt_ids,

@@ -36,7 +36,7 @@ def changed_by_merging(layer: BaseTunerLayer) -> Iterator[tuple[Tensor, Tensor, 
     """Yield (weight, positions, values) for each weight that merging and unmerging changes.
 
     `positions` (N,) are the flat indices of the changed elements, and `values` (N,) are their
-    original values, both on the CPU. The layer's weights are restored before they are yielded.
+    original values, both on the CPU. Each weight is restored before it is yielded.
     """
     weights = list(layer.get_base_layer().parameters())
     before = [weight.detach().clone() for weight in weights]

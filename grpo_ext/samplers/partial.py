@@ -43,12 +43,12 @@ class PartialSampler(Sampler):
 
     Args:
         sampler: the sampler that runs each round; it must return log-probs.
-        ends: the rule that decides whether a completion has ended; its limit must be a multiple of
-            `tokens`.
+        ends: the rule that decides whether a completion has ended; `ends.limit` must be a multiple
+            of `tokens`.
         tokens: maximum number of tokens that a round adds to a completion.
         rows: number of completions per generation on this rank, a multiple of `size`.
         size: number of completions per prompt.
-        ranks: the ranks; all of them run every round, with the same number of rows.
+        ranks: the ranks, which run every round together, with the same number of rows on each.
     """
 
     def __init__(

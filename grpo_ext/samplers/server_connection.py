@@ -40,11 +40,10 @@ class Session(VllmLine):
 
 
 class ServerConnection(VLLMClient):
-    """Like TRL's client, but most failures are stored in `failure` instead of raised.
+    """Like TRL's client, but some methods store failures in `failure` instead of raising them.
 
-    This applies to weight updates, cache resets, `reconnect` and, in `ServerClient`, `generate` and
-    `image_features`; most other methods raise errors. After a failure, all of these except
-    `reconnect` do nothing until `reconnect` is called.
+    These are the methods for weight updates and cache resets, `reconnect` and, in `ServerClient`,
+    `generate` and `image_features`. After a failure, they do nothing until `reconnect` is called.
 
     Args:
         args: the positional arguments of TRL's client.

@@ -90,7 +90,8 @@ def no_hook(*args: object, **kwargs: object) -> None:
 def packed(model: Module) -> bytes:
     """Pickle a model without its tensors; raise `ValueError` if the model cannot be pickled.
 
-    Functions defined inside other functions are replaced by `no_hook`.
+    A model cannot be pickled, for example, if its weights are quantized or its class is defined in
+    the main program. Functions defined inside other functions are replaced by `no_hook`.
     """
     indices = {id(tensor): i for i, tensor in enumerate(tensors_of(model))}
 
@@ -109,8 +110,8 @@ def packed(model: Module) -> bytes:
                 return partial, (no_hook,)
             if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__":
                 raise TypeError(
-                    f"{obj.__qualname__} is in the main program: move it to a module that the "
-                    "other process can import"
+                    f"{obj.__qualname__} is defined in the main program, and must be moved to a "
+                    "module that the other process can import"
                 )
             return NotImplemented
 

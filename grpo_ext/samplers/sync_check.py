@@ -53,7 +53,7 @@ class SyncCheck:
         self._checked: int | None = None  # the sync of the last check
         # the last sync seen, and the checksums of the weights at that time
         self._sent: tuple[int, list[int]] = (-1, [])
-        # names of the engine's tensors that equalled the trainer's after the first sync
+        # names of the engine's tensors that equaled the trainer's after the first sync
         self._arrived: set[str] | None = None
 
     @property
@@ -126,7 +126,7 @@ class SyncCheck:
         """Raise `EngineFailure` on all ranks if the sampler's weights are older than the trainer's.
 
         This is the case if the trainer's weights have changed since the last sync, or if one of a
-        few engine tensors that equalled the trainer's after the first sync now differs. Nothing is
+        few engine tensors that equaled the trainer's after the first sync now differs. Nothing is
         checked if this run does not compare log-probs. All ranks must call it.
         """
         if not self.compares:
@@ -188,10 +188,10 @@ class SyncCheck:
 
 
 def checksums(model: torch.nn.Module) -> list[int]:
-    """Return a checksum of each trainable parameter: the sum of its values, with bits as integers.
+    """Return a checksum of each trainable parameter.
 
-    Even a tiny update changes some of the sums. For a sharded tensor, only this rank's shard is
-    summed.
+    It is the sum of the values, whose bits are read as integers. Even a tiny update changes some of
+    the sums. For a sharded tensor, only this rank's shard is summed.
     """
     sums = []
     for parameter in model.parameters():

@@ -128,7 +128,7 @@ def _generation(prompt_ids: list[list[int]], step: int, turns: list[Turn]) -> Ge
     """Combine single turns into a generation.
 
     Args:
-        prompt_ids: the token ids of the prompt of each turn.
+        prompt_ids: the token ids of each turn's prompt.
         step: the optimizer step whose weights sampled the turns.
         turns: the turns that the engine generated.
     """

@@ -132,7 +132,7 @@ class AdapterClient(ServerClient):
         A failure is stored in `failure` and not raised.
 
         Args:
-            writing: a context manager that yields the folder of the adapter.
+            writing: a context manager that saves the adapter and yields its folder.
         """
         self._attempt(lambda: self._load(writing))
 

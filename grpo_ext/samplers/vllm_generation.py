@@ -110,7 +110,7 @@ class OurVLLM(VLLMGeneration):
         """Return the kept tokens of this rank's completions. All ranks must call it.
 
         Args:
-            num_rows: the number of completions, which is the same on each rank.
+            num_rows: the number of completions on this rank; it is the same on all ranks.
         """
         rank = 0
         kept_sets = self._engine_kept
@@ -297,7 +297,7 @@ class OurVLLM(VLLMGeneration):
                 return answer
             if failure.refused:
                 raise EngineFailure(
-                    f"The vLLM server at {self.server_base_url} refused a request: "
+                    f"The vLLM server at {self.server_base_url} rejected a request: "
                     f"{failure.message}. See the log of the server, and correct the settings. Then "
                     "run the command again with `--resume auto`, or "
                     "`train(resume_from_checkpoint=True)` in a script, to continue from the newest "

@@ -57,7 +57,7 @@ class FrozenModel:
         return list(ids)
 
     def rendered(self, messages: list[dict[str, Any]]) -> str:
-        """Render a conversation with the chat template, or as one line per message without one.
+        """Render a conversation with the chat template or, without one, as one line per message.
 
         With a template, a final assistant message is left open so that it can be continued. After
         any other final message, the generation prompt is added.
@@ -221,8 +221,8 @@ def load_frozen(
         name: a folder or a Hugging Face hub id.
         revision: the revision of a hub model; `None` for the default revision.
         dtype: the dtype of the weights, by its name in torch, such as "bfloat16".
-        device: the device, by its name in torch. If `None`, this process's GPU is used if it has
-            one, otherwise the CPU.
+        device: the device, by its name in torch. If `None`, this process's CUDA GPU is used if it
+            has one, otherwise the CPU.
 
     Raises:
         RuntimeError: under DeepSpeed ZeRO-3, where `from_pretrained` shards every model, or under
@@ -232,7 +232,7 @@ def load_frozen(
     if is_deepspeed_zero3_enabled() or is_fsdp_enabled():
         raise RuntimeError(
             f"The model {name} cannot be loaded whole in every process under ZeRO-3, or under FSDP "
-            "with fsdp_cpu_ram_efficient_loading: use ZeRO-2, or FSDP without that setting."
+            "with fsdp_cpu_ram_efficient_loading. Use ZeRO-2, or FSDP without that setting."
         )
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"

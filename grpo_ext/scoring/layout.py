@@ -183,5 +183,5 @@ def _learns_prompt(model: torch.nn.Module) -> bool:
 def refuse_packing(reason: str) -> NoReturn:
     """Raise a `ValueError` that states the reason and suggests `layout: chunks`."""
     raise ValueError(
-        f"layout: completions cannot be packed into rows here: {reason}. Set `layout: chunks`."
+        f"layout: completions cannot be packed into rows, because {reason}. Set `layout: chunks`."
     )

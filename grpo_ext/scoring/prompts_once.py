@@ -21,8 +21,8 @@ from grpo_ext.step.records import Scores
 class ReadPrompts:
     """The KV cache of each distinct prompt in a batch, filled by `read`.
 
-    The cache leaves out the last token of a prompt. It runs together with the completion, because
-    it predicts the completion's first token.
+    The last token of each prompt is not cached. That token runs together with the completion,
+    because it predicts the completion's first token.
 
     Args:
         prompt_ids: (B, P), the tokens of the prompts, padded on the left.

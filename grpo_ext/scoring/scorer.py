@@ -210,8 +210,8 @@ class Scorer:
         """Return the indices of the completions in each chunk or packed row.
 
         Packed rows are returned as they are; before the first packed pass of the run,
-        `check_packed` is called if it is set. Without packed rows, the completions are split into
-        chunks of similar length.
+        `check_packed` is called if it is set. Without packed rows, the completions are grouped
+        into chunks by length, to save padding.
         """
         lengths = table.completion_mask.sum(1)  # (B,)
         if packed_rows is None:
@@ -223,9 +223,11 @@ class Scorer:
         return packed_rows
 
     def _read_prompts(self, model: torch.nn.Module, table: Scored) -> ReadPrompts | None:
-        """Run the prompts and return their cache, or `None` if sharing them would not pay off.
+        """Run each distinct prompt once and return the cache, or `None` if none is to be used.
 
-        If the model does not fill the cache, this and all later calls return `None`.
+        No cache is used if the layout does not share prompts, if the pass uses gradient
+        checkpointing, or if sharing would save too few tokens. If the model does not fill the
+        cache, this and all later calls return `None`.
         """
         if not self.layout.shares or self._recomputes:
             return None

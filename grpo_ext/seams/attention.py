@@ -3,7 +3,7 @@
 It is registered with transformers as a separate attention implementation. Attention sums its terms
 in a different order for a single token with a cache, a whole row and a packed row. In float32, a
 few results in 10,000 are therefore rounded to a different bfloat16 number, which changes the inputs
-of all later layers. In float64, none were in our measurements.
+of all later layers. In float64, no result was rounded differently in our measurements.
 """
 
 from typing import Any
@@ -36,7 +36,8 @@ def sdpa_in_fp32(
         query: (B, H, Q, D).
         key: (B, H', K, D), with H or fewer heads.
         value: (B, H', K, D).
-        attention_mask: broadcasts to (B, H, Q, K); bool, or added to the scores.
+        attention_mask: broadcasts to (B, H, Q, K); bool, or added to the scores. `None` for no
+            mask.
         **kwargs: further arguments for transformers' function.
 
     Returns:

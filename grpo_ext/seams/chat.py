@@ -42,6 +42,8 @@ def can_parse(tokenizer: PreTrainedTokenizerBase) -> bool:
 def learn_to_parse(tokenizer: PreTrainedTokenizerBase) -> None:
     """Add a response template or schema to the tokenizer in place, unless it already has one.
 
+    For gpt-oss, `HARMONY_FIELDS` override fields of TRL's template.
+
     Raises:
         ValueError: if TRL cannot parse the tool calls of the tokenizer's chat template.
     """
@@ -81,7 +83,8 @@ def parse(
         tools: the functions that the turn may call.
 
     Returns:
-        A message of the role `assistant`, with `tool_calls` if the turn calls tools.
+        A message with the role `assistant`; it has `tool_calls` if the turn calls tools. If `ids`
+        is empty, its content is empty.
     """
     if not ids:
         return {"role": "assistant", "content": ""}

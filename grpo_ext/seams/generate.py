@@ -81,8 +81,8 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
             return original_generate(**kwargs, custom_generate=decode)
         except NotSupported as reason:
             logger.warning_once(
-                "fast_generate does not support this call, so transformers generates with its own "
-                f"slower decoding loop: {reason}."
+                f"fast_generate does not support this call: {reason}. Therefore, transformers "
+                "generates with its own, slower decoding loop."
             )
         return original_generate(*args, **kwargs)
 

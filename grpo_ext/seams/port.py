@@ -1,7 +1,8 @@
 """Protocols for the trainer attributes and methods of TRL and transformers that this package uses.
 
-Functions that need the whole trainer are annotated with a protocol instead of the class, which says
-what they rely on. `contract.check_contract` compares the names below with the installed versions.
+Functions that need the whole trainer are annotated with a protocol instead of the trainer class, to
+show what they rely on. `contract.check_contract` compares the names below with the installed
+versions.
 """
 
 from collections import defaultdict

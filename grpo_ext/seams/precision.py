@@ -61,6 +61,9 @@ def choose_precision(
 ) -> Precision:
     """Choose the dtypes of a model's forward passes.
 
+    If the layers are in float32, `residual_in_fp32` is ignored. If there is no mixed precision
+    either, `attention_in_fp32` is ignored, too.
+
     Args:
         model: the model, with or without PEFT adapters.
         mixed: the autocast dtype; `None` without mixed precision.
@@ -71,8 +74,8 @@ def choose_precision(
             supports it, otherwise false.
 
     Raises:
-        ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model does not
-            support it.
+        ValueError: if `residual_in_fp32` or `attention_in_fp32` is true and not ignored, but the
+            model does not support it.
     """
     dtype = dtype_of_layers(model)
     is_half = mixed is not None or dtype != torch.float32
@@ -160,8 +163,9 @@ def why_not_float32(model: PreTrainedModel) -> str | None:
     """Return why a model's residual stream cannot be in float32; `None` if it can be.
 
     The reason is a clause, such as "its weights are sharded". The model must have a single part,
-    and all its weights must be unsharded and in linear layers, embeddings or RMS norms. Autocast
-    converts the inputs of linear layers, and RMS norms keep the dtype of their input.
+    and all its weights must be unsharded and in linear layers, embeddings or RMS norms. These work
+    with a residual stream in float32, because autocast converts the inputs of linear layers, and
+    RMS norms keep the dtype of their input.
     """
     inner = base_model(model)
     if inner.config.get_text_config() is not inner.config:

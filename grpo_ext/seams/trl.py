@@ -141,7 +141,7 @@ def complete(
 ) -> list[list[int]]:
     """Generate a completion for each list of prompt tokens, and return the lists of token ids.
 
-    TRL generates them with transformers.
+    TRL generates the completions with transformers.
 
     Args:
         trainer: the trainer with the model.
@@ -184,7 +184,7 @@ def checkpointing_options(args: TrainingArguments) -> dict[str, Any] | None:
 
 
 def tokenizer_of(trainer: TRLTrainer) -> PreTrainedTokenizerBase:
-    """Return the trainer's tokenizer, which is part of the processor for a multimodal model."""
+    """Return the trainer's tokenizer; for a multimodal model, the tokenizer of its processor."""
     return trainer._tokenizer
 
 
@@ -378,7 +378,7 @@ def generate_and_score(trainer: TRLTrainer, rows: list[Row]) -> Any:
 
 
 def trl_generation(trainer: TRLTrainer, rows: list[Row]) -> dict[str, Any]:
-    """Have TRL generate completions and compute rewards and advantages; return its dict of them.
+    """Have TRL generate completions and compute rewards and advantages; return TRL's dict of them.
 
     This is for images, and for tools that TRL calls. TRL does not compute the log-probs of the old
     policy and the reference here, because our own scoring does. An advantage estimator that TRL
@@ -422,6 +422,7 @@ def expect_tied_weights(model: object) -> None:
 
     Otherwise, every resume warns falsely about missing keys such as `lm_head.weight`. Only weights
     that really are the same parameter as their source are listed. The list is stored in the model.
+    Does nothing if `model` is not a transformers model, or has no tied weights.
     """
     if not isinstance(model, PreTrainedModel):
         return

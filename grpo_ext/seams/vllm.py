@@ -35,7 +35,7 @@ def add_adapters(llm: Any, request: Callable[[], Any]) -> None:
 
 
 def watch_outputs(llm: Any, seen: Callable[[list[Any]], None]) -> None:
-    """Make an engine also pass the outputs of each `generate` to `seen`, since TRL drops parts.
+    """Make an engine also pass the outputs of each `generate` to `seen`; TRL drops parts of them.
 
     Args:
         llm: vLLM's `LLM`, whose method `generate` is replaced.

@@ -46,8 +46,8 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
     """Cut an optimizer step into micro-batches.
 
     With `rule.deals`, rows that can change the gradient are redistributed over micro-batches and
-    ranks, and all other rows are left out. If there are too few such rows, some micro-batches are
-    fillers, which cannot change the gradient and run only to make up the number. Each micro-batch
+    ranks, and all other rows are left out. If there are too few rows that can change the gradient,
+    some micro-batches are fillers, which only make up the number of micro-batches. Each micro-batch
     is trimmed to its longest prompt and completion, and all ranks run micro-batches of similar size
     at the same time. Tables with model inputs, such as images, are never redistributed.
 

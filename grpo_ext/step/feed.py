@@ -155,8 +155,8 @@ def random_order(rows: int) -> Tensor:
 def shuffled_slices(table: Scored, number: int, trim: bool) -> list[Scored]:
     """Shuffle a generation and split it into equal slices.
 
-    If `number` is 1, the table is returned unchanged. A permutation is drawn even then, so that the
-    RNG state advances as in TRL.
+    If `number` is 1, the only slice is the table itself, not shuffled. A permutation is drawn even
+    then, so that the RNG state advances as in TRL.
 
     Args:
         table: the completions of the generation.

@@ -186,8 +186,8 @@ class AdvantageRule:
 def by_token(table: Scored, of_turns: Tensor) -> Tensor:
     """Return the advantage of each token (B, T), from the advantages of turns (B, K).
 
-    A token that the environment wrote gets the advantage of the turn before it. Padding gets 0.
-    `table` must have a `tool_mask`.
+    A token that the environment wrote gets the advantage of the turn before it. Padding, and
+    completions that are left out, get 0. `table` must have a `tool_mask`.
     """
     assert table.tool_mask is not None
     by_policy = table.tool_mask.bool()  # (B, T), whether the policy wrote the token

@@ -310,7 +310,9 @@ class EntropyControl:
     def coef_after(self, coef: float, entropy: float) -> float:
         """Return the coefficient after a step with mean entropy `entropy`.
 
-        The coefficient changes only if it is adaptive.
+        An adaptive coefficient rises by `delta` if `entropy` is at or below the target, and falls
+        by `delta` otherwise, but stays between `lowest` and `highest`. A constant coefficient is
+        returned unchanged.
         """
         if not self.adaptive:
             return coef

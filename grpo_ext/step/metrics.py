@@ -75,7 +75,10 @@ def _table_of(stats: list[Stat], ranks: Ranks) -> Tensor:
 
 
 def _merged(table: Tensor, kind: str) -> Tensor:
-    """Merge the stats of one name (stats, 2) into a value and a weight (2,), skipping NaN."""
+    """Merge the stats of one metric (stats, 2) into a value and a weight (2,).
+
+    Stats with the value NaN or a weight of 0 are skipped.
+    """
     values, weights = table.unbind(1)  # (stats,)
     unused = (weights <= 0) | values.isnan()  # (stats,)
     if kind == "min":
@@ -373,7 +376,7 @@ def add_sums(sums: dict[str, float], stats: GroupStats, reward_stds: Tensor) -> 
 
 
 def figures_of(sums: dict[str, float]) -> dict[str, float]:
-    """Return metrics of groups from sums that `add_sums` has filled.
+    """Return group metrics, computed from the sums that `add_sums` has filled.
 
     - `groups/generated` and `groups/kept` count groups, `kept` those with signal;
     - `groups/all_right`, `groups/all_wrong`, `groups/mixed`, `groups/unscored` and

@@ -223,7 +223,7 @@ class MicroBatch:
     counts: StepCounts  #: the counts of the whole step
     useful: StepCounts  #: the counts of the groups with signal in the whole step
     last: bool = True  #: whether it is the last one of the step on this rank
-    #: whether no row can change the gradient; a filler runs only to make up the number
+    #: whether no row can change the gradient; a filler only makes up the number of micro-batches
     filler: bool = False
 
 

@@ -55,7 +55,7 @@ class RefillRule:
 
     @classmethod
     def of(cls, args: RefillArguments, ranks: int) -> RefillRule:
-        """Return the rule for the training arguments and this number of ranks."""
+        """Return the rule for the given training arguments and number of ranks."""
         between = updates_per_generation(args)
         age = between  # the age of a carried group when it is trained on
         if args.overlap != "off":  # sampled with the weights of the generation before

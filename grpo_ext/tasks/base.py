@@ -177,8 +177,9 @@ class Task:
             prompts: whether to turn rows into examples; if false, the rows stay as they are.
 
         Raises:
-            ValueError: if the task does not generate such rows, the dataset cannot be opened, or
-                no row is left (a stream is not checked for rows).
+            ValueError: if the task needs a dataset and `dataset_name` is `None`, the dataset cannot
+                be opened, `split` does not exist, or no row is left (a stream is not checked for
+                rows).
             FileNotFoundError: if there is no such dataset.
             ConnectionError: if the hub cannot be reached or responds with an error.
             OSError: if a folder cannot be read.

@@ -1,4 +1,4 @@
-"""Countdown: make an expression from the given numbers that equals the target.
+"""Countdown: combine the given numbers into an expression that equals the target.
 
 Rows have the schema of `Jiayi-Pan/Countdown-Tasks-3to4`: `nums` (list of int) and `target` (int).
 Every generated problem has a solution. The split of a problem is decided by a hash of its sorted
@@ -28,11 +28,11 @@ PATIENCE = 50_000  # stop after this many consecutive draws without a new proble
 
 @dataclass
 class Countdown(Task):
-    """Task with Countdown problems that are generated from a seed.
+    """Task with Countdown problems, from a dataset or generated from a seed.
 
     Raises:
-        ValueError: if a field is out of range, or `user_prompt` lacks a required field or has an
-            unknown one.
+        ValueError: if a field is out of range, or `user_prompt` lacks a required field, has an
+            unknown one, or has braces that do not match.
     """
 
     name: ClassVar[str] = "countdown"

@@ -90,8 +90,9 @@ def check_folder(folder: Path) -> None:
 def _check(path: Path, size: int, changed: int, inode: int) -> None:
     """Check a file according to its suffix; raise `ValueError` if it is not safe to read.
 
-    The other arguments identify the version of the file: a version that has passed the check is not
-    checked again.
+    Files of other types than parquet, jsonl, json, arrow and csv are not checked, and neither are
+    json files of more than `MAX_SEARCHED` bytes. The other arguments identify the version of the
+    file: a version that has passed the check is not checked again.
 
     Args:
         path: the file.

@@ -30,7 +30,7 @@ def rows(generators: Sequence[Mapping[str, Any]], seed: int, test: bool) -> Iter
     Args:
         generators: the `name`, `weight` and `options` of each generator.
         seed: the seed that determines the problems and their order.
-        test: whether to yield held-out or training problems.
+        test: whether to yield held-out problems instead of training problems.
     """
     rng = random.Random(seed)
     weights = {}
@@ -54,7 +54,7 @@ def rows(generators: Sequence[Mapping[str, Any]], seed: int, test: bool) -> Iter
 
 
 def problems(name: str, options: dict[str, Any], seed: int, test: bool) -> Iterator[dict]:
-    """Yield rows of one generator with distinct questions, until it generates no new ones.
+    """Yield rows with distinct questions from one generator, until it generates no new questions.
 
     Problems whose answer is an empty string are skipped. Problems whose answer is `None`, because
     the generator states no answer, are kept.
@@ -63,7 +63,7 @@ def problems(name: str, options: dict[str, Any], seed: int, test: bool) -> Itera
         name: the name of the generator.
         options: the options of the generator.
         seed: the seed that determines the problems and their order.
-        test: whether to yield held-out or training problems.
+        test: whether to yield held-out problems instead of training problems.
     """
     questions: set[str] = set()
     start = random.Random(f"{seed} {name}").randrange(2**30)

@@ -1,4 +1,4 @@
-"""Requests for short texts with verifiable instructions, as in IFEval (arXiv 2311.07911).
+"""Write short texts that follow verifiable instructions, as in IFEval (arXiv 2311.07911).
 
 A row has a topic and one or more instructions that the reward `instructions` can check. Held-out
 rows have topics that no training row has, and, where possible, parameters that no training row has.
@@ -26,7 +26,7 @@ SPLIT_FROM = 4
 
 @dataclass
 class Instructions(Task):
-    """Task with requests for short texts with verifiable instructions, generated from a seed.
+    """Task of writing short texts that follow verifiable instructions; a seed generates the rows.
 
     Raises:
         ValueError: if a field is out of range, or a kind is unknown.

@@ -36,8 +36,9 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
     for name, rows in parts.items():
         if not len(rows):
             raise ValueError(
-                f"tasks: the task {name} has no rows, or its limits drop all of them. Loosen its "
-                "limits, set its dataset_name to another dataset, or remove the task."
+                f"tasks: the task {name} has no rows, or none within its max_prompt_tokens and "
+                "max_answer_tokens. Raise these limits, set another dataset_name for the task, or "
+                "remove it."
             )
     labeled = {}
     for name, rows in parts.items():
@@ -63,10 +64,10 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
 
 
 def repeated_counts(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return how many rows each task has in a mix with given shares, (tasks,).
+    """Return the number (tasks,) of rows that each task has in a mix with the given shares.
 
-    The counts are in proportion to `shares`, and the smallest for which no count is below the
-    task's own number of rows.
+    These are the smallest counts in proportion to `shares` (rounded) that include every row of
+    every task.
 
     Args:
         sizes: (tasks,), the number of rows of each task.
@@ -100,8 +101,9 @@ def mixed_streams(
         first = next(iter(rows), None)
         if first is None:
             raise ValueError(
-                f"tasks: the task {name} has no rows, or its limits drop all of them. Loosen its "
-                "limits, set its dataset_name to another dataset, or remove the task."
+                f"tasks: the task {name} has no rows, or none within its max_prompt_tokens and "
+                "max_answer_tokens. Raise these limits, set another dataset_name for the task, or "
+                "remove it."
             )
         columns |= dict.fromkeys(first)
     empty = dict.fromkeys([*columns, TASK])

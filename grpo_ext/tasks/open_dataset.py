@@ -44,18 +44,18 @@ def open_dataset(
         FileNotFoundError: if there is no such file, folder or hub dataset, or a folder has no data
             files.
         ConnectionError: if the hub cannot be reached or responds with an error.
-        ValueError: if the file is empty, the data lacks the split or the configuration, `split` is
-            a slice but the data has no splits, a folder contains special files or links that point
-            out of it, a file is damaged (found in a stream only when it is read), or reading a file
-            could exhaust the memory.
+        ValueError: if the file is empty, the data lacks the split or the configuration, `split` has
+            a slice or a "+" but the data has no splits, a folder contains special files or links
+            that point out of it, a file is damaged (found in a stream only when it is read), or
+            reading a file could exhaust the memory.
         OSError: if a folder cannot be read.
     """
     path = Path(name).expanduser()
     if is_unsplit(path) and SLICED.search(split):
         raise ValueError(
-            f"the dataset {path} has no splits, so the split {split!r} cannot be read. Use a plain "
-            "split name, such as train. In GRPO training, limit the rows with max_train_samples "
-            "and max_eval_samples."
+            f"the dataset {path} has no splits, so {split!r} cannot select rows from it. Set the "
+            "split to a plain name, such as train, to read all rows. In GRPO training, limit the "
+            "rows with max_train_samples and max_eval_samples."
         )
     if path.suffix in FILE_BUILDERS and not path.is_file():
         raise FileNotFoundError(
@@ -80,7 +80,7 @@ def open_dataset(
             check_folder(path)
         except ForeignFile as error:
             raise ValueError(
-                f"the dataset {path} cannot be read, because of {error.filename}: {error.strerror}."
+                f"the dataset {path} cannot be read: {error.filename} ({error.strerror})."
             ) from None
     if (path / "state.json").exists():
         rows = load_from_disk(str(path))

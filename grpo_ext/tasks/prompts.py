@@ -73,7 +73,7 @@ class Prompts(Task):
         return columns
 
     def held_out_key(self, row: Row) -> Any:
-        """Return what identifies the question of a row.
+        """Return the key that identifies a row's question.
 
         If `user_prompt` is set, the key is the list of values of the columns in the template (a
         single value if there is one column, the whole row if there is none). Otherwise, it is the

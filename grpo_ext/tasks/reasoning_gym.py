@@ -35,7 +35,7 @@ class Generator:
 
 @dataclass
 class ReasoningGym(Task):
-    """Task with problems that generators of `reasoning_gym` generate and score.
+    """Task with problems from the generators of `reasoning_gym`, which also score the answers.
 
     An entry of `generators` is a name, or a mapping with `name`, `weight` (the relative share of
     the rows, 1 by default) and options of the generator, as in

@@ -1,4 +1,4 @@
-"""Synthetic demonstrations of Countdown and of games for a warm start: correct, but poorly played.
+"""Synthetic demonstrations of Countdown and games for a warm start: well-formed, poorly played.
 
 A demonstration of Countdown tries one value after another, in descending order from a random one
 (the largest value follows the smallest), and states after each whether it is the target:
@@ -88,7 +88,7 @@ def attempts_downwards(
     operators: str,
     largest: int,
 ) -> list[tuple[int, str, str]]:
-    """Return (value, steps, expression) for each value that an expression of `chains` has.
+    """Return an attempt (value, steps, expression) for each value in the result of `chains`.
 
     The largest value comes first. Only values from 1 to `largest` are returned, or all values if
     none is in that range. For each value, the expression that starts with the largest numbers is
@@ -119,8 +119,9 @@ def chains(
 ) -> dict[int, list[Chain]]:
     """Return the expressions that use each number once and are evaluated from left to right.
 
-    The result maps each value to its expressions. An expression is a `Chain`, a pair such as
-    `5 + 11 → 16 - 8 → 8` and `5 + 11 - 8`. The result is cached and must not be modified.
+    The result maps each value to the expressions with that value. An expression is a `Chain`, a
+    pair such as `5 + 11 → 16 - 8 → 8` and `5 + 11 - 8`. The result is cached and must not be
+    modified.
 
     Args:
         nums: the numbers.

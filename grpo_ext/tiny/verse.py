@@ -46,7 +46,7 @@ def verse_demonstrations(
     entries: float = 0.4,
     seed: int = 0,
 ) -> Iterator[Demonstration]:
-    """Yield demonstrations on generated quatrains, as dicts of `prompt` and `completion` messages.
+    """Yield demonstrations of verse, as dicts with `prompt` and `completion` messages.
 
     Args:
         task: the task that provides the characters and the prompt.
@@ -174,7 +174,9 @@ class Poet:
         rng: random.Random,
         used: set[str],
     ) -> str:
-        """Return a line that ends with `end` and fits `pattern`; free positions have any tones.
+        """Return a line that ends with `end` and fits `pattern`.
+
+        Places whose tones do not count (see `counted_places`) get random tones.
 
         Args:
             pattern: the tones of the line.

@@ -78,7 +78,8 @@ def attempt(
 ) -> tuple[list[str], int]:
     """Return the sentences of one attempt and its result.
 
-    If a step has a wrong result, the next step uses that result.
+    If a step has a wrong result, the next step uses that result. If that makes the operation of the
+    next step impossible, for example a division with a remainder, the step adds or subtracts.
 
     Args:
         problem: a row that the task generated.

@@ -216,8 +216,8 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
     args = trainer.args
     if sampler is not None and args.sampler is not None:
         raise ValueError(
-            f"The argument sampler and `sampler: {args.sampler}` of the training arguments both "
-            "choose the sampler. Remove one of them."
+            f"The sampler is chosen twice: by the trainer's argument `sampler`, and by `sampler: "
+            f"{args.sampler}` in the training arguments. Remove one of them."
         )
     keys = [
         key

@@ -134,8 +134,8 @@ class Checkpoints:
         """Write a checkpoint and its manifest, then delete surplus older checkpoints.
 
         If a file cannot be written, the checkpoint is deleted, a warning is logged, and the run
-        continues; `error` says why. With a sharded model, and for errors other than `UNWRITABLE`,
-        the error is raised instead. All ranks must call it.
+        continues; the attribute `error` contains the reason. With a sharded model, and for errors
+        other than `UNWRITABLE`, the error is raised instead. All ranks must call it.
 
         Args:
             write: saves the files that TRL and transformers write themselves.

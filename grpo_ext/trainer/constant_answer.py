@@ -1,7 +1,7 @@
-"""Score the best constant answer in the evaluations of a run.
+"""Score the best constant answer in each evaluation of a run.
 
-A constant answer is one text given to every row. Its score shows what the rewards pay without any
-skill.
+A constant answer is one text that is used as the completion of every prompt. Its score shows how
+much reward a model can get without reading the prompt.
 """
 
 from dataclasses import replace

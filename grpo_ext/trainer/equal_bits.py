@@ -26,8 +26,9 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
         return
     if sampler is not None or trainer.rollout_func is not None:
         raise ValueError(
-            "`deterministic: true` does not work with the arguments sampler and rollout_func, "
-            "which may compute log-probs in any way. Remove them, or set `deterministic: false`."
+            "`deterministic: true` does not work with the arguments `sampler` and `rollout_func`, "
+            "which may compute log-probs differently from the trainer. Remove them, or set "
+            "`deterministic: false`."
         )
     if by_trl:
         raise ValueError(
@@ -43,7 +44,8 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
     attention = attention_of(model)
     if attention != "sdpa":
         raise ValueError(
-            f"`deterministic: true` replaces torch's attention, but this model uses {attention}. "
+            "`deterministic: true` works only with `sdpa` attention, but this model uses "
+            f"{attention}. "
             "Load it with `attn_implementation: sdpa`, or set `deterministic: false`."
         )
     if not has_rotary_positions(model):

@@ -1,4 +1,4 @@
-"""Evaluate during training: decode held-out prompts without affecting training."""
+"""Evaluate on held-out prompts during training, without affecting training."""
 
 import time
 from dataclasses import replace
@@ -51,14 +51,14 @@ def decoding_of(args: CheckedArguments) -> Decoding | None:
 
 
 def check_decoding(trainer: Trainer, by_trl: bool) -> None:
-    """Raise `ValueError` if `eval_temperature` is set, but `generate` does not suit the run.
+    """Raise `ValueError` if `eval_temperature` is set, but `generate` cannot evaluate the run.
 
-    The model's `generate` supports neither a `rollout_func`, nor a multimodal processor, nor tools
-    that TRL calls (`by_trl`).
+    The model's `generate` does not support a `rollout_func`. It also does not support a multimodal
+    processor or tools that TRL calls; in both cases, `by_trl` is true.
     """
     if trainer.eval_decoding is not None and (trainer.rollout_func is not None or by_trl):
         raise ValueError(
-            "eval_temperature evaluates with the model's `generate`, which supports neither "
+            "With eval_temperature, evaluations use the model's `generate`, which supports neither "
             "rollout_func, nor a multimodal processor, nor tools that TRL itself calls. Remove "
             "eval_temperature; TRL then evaluates with the sampling settings of training."
         )
@@ -70,10 +70,10 @@ def evaluate_policy(
     eval_dataset: str | Dataset | IterableDataset | dict[str, Dataset] | None,
     prefix: str,
 ) -> dict[str, float]:
-    """Decode and score every held-out prompt; log means and pass@k with standard errors.
+    """Complete all held-out prompts, score the completions, and log the metrics.
 
-    The rows are split among the ranks. The model's `generate` decodes, even if training samples
-    with vLLM. Decoding has an RNG of its own, so training is the same with and without evaluation.
+    The rows are split among the ranks. The model's `generate` is used even if training samples with
+    vLLM. Decoding has an RNG of its own, so training is the same with and without evaluation.
     The samples are passed to the callbacks that want them. All ranks must call this function.
 
     Args:
@@ -152,10 +152,11 @@ def named_dataset(trainer: Trainer, name: str) -> Dataset:
 
 
 def name_evaluation(trainer: Trainer, logs: dict[str, float]) -> None:
-    """Add the dataset's name to the metrics when TRL evaluates one of several datasets.
+    """Add the dataset's name to the metric names when TRL evaluates one of several datasets.
 
-    Otherwise all of them would be logged as `eval_reward`, and only the last one's would be
-    returned. The new names follow transformers: `eval_NAME_reward`, like `eval_NAME_loss`.
+    Otherwise the rewards on all datasets would be logged as `eval_reward`, and only those on the
+    last dataset would be returned. The new names follow transformers: `eval_NAME_reward`, like
+    `eval_NAME_loss`.
 
     Args:
         trainer: the trainer; the metrics that TRL will add to the log are renamed in place.
@@ -173,9 +174,9 @@ def name_evaluation(trainer: Trainer, logs: dict[str, float]) -> None:
 
 
 def _decode_and_score(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> list[Sample]:
-    """Decode and score all rows, and return their samples in order, the same on every rank.
+    """Generate and score completions for all rows, and return the samples in row order.
 
-    All ranks must call it.
+    The result is the same on every rank. All ranks must call it.
     """
     rank = trainer.accelerator.process_index
     ranks = trainer.accelerator.num_processes

@@ -1,4 +1,4 @@
-"""Make a generation: sample completions, score their log-probs, judge and compare them.
+"""Make a generation: sample completions, and compute their log-probs, rewards and advantages.
 
 prompts ──► Sampler ──► old and reference log-probs ──► Judge ──► advantages ──► Judged
 """
@@ -201,7 +201,7 @@ class Generations:
         return table
 
     def _close_environments(self, episodes: list[Episode]) -> None:
-        """Close the environments of episodes that are over and scored."""
+        """Close the environments of `episodes`, which must be over."""
         if episodes:
             with self.phases("environment"):
                 close_played(episode.rules for episode in episodes)
@@ -255,7 +255,7 @@ class Generations:
         """Return the table of this rank's completions, with log-probs and with advantages of 0.
 
         Without `score_policies`, it contains only the sampler's log-probs. If `overlap` is off, the
-        sampler's weights are also checked.
+        weights of a separate sampler are also checked.
         """
         table = self._table(sampled.generation, sampled.truncated, sampled.episodes)
         table = self.old_and_reference.with_sampler_logps(table)
@@ -355,6 +355,11 @@ class Generations:
 
         An episode is left out of the loss if its environment failed, unless failed episodes are
         trained on. With `mask_truncated_completions`, truncated completions are left out too.
+
+        Args:
+            generation: this rank's completions.
+            truncated: whether each completion is truncated.
+            episodes: the episode of each completion; empty if completions have a single turn.
         """
         left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
         if episodes:
@@ -461,7 +466,7 @@ class Generations:
         )
 
     def _limit(self, episodes: list[Episode]) -> None:
-        """Limit episodes to the room that their prompts leave; warn once if some have no room.
+        """Limit each episode to the tokens that its prompt leaves; warn once if one leaves none.
 
         Raises:
             ValueError: on all ranks, if no episode of any rank has room for a token.

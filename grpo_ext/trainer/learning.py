@@ -2,8 +2,8 @@
 
 The whole run is watched, from its first step to its last. Whatever its other metrics say, a run
 learned nothing if it never had an advantage (unless its loss needs none), never had a gradient,
-never changed a weight, or if the KL drowned out the rewards in nearly all steps. `Learning.verdict`
-then holds the reason, in words from `trainer.verdict`.
+did not change its weights by more than rounding, or if the KL drowned out the rewards in nearly all
+steps. `Learning.verdict` then holds an explanation from `trainer.verdict`.
 """
 
 from dataclasses import dataclass, field
@@ -204,7 +204,8 @@ class Learning(TrainerCallback):
     def needs_advantage(self) -> bool:
         """Whether the loss needs advantages to have a gradient, apart from KL and entropy terms.
 
-        It does not with `positive_nll_coef`, or with a custom loss that declares so.
+        With `loss_normalization: micro_batch`, it always does. Otherwise it does unless
+        `positive_nll_coef` is set or a custom loss declares that it needs none.
         """
         trainer = self.trainer
         loss = trainer.parts.update.settings

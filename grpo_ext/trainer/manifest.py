@@ -153,7 +153,7 @@ def flush(path: Path) -> None:
 def _hashes(paths: Iterable[Path], folder: Path) -> list[str]:
     """Return the SHA-256 of each file, hashing several files at a time.
 
-    Hashing a file uses only one core, and a large model has many files. The files must be in
+    They are hashed in parallel, because hashing one file uses only one core. The files must be in
     `folder`.
     """
     with ThreadPoolExecutor(max_workers=8) as pool:

@@ -1,4 +1,7 @@
-"""Choose gradient checkpointing and the evaluation batch size by memory, unless they are set."""
+"""Decide whether to use gradient checkpointing, and choose the evaluation batch size.
+
+Both are based on estimates of memory. What the user has set is left unchanged.
+"""
 
 from statistics import mean
 
@@ -17,9 +20,10 @@ from grpo_ext.trainer.settings import set_checkpointing
 
 
 def choose_eval_batch_size(trainer: Trainer) -> None:
-    """Set `per_device_eval_batch_size` by the memory that training needs, unless the user set it.
+    """Set `per_device_eval_batch_size`, unless the user has set it.
 
-    `eval_batch_size` describes the choice.
+    It becomes the largest size with which an evaluation needs no more memory than training, within
+    the bounds that `eval_batch_size` describes.
     """
     args = trainer.args
     if "per_device_eval_batch_size" not in args.left_to_trainer:
@@ -30,9 +34,9 @@ def choose_eval_batch_size(trainer: Trainer) -> None:
 
 
 def choose_checkpointing(trainer: Trainer) -> Checkpointing | None:
-    """Turn gradient checkpointing off if the memory suffices, and return the decision.
+    """Turn gradient checkpointing off if the run does not need it, and return the decision.
 
-    Return `None`, and change nothing, if the user has set it.
+    If the user has set gradient checkpointing, change nothing and return `None`.
     """
     if "gradient_checkpointing" not in trainer.args.left_to_trainer:
         return None
@@ -48,7 +52,7 @@ def checkpointing_of(trainer: Trainer) -> Checkpointing:
     """Return whether a run needs gradient checkpointing, and why."""
     size = model_size_of(trainer)
     if size is None:
-        return Checkpointing(True, "as in TRL, because the sizes of the layers are not known")
+        return Checkpointing(True, "as in TRL, because the layer sizes are unknown")
     model = trainer.model
     values = argument_values(trainer.args, set()).replaced(
         use_peft=isinstance(model, PeftModel), dtype=str(model.dtype).removeprefix("torch.")
@@ -63,7 +67,7 @@ def checkpointing_of(trainer: Trainer) -> Checkpointing:
 
 
 def model_size_of(trainer: Trainer) -> ModelSize | None:
-    """Return the size of a trainer's model; `None` if its config lacks the sizes of its layers."""
+    """Return the dimensions of a trainer's model; `None` if its config lacks the layer sizes."""
     parameters = 0
     trainable = 0
     for weight in trainer.model.parameters():

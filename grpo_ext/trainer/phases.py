@@ -1,7 +1,7 @@
 """Measure where time goes: seconds per phase, tokens per second, FLOPs utilization, memory.
 
-A phase that begins within another one interrupts it, so no second is counted twice. The metrics are
-those of the first rank.
+A phase that begins within another one interrupts it, so no second is counted twice. Times, FLOPs
+utilization and memory are those of the first rank.
 
 FLOPs utilization compares the operations that training needs with the rate at which the device
 multiplies matrices. A weight takes 6 operations per token if it is trained, and 4 if it is frozen
@@ -142,7 +142,9 @@ class Phases(TrainerCallback):
         self._most_tokens = max(self._most_tokens, float(counts[0]))
 
     def figures(self) -> dict[str, float]:
-        """Return the metrics since the last call that returned any; empty until a step has ended.
+        """Return the metrics for the time since the last call that returned any.
+
+        The result is empty until a step has ended.
 
         - `time/PHASE`: seconds per optimizer step.
         - `throughput/tokens_per_second`: prompt and completion tokens of all ranks per second, not
@@ -204,7 +206,7 @@ def needed(rows: Scored) -> Tensor:
 
 
 def _operations(parameter: Tensor) -> int:
-    """Return the number of operations per token for a weight, including shards on other ranks.
+    """Return the number of operations per token for a weight, including its shards on other ranks.
 
     The forward and backward pass together take 6 per element, or 4 if the weight is not trained.
     """

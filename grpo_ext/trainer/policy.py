@@ -74,9 +74,10 @@ class OldAndReference:
         return table
 
     def with_sampler_logps(self, table: Scored) -> Scored:
-        """With `behaviour_policy: sampler`, set the old log-probs to the sampler's log-probs.
+        """Use the sampler's log-probs as old log-probs, with `behaviour_policy: sampler`.
 
-        With another `behaviour_policy`, or without a separate sampler, return the table unchanged.
+        Return a table with these old log-probs. With another `behaviour_policy`, or without a
+        separate sampler, return the table unchanged.
 
         Raises:
             ValueError: if the sampler did not return the log-prob of every token in the loss.
@@ -103,8 +104,8 @@ class OldAndReference:
     def with_kept(self, table: Scored) -> Scored:
         """Return the table with its old log-probs and, if sampling is truncated, its kept tokens.
 
-        If they are missing, a forward pass of the policy computes them. Call this before the policy
-        changes.
+        If any of them is missing, a forward pass of the policy computes it. Call this before the
+        policy changes.
         """
         with torch.no_grad(), without_checkpointing(self.trainer):
             return self._old(table)
@@ -248,7 +249,7 @@ class PolicyUpdate:
         )
 
     def whole_batch(self, rows: Scored) -> MicroBatch:
-        """Convert a batch of TRL's evaluation to the only micro-batch of a step.
+        """Wrap a batch of TRL's evaluation as a step with a single micro-batch.
 
         All ranks must call it.
         """

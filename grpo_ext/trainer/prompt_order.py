@@ -99,7 +99,7 @@ def make_rates(trainer: Trainer) -> PassRates | None:
 
     Raises:
         ValueError: if a curriculum is set and the dataset is a stream, or if a line of
-            `pass_rates_file` is not a completion that was scored by the outcome reward.
+            `pass_rates_file` is not a completion or lacks the outcome reward.
         OSError: if `pass_rates_file` cannot be read.
     """
     args = trainer.args

@@ -59,7 +59,7 @@ class Rollout:
         self.refill = RefillRule.of(args, self.ranks.count)
 
     def __call__(self, rows: list[Row]) -> Scored:
-        """Generate, score and log completions of this rank's rows, and return them.
+        """Generate, score and log completions for this rank's rows, and return them.
 
         In `rows`, the copies of a prompt are adjacent. In training with `group_filter: refill`, the
         completions may belong to other prompts.
@@ -133,7 +133,7 @@ class Rollout:
         """Judge the groups, and return this rank's completions.
 
         With `group_filter: drop`, groups without signal are masked, and advantages that depend on
-        other groups are recomputed without them.
+        other groups are recomputed without the masked ones.
         """
         stats = self._judge_groups(self._seen_prompts(judged), judged)
         if self.group_filter != "drop":
@@ -144,10 +144,10 @@ class Rollout:
         return self._scaled(table, used, judged.shape)
 
     def _refilled(self, rows: list[Row]) -> Scored:
-        """Return a full step of groups, refilled as needed.
+        """Return this rank's part of a full step of groups, refilled as needed.
 
-        If user code or the engine fails, the supply of prompts, the carried groups and the step
-        that the requested generation is for are restored before the error is raised.
+        If user code or the engine fails, the error is raised after restoring the supply of prompts,
+        the carried groups and the step that the requested generation is for.
         """
         ahead = self.generations.ahead
         supply = self.order.further
@@ -229,7 +229,9 @@ class Rollout:
         return replace(table, advantages=advantages[own_rows].to(table.advantages))
 
     def _judge_groups(self, prompts: list[Row], judged: Judged) -> GroupStats:
-        """Judge the groups of all ranks, and report them to the log, the curriculum and `judged`.
+        """Judge the groups of all ranks, and return their statistics.
+
+        The groups are also reported to the log, the curriculum and the callback `self.judged`.
 
         Args:
             prompts: one row per group, for the curriculum; empty if it needs no pass rates.
@@ -268,7 +270,10 @@ class Rollout:
         )
 
     def _copies(self, prompts: list[Row]) -> list[Row]:
-        """Return this rank's rows, one per completion, for these prompts of all ranks."""
+        """Repeat each prompt `num_generations` times, and return this rank's part of the rows.
+
+        `prompts` are the prompts of all ranks.
+        """
         copies = [dict(row) for row in prompts for _ in range(self.trainer.num_generations)]
         return copies[self.ranks.own_slice(len(copies))]
 
@@ -287,9 +292,10 @@ class Rollout:
     # ---- logs
 
     def _record(self, rounds: list[Judged]) -> None:
-        """Pass the completions of one generation to `samples`, and log all its rounds together.
+        """Pass the completions of one generation to `samples`, and log its metrics.
 
-        Completions that TRL generated are passed on, but not logged again.
+        All rounds of the generation are logged together. Completions that TRL generated are passed
+        on, but not logged again.
         """
         for judged in rounds:
             self.samples.hand_out(judged)
@@ -323,7 +329,7 @@ class Rollout:
         seam.log_figures(self.trainer, figures)
 
     def _gathered(self, rounds: list[Any]) -> Tensor:
-        """Concatenate the values of all rounds and ranks, in the order of the rows of the rewards.
+        """Concatenate the values of all rounds and ranks, in the same order as the rewards.
 
         `rounds` contains, for each round, one value per completion of this rank.
         """
@@ -331,9 +337,9 @@ class Rollout:
         return torch.cat([self.ranks.gather(column) for column in columns])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the carried groups, the order of the prompts and the generation requested ahead.
+        """Return the carried groups, the prompt order and the generation requested ahead.
 
-        Call `Ahead.wait` first. The groups and the order of the prompts are the same on all ranks.
+        Call `Ahead.wait` first. The groups and the prompt order are the same on all ranks.
         """
         ahead = self.generations.ahead.state_dict() if self.trainer.args.overlap != "off" else None
         return {"ahead": ahead, "carried": self.carried, "order": self.order.state_dict()}

@@ -69,8 +69,9 @@ class RunOutput(TrainerCallback):
     ) -> None:
         """Draw the curves, write the model card, and print gains and remarks.
 
-        For a run started from Python, also suggest a next command. Nothing is done if the run
-        stopped before its last step.
+        For a run started from Python, also suggest a next command. If the curves or the model card
+        cannot be written, a warning is logged. Nothing is done if the run stopped before its last
+        step.
         """
         if not state.is_world_process_zero or state.global_step < state.max_steps:
             return
@@ -133,14 +134,17 @@ class RunOutput(TrainerCallback):
 
 
 def first_prompt(rows: object) -> object:
-    """Return the prompt in the first row of a dataset; `None` for a stream, or if there is none."""
+    """Return the prompt in the first row of a dataset.
+
+    The result is `None` for a stream, an empty dataset, or a row without a prompt.
+    """
     if isinstance(rows, Dataset) and len(rows):
         return rows[0].get("prompt")
     return None
 
 
 def columns_of(rows: object) -> list[str]:
-    """Return the columns of a dataset; empty for a stream without column names."""
+    """Return the column names of a dataset; empty for `None` or a stream without column names."""
     return list(getattr(rows, "column_names", None) or ())
 
 
@@ -202,7 +206,7 @@ def as_given(trainer: Trainer) -> dict[str, Any]:
 def reward_entry(reward: dict[str, Any]) -> str | dict[str, Any]:
     """Convert an entry of `rewards_of` to an entry of `reward_funcs`.
 
-    For a function that is not registered, the entry is only its name.
+    For a reward that is not registered, the entry is only its name.
     """
     if "reward" not in reward:
         return reward["name"]

@@ -99,9 +99,10 @@ class Samples:
     def _tokens(self, table: Scored, row: int, step: int) -> dict[str, list[Any]]:
         """Return the decoded tokens of a completion and their metrics, with one list for each key.
 
-        The keys are `text`; `advantage`; `age`, at the first step that may train on the token;
-        `last_age`, at the last such step, if there are several; and `logp`, if the sampler or a
-        scoring pass returned log-probs. Tokens that the completion mask leaves out are omitted.
+        The keys are `text`; `advantage`; `age`, in optimizer steps, at the first step that may
+        train on the token; `last_age`, at the last such step, if there are several; and `logp`, if
+        the sampler or a scoring pass returned log-probs. Tokens that the completion mask leaves out
+        are omitted.
 
         Args:
             table: this rank's completions.
@@ -174,7 +175,7 @@ class Samples:
         return [none_if_nan(weighted_sum) for weighted_sum in weighted_sums.tolist()]
 
     def _with_row(self, sample: Row, row: Row, weighted_sum: float | None) -> Row:
-        """Return a copy of `sample` with `prompt_id`, `reward`, `columns` and, if any, `task`.
+        """Return a copy of `sample` with `prompt_id`, `reward`, `columns` and any `task`.
 
         Args:
             sample: the record of a sample, with its prompt.
@@ -234,7 +235,8 @@ def text_of(completion: Any, is_episode: bool) -> str:
     """Return a completion as a string.
 
     An episode, and any completion of several messages, becomes a transcript that includes the
-    replies of the environment.
+    replies of the environment. Any other completion becomes its plain text or, if it is neither a
+    string nor a list of messages, its `str`.
     """
     if isinstance(completion, list) and (is_episode or len(completion) > 1):
         return as_text(completion)

@@ -34,7 +34,7 @@ from grpo_ext.step.loss import LossSettings
 from grpo_ext.trainer.port import Trainer
 
 logger = logging.getLogger(__name__)
-# Arguments that the trainer chooses by memory if they are not set.
+# Arguments that the trainer chooses based on memory if they are not set.
 LEFT_TO_TRAINER = ("gradient_checkpointing", "per_device_eval_batch_size")
 
 
@@ -144,11 +144,12 @@ def calls_tools(trainer: Trainer) -> bool:
 
 
 def trl_generates(trainer: Trainer) -> bool:
-    """Return whether TRL generates: for images, or for tools that this package cannot call.
+    """Return whether TRL generates because of a multimodal processor or because of tools.
 
-    This package cannot call tools with `loss_normalization: micro_batch`, continuous batching, a
-    `rollout_func`, or a chat template that does not keep turns as they were sampled. In the last
-    case, a warning says what is wrong with the template.
+    Tools are the cause if this package cannot call them: with `loss_normalization: micro_batch`,
+    continuous batching, a `rollout_func`, or a chat template that does not keep turns as they were
+    sampled. In the last case, a warning says what is wrong with the template. Without tools,
+    `loss_normalization: micro_batch` does not count, although TRL then generates as well.
     """
     if isinstance(trainer.processing_class, ProcessorMixin):
         return True
@@ -196,21 +197,21 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
         return None
     if environments and calls_tools(trainer):
         raise ValueError(
-            "environment and environments do not work with the arguments tools and "
-            "environment_factory. Remove these keys, or these arguments."
+            "The options `environment` and `environments` cannot be combined with the arguments "
+            "`tools` and `environment_factory`. Remove the options or the arguments."
         )
     if by_trl or trainer.as_trl:
         raise ValueError(
-            "environment and environments do not work with a multimodal processor or with "
-            "`loss_normalization: micro_batch`, because TRL then generates the completions and "
-            "cannot play these episodes. Remove these keys, or pass a tokenizer as "
-            "processing_class and set `loss_normalization: step`."
+            "The options `environment` and `environments` do not work with a multimodal processor "
+            "or with `loss_normalization: micro_batch`, because TRL then generates the completions "
+            "and cannot play these episodes. Remove the options, or pass a tokenizer as "
+            "`processing_class` and set `loss_normalization: step`."
         )
     if not sampler.abilities.plays_episodes:
         raise ValueError(
             f"The sampler ({sampler.name}) cannot play the episodes of an environment or of tools. "
-            "Remove the argument sampler or rollout_func, so that transformers or vLLM samples; or "
-            "remove the environment and tools."
+            "Remove the argument `sampler` or `rollout_func`, so that transformers or vLLM "
+            "generates, or remove the environment or the tools."
         )
     for problem in ends_that_turns_cannot_have(args):
         raise ValueError(problem.message)
@@ -222,7 +223,7 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
 
 
 def align_reference(trainer: Trainer) -> None:
-    """Copy the policy's weights into the reference, if it is a separate model.
+    """Copy the policy's weights into the reference model, if there is one.
 
     TRL loads the reference from the policy's path. If the policy was changed in memory, that is a
     different model. Under DeepSpeed and FSDP, and for a quantized model, nothing is copied.
@@ -274,8 +275,8 @@ def cut_rule(trainer: Trainer, layout: Layout, settings: LossSettings) -> CutRul
         settings: the settings of the loss.
 
     Raises:
-        ValueError: if `max_tokens_per_micro_batch` is set, and the run uses DeepSpeed or the MoE
-            load-balancing loss, or rows may not move between micro-batches.
+        ValueError: if `max_tokens_per_micro_batch` is set in a run that uses DeepSpeed or the MoE
+            load-balancing loss, or in which rows may not move between micro-batches.
     """
     args = trainer.args
     # the loss depends on which rows run together
@@ -368,10 +369,10 @@ def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool) -> str:
         return f"one rectangle per micro-batch{reason}"
     rows = "rows packed without padding"
     if layout.by_cost:
-        rows = "rows packed without padding, or chunks of similar length where these are less work"
+        rows = "rows packed without padding, or grouped by length where that is less work"
     elif layout.kind == "chunks":
-        rows = "chunks of similar length"
-    measures = [f"micro-batches of equally many tokens, {rows}{reason}"]
+        rows = "rows grouped by length"
+    measures = [f"micro-batches with similar numbers of tokens, {rows}{reason}"]
     if layout.shares and layout.kind == "chunks" and layout.recomputes:
         measures.append("each group's prompt computed once (not in the backward pass)")
     elif layout.shares:

@@ -91,7 +91,7 @@ def check_parameters(trainer: Trainer, optimizer: Optimizer) -> None:
 def steps_in_backward(args: TrainingArguments) -> bool:
     """Return whether the optimizer updates weights within the backward pass.
 
-    Layerwise GaLore and APOLLO do so. No gradients are left after the backward pass.
+    Layerwise GaLore and APOLLO do so, and leave no gradients after the backward pass.
     """
     return OptimizerNames(args.optim).value.endswith("_layerwise")
 
@@ -189,9 +189,9 @@ def check_metric_of_call(*args: Any, **kwargs: Any) -> None:
 
 
 def check_best_metric(trainer: Trainer) -> None:
-    """Raise `CannotLearn` if the metric for a trainer's best model does not fit the run.
+    """Raise `CannotLearn` if the metric for a trainer's best model is meaningless or not logged.
 
-    `check_metric` says when it does not fit.
+    See `check_metric` for the cases.
     """
     check_metric(
         trainer.args,

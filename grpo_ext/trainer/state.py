@@ -63,9 +63,10 @@ def load_plain(path: Path) -> Any:
 
 
 def _is_uncompressed(file: BinaryIO) -> bool:
-    """Return whether the parts of a zip archive are uncompressed, and together no larger than it.
+    """Return whether a zip archive contains only uncompressed data.
 
-    The file position is reset to the start.
+    Its parts must also be, together, no larger than the file. The file position is reset to the
+    start.
     """
     size = os.fstat(file.fileno()).st_size
     parts = zipfile.ZipFile(file).infolist()

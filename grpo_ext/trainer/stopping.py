@@ -48,7 +48,8 @@ class StopSignals:
     """Context manager that records SIGTERM, SIGUSR1 and Ctrl-C in `seen` instead of acting on them.
 
     A second Ctrl-C ends the process at once. Handlers that the program itself has installed are not
-    replaced. Outside the main thread, no signal is handled.
+    replaced. Outside the main thread, no signal is handled. When the handlers are installed, this
+    is reported to the `grpo-ext` command that started the process, if there is one.
     """
 
     def __init__(self) -> None:
@@ -109,14 +110,14 @@ class FiniteSteps:
             self._losses.append(loss.detach())
 
     def check(self, model: torch.nn.Module, norm: torch.Tensor | float) -> None:
-        """Skip a step whose gradient is not finite, by setting the gradients to zero.
+        """Skip a step whose gradient norm is not finite, by clearing the gradients.
 
         The step is counted, and a warning is logged. With fp16 loss scaling nothing is checked,
         because the scaler skips such steps itself.
 
         Args:
             model: the wrapped model that is trained.
-            norm: the norm of the step's gradient.
+            norm: the gradient norm of the step.
 
         Raises:
             NonFiniteSteps: if DeepSpeed has already taken the step.
@@ -152,9 +153,9 @@ class FiniteSteps:
         names = [] if math.isnan(norm) else not_finite(accelerator.unwrap_model(model))
         if names:
             and_others = " and others" if len(names) > 3 else ""
-            details += f"; not finite in {', '.join(names[:3])}{and_others}"
+            details += f"; the gradient is not finite in {', '.join(names[:3])}{and_others}"
         step = self.trainer.state.global_step + 1
-        logger.warning(f"Skipping step {step}: the norm of its gradient is {norm} ({details}).")
+        logger.warning(f"Skipping step {step}: its gradient norm is {norm} ({details}).")
 
     def state_dict(self) -> dict[str, Any]:
         return {"skipped": self.skipped, "in_a_row": self.in_a_row}

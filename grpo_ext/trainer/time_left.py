@@ -61,7 +61,7 @@ class TimeLeft(TrainerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Measure the mean duration of steps, and print the time left once enough are measured."""
+        """Measure the mean step duration, and print the time left after the first few steps."""
         steps = state.global_step - self._first - self.unmeasured
         enough = max(2, self.unmeasured)
         if steps == 0:

@@ -124,8 +124,8 @@ class GRPOExtTrainer(GRPOTrainer):
 
         With `resume_from_checkpoint=True`, the run resumes from the newest complete checkpoint in
         `output_dir`, or starts from scratch if there is none. If a reward, an environment or the
-        sampler's engine fails, a checkpoint is saved before the error is raised. The class lists
-        the errors.
+        sampler's engine fails, a checkpoint is saved before the error is raised. See the class for
+        a list of the errors.
         """
         train = super().train
         self.accelerator.print(first_lines(self))
@@ -240,7 +240,7 @@ class GRPOExtTrainer(GRPOTrainer):
         super().log(logs, start_time)
 
     def log_evaluation(self, metrics: dict[str, float]) -> None:
-        """Log only the metrics of one evaluation, and call `on_evaluate` of the callbacks.
+        """Log only the metrics of one evaluation, and call the callbacks' `on_evaluate`.
 
         TRL's `log` would add the training metrics collected so far, and write the training
         completions of this step again.
@@ -267,7 +267,7 @@ class GRPOExtTrainer(GRPOTrainer):
             metric_key_prefix: the prefix of the metric names, without the `_` that follows it.
 
         Returns:
-            The metrics of TRL or, with `eval_temperature`, means over completions, such as
+            TRL's metrics or, with `eval_temperature`, means over completions, such as
             `eval_countdown` and `eval_length`, and for the outcome reward `eval_pass@1` and
             related metrics. For a mapping of datasets, the metric names start with `eval_NAME_`.
 

@@ -28,8 +28,8 @@ class StateReward:
 class TurnCredit:
     """Computes the gain of each turn: the part of the episode's reward that the turn earned.
 
-    The gain is the weighted sum of the changes in the entries of the environment's state that the
-    `environment` rewards score.
+    Each `environment` reward scores one entry of the environment's state. The gain of a turn is the
+    weighted sum of the changes in these entries.
     """
 
     def __init__(self, trainer: Trainer):

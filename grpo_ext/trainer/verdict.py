@@ -38,8 +38,9 @@ class Progress:
     def __add__(self, other: "Progress") -> "Progress":
         """Combine the progress of two ranks.
 
-        Completions and episodes are added up. Counts of steps are the same on all ranks, so they
-        are not. Of the two shifts, the larger is kept.
+        Counts of completions and episodes are added up; counts of steps are not, because they are
+        the same on all ranks. `gradient` and `moved` are true if either is. Of the two shifts, the
+        larger is kept.
         """
         shifts = [shift for shift in (self.shift, other.shift) if shift is not None]
         return Progress(
@@ -154,6 +155,9 @@ def remarks_of(
     failed: dict[str, int], asked: dict[str, int], progress: Progress, verdict: str | None
 ) -> list[str]:
     """Return sentences about failures and the KL for the end of the run, excluding the verdict.
+
+    The sentence about the KL is added if there is no verdict and the KL drowned out the rewards in
+    at least half of its steps.
 
     Args:
         failed: for each reward, the number of completions on which it failed.

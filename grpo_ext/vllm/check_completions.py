@@ -84,8 +84,8 @@ def are_logps_of(
 ) -> bool:
     """Return whether log-probs match the tokens of a completion.
 
-    At each position, there must be one log-prob for each entry of `tokens`, at most `num_logprobs`
-    in total, and the sampled token must be among `tokens`.
+    At each position, there must be as many log-probs as token ids in `tokens`, at most
+    `num_logprobs`, and the sampled token must be one of these tokens.
 
     Args:
         row: the T token ids of the completion.

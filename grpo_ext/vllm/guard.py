@@ -1,4 +1,4 @@
-"""Middleware for vLLM's option `--middleware` that protects all routes of a server with its key.
+"""Middleware for vLLM's option `--middleware`, which protects a server's routes with its key.
 
 vLLM's own key protects only the routes under `/v1`, not those that receive weights, return settings
 or call functions of the workers.
@@ -27,8 +27,8 @@ class Guard:
 
     Requests must be signed with the key in `VLLM_API_KEY`. All others, including replayed and
     outdated ones, get status 401. As an exception, `/health` also answers unsigned requests, but
-    without a proof. WebSockets are closed, because their content is not signed. Signed responses
-    are sent only when they are complete.
+    without a proof. WebSockets are closed, because their content is not signed. The response to a
+    signed request is sent only when it is complete.
 
     Args:
         app: the ASGI app to protect.
@@ -211,7 +211,7 @@ def with_key(scope: Scope, key: str) -> Scope:
 
 
 async def refuse(send: Send) -> None:
-    """Respond with status 401 to a request without a valid signature."""
+    """Respond with status 401 to a request without a valid, unused signature."""
     headers = [(b"content-type", b"text/plain")]
     text = f"this request has no valid, unused signature. Set {KEY} to the key of this server"
     await send({"type": "http.response.start", "status": 401, "headers": headers})

@@ -64,8 +64,8 @@ class VllmAnswer(Answer):
         """Return the JSON object in the body.
 
         Raises:
-            ConnectionError: if the body is not a JSON object, or lacks the fields in `SHAPES` for
-                the path of the request.
+            ConnectionError: if the body is not a JSON object, or does not match the type in
+                `SHAPES` for the path of the request.
         """
         form: Any = dict[str, Any]
         for path, shape_of_path in SHAPES.items():

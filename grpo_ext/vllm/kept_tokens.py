@@ -20,9 +20,9 @@ RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # vLLM's environment variable: "1" or "0"
 
 
 def wants_kept(v: Mapping[str, Any]) -> bool:
-    """Return whether a recipe needs kept tokens for scoring, and top_k allows vLLM to return them.
+    """Return whether a recipe needs kept tokens for scoring and sets a top_k above 0.
 
-    `v` holds the values of the recipe.
+    Without top_k, vLLM cannot return kept tokens. `v` holds the values of the recipe.
     """
     top_k = (v["generation_kwargs"] or {}).get("top_k", v["top_k"]) or 0
     return v["logprob_policy"] == "sampling" and top_k > 0
@@ -31,8 +31,8 @@ def wants_kept(v: Mapping[str, Any]) -> bool:
 def engine_settings(v: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for `vllm.LLM` that make an engine on a GPU return kept tokens.
 
-    The result is empty if the recipe with the values `v` does not need kept tokens, or if the
-    installed vLLM cannot return them.
+    The result is empty if `wants_kept` is `False` for the recipe with the values `v`, or if the
+    installed vLLM cannot return kept tokens.
     """
     return {"return_sampling_mask": True} if wants_kept(v) and installed_vllm_can() else {}
 

@@ -4,9 +4,9 @@ from typing import Any
 
 
 def register() -> None:
-    """Let vLLM's CPU backend load new weights while it runs; other platforms are unaffected.
+    """On a CPU, let vLLM load new weights while it runs, and register weight transfer over gloo.
 
-    Also register the weight-transfer backend `gloo`.
+    On other platforms, do nothing.
     """
     from vllm.platforms import current_platform
 

@@ -250,9 +250,10 @@ def model_on_cpu(v: Values, local_only: bool) -> TextModel:
 
 
 def check_reach(url: str) -> None:
-    """Check that a key is set if other machines can reach the server; log a warning if one is set.
+    """Check that a key is set if other machines can reach the server.
 
-    Without a key, the server would accept weights and adapters from anyone who can reach it.
+    Without a key, the server would accept weights and adapters from anyone who can reach it. If a
+    key is set, log a warning that requests and responses are not encrypted.
 
     Raises:
         ValueError: if other machines can reach the server and no key is set.

@@ -34,7 +34,7 @@ class Signature:
 
     @classmethod
     def of(cls, key: str, method: str, target: str, body: bytes) -> Self:
-        """Sign a request.
+        """Create the signature of a request.
 
         Args:
             key: the key that trainer and server share.

@@ -1,4 +1,4 @@
-"""The worker's side of the transfer of weights over gloo, from the trainer to a vLLM server.
+"""Receive the trainer's weights over gloo, in the workers of a vLLM server.
 
 The trainer and the server's workers have a process group of their own, in which the trainer is rank
 0. vLLM loads one tensor at a time, under the tensor's name in the checkpoint.
@@ -21,7 +21,7 @@ from grpo_ext.vllm.weight_group import TIMEOUT, WeightGroup, own_address
 
 @dataclass
 class GlooInit(WeightTransferInitInfo):
-    """What a worker needs to join the group: the address of the trainer's store, the group size."""
+    """What a worker needs to join the group: the store's address and port, and the group size."""
 
     address: str
     port: int

@@ -114,8 +114,8 @@ def test_drawn_lengths_have_their_mean_and_one_in_a_hundred_at_the_limit():
 def test_a_model_of_unknown_shape_is_refused(tmp_path, capsys):
     assert main(["bench", "--config", "countdown/tiny", *words(tmp_path / "nowhere")]) == 2
     assert (
-        "nowhere has no readable config.json on this machine, and its shape is not known. Pass "
-        "`--model_" in capsys.readouterr().err
+        "nowhere has no readable config.json on this machine, and grpo-ext does not know the "
+        "model's shape. Pass `--model_" in capsys.readouterr().err
     )
 
 

@@ -224,7 +224,7 @@ def test_refused_request_is_not_asked_again(engine_folder, tmp_path, place):
     from grpo_ext.vllm import EngineFailure
 
     generation = make_trainer(engine_folder, tmp_path, **place).vllm_generation
-    with pytest.raises(EngineFailure, match="refused a request: StatusError: Request failed: 400"):
+    with pytest.raises(EngineFailure, match="rejected a request: StatusError: Request failed: 400"):
         generation.generate([[5] * 300], None, 1)  # longer than the server takes
 
 

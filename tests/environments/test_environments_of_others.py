@@ -257,7 +257,7 @@ def test_a_class_of_gym_gets_the_text(server):
 def test_a_class_without_step_and_an_unknown_outcome_are_refused(server):
     with pytest.raises(ValueError, match="has no method 'step', so it cannot be played"):
         episode_rules({"name": f"openenv:{server}:Silent"})
-    with pytest.raises(ValueError, match="with its own event loop"):
+    with pytest.raises(ValueError, match="with a separate event loop"):
         episode_rules({"name": f"openenv:{server}:MCPEnvironment"})
     with pytest.raises(TypeError, match="step must return"):
         outcome("over")
@@ -464,7 +464,7 @@ def test_an_error_in_the_rubric_of_verifiers_belongs_to_its_own_episode(package)
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("driving", "overrides 'get_prompt_messages', the method with which verifiers calls"),
+        ("driving", "overrides 'get_prompt_messages', a method with which verifiers calls"),
         ("grouped", "has a reward function for whole groups"),
     ],
 )

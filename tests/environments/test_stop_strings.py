@@ -290,8 +290,8 @@ def test_completions_of_an_evaluation_in_training_end_with_stop_strings(tiny_fol
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"sampler": "process"}, "samples in the training process. Remove sampler, or remove stop"),
-        ({"use_vllm": True}, "if transformers samples in the training process. Remove use_vllm"),
+        ({"sampler": "process"}, "samples with transformers. Remove sampler, or remove stop"),
+        ({"use_vllm": True}, "process samples with transformers. Remove use_vllm"),
         ({"generation_kwargs": {"stop_strings": ["x", ""]}}, "none of them empty"),
         ({"generation_kwargs": {"stop_strings": 3}}, "must be a string or a list of strings"),
         ({"generation_kwargs": {"stop": ["x"]}}, "so stop cannot end it"),

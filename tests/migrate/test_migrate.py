@@ -317,7 +317,7 @@ def test_a_data_set_of_ms_swift_may_name_its_hub(tmp_path, capsys, hub):
     recipe, _, told = migrate(tmp_path, capsys, "run.sh", script)
     assert recipe["dataset_name"] == "org/rows" and recipe["dataset_config"] == "main"
     assert recipe["max_train_samples"] == 1000
-    assert ("this is an id of ModelScope" in told) == (hub != "hf::")
+    assert ("this is a ModelScope id" in told) == (hub != "hf::")
 
 
 def test_a_folder_is_not_an_id_of_modelscope(tmp_path, capsys):
@@ -427,15 +427,15 @@ def test_secrets_are_not_written(tmp_path, capsys):
         ("x.yaml", "- 1\n", "not a recipe"),
         ("x.yaml", "", "has no setting of a known project"),
         ("x.yaml", "services: {web: {image: nginx}}\n", "has no setting of a known project"),
-        ("x.sh", "echo hello\n", "no command that trains with GRPO"),
-        ("x.sh", "swift rlhf --rlhf_type dpo --model m\n", "than GRPO: rlhf_type is dpo"),
-        ("x.yaml", "rlhf_type: dpo\nmodel: m\n", "than GRPO: rlhf_type is dpo"),
-        ("x.yaml", "algorithm: {adv_estimator: gae}\n", "GRPO: algorithm.adv_estimator is gae"),
-        ("x.sh", VERL.replace("=grpo", "=gae"), "GRPO: algorithm.adv_estimator is gae"),
-        ("x.sh", "pip install trl grpo\n", "no command that trains with GRPO"),
-        ("x.sh", "python -m pip install trl grpo\n", "no command that trains with GRPO"),
-        ("x.sh", "python make_grpo_data.py --out d\n", "no command that trains with GRPO"),
-        ("x.sh", "python -m verl.trainer.main_eval data.path=x\n", "no command that trains"),
+        ("x.sh", "echo hello\n", "no known command that trains with GRPO"),
+        ("x.sh", "swift rlhf --rlhf_type dpo --model m\n", "than GRPO (rlhf_type is dpo)"),
+        ("x.yaml", "rlhf_type: dpo\nmodel: m\n", "than GRPO (rlhf_type is dpo)"),
+        ("x.yaml", "algorithm: {adv_estimator: gae}\n", "GRPO (algorithm.adv_estimator is gae)"),
+        ("x.sh", VERL.replace("=grpo", "=gae"), "GRPO (algorithm.adv_estimator is gae)"),
+        ("x.sh", "pip install trl grpo\n", "no known command that trains with GRPO"),
+        ("x.sh", "python -m pip install trl grpo\n", "no known command that trains with GRPO"),
+        ("x.sh", "python make_grpo_data.py --out d\n", "no known command that trains with GRPO"),
+        ("x.sh", "python -m verl.trainer.main_eval data.path=x\n", "no known command that trains"),
         ("x.sh", "trl grpo 'a\n", "a quote is not closed"),
         ("x.sh", "x" * 2**19, "larger than"),
     ],

@@ -185,7 +185,7 @@ def test_plan_says_how_long_a_run_takes_by_its_log(tiny_folder, tmp_path, capsys
     assert main(["plan", "--config", path]) == 0
     out = capsys.readouterr().out
     expected = 4 * 11 + 4 * 21 + 2 * 7
-    assert f"about 2 min, by the log in {folder}:" in out
+    assert f"about 2 min, according to the log in {folder}:" in out
     assert "4 steps of 11 s, 4 evaluations of 21 s, 2 saves of 7 s" in out
     assert main(["plan", "--config", path, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["hours"] == pytest.approx(expected / 3600)

@@ -190,7 +190,7 @@ def test_the_model_plays(run, capsys):
     [
         (
             {"messages": [{"role": "assistant", "raw": 7}]},
-            "the `raw` of one of its turns is not a string of at most",
+            "the `raw` of one of its turns is not a string, or is longer than",
         ),
         ({"messages": [{"role": "assistant", "raw": "a", "raw_ids": [10**9]}]}, "not token ids"),
         ({"messages": [{"role": "assistant", "raw": "a", "raw_ids": "x"}]}, "not token ids"),

@@ -188,7 +188,7 @@ def test_a_class_of_another_kind_is_told_that_its_step_is_a_tool(tool_model, tmp
     recipe = recipe_values(tmp_path, tool_model[0], f"{file}:World", max_completion_length=500)
     findings = check_recipe(None, recipe)
     assert findings.sound, findings.problems
-    assert [n for n in findings.notes if "its method step is a tool" in n.message]
+    assert [n for n in findings.notes if "its method `step` is a tool" in n.message]
 
 
 TALKING = (

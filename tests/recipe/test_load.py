@@ -735,8 +735,8 @@ def test_the_metric_of_groups_is_named_as_it_is_logged(tmp_path):
     "given, words",
     [
         ({"min_p": 2}, "min_p is 2, but must lie in [0, 1]. Set `min_p: 0.0`"),
-        ({"temperature": "hot"}, "temperature is 'hot', which is not a number"),
-        ({"top_k": [1]}, "top_k is [1], which is not a number"),
+        ({"temperature": "hot"}, "temperature is 'hot', but must be a number"),
+        ({"top_k": [1]}, "top_k is [1], but must be a number"),
         ({"suppress_tokens": 5}, "suppress_tokens is 5, but must be a list of token ids"),
         ({"num_beams": 4}, "beam search does not sample token by token"),
     ],

@@ -214,8 +214,11 @@ BAD = {
     ),
     "not_at_the_end": (says_grade("Score MARK: 10\nNo, it is bad."), "a number from 0 to 10"),
     "of_the_completion": (says_grade("[MARK] Score: 10"), "a number from 0 to 10"),
-    "cut_off": (says_grade("Score MARK: 10", finish_reason="length"), "finish_reason is not stop"),
-    "unfinished": (says_grade("Score MARK: 10", finish_reason=None), "finish_reason is not stop"),
+    "cut_off": (
+        says_grade("Score MARK: 10", finish_reason="length"),
+        'finish_reason is not "stop"',
+    ),
+    "unfinished": (says_grade("Score MARK: 10", finish_reason=None), 'finish_reason is not "stop"'),
     "no_text": (reply(said(None)), "a number from 0 to 10"),
     "no_choices": (reply({"choices": []}), "not a chat completion"),
     "a_list": (reply([1]), "not a chat completion"),
@@ -252,7 +255,7 @@ def test_a_bad_reply_leaves_its_row_unscored(kind, clock):
         guard = Guard(reward(base, seconds=100.0), max_failure_rate=1.0)
         assert guard(completions=["fine", "spoilt", ""], prompts=["p"] * 3) == [1.0, None, 0.0]
     assert words in guard.last_error and guard.failed == 1
-    if words in ("a number from 0 to 10", "finish_reason is not stop", "not a chat completion"):
+    if words in ("a number from 0 to 10", 'finish_reason is not "stop"', "not a chat completion"):
         assert len(asked) == 2
     if kind in ("always_busy", "garbled", "too_long"):  # pauses of 0.5 s to 32 s
         assert len(asked) == 1 + 8 and clock.now == 63.5

@@ -67,7 +67,7 @@ def test_a_refused_request_is_sent_once(status, text):
     server = Server(status, 99, text)
     with serving(server) as base:
         engine = Engine(engine_client(base), retries=3)
-        with pytest.raises(EngineFailure, match="refused a request: StatusError") as told:
+        with pytest.raises(EngineFailure, match="rejected a request: StatusError") as told:
             engine.ask()
     assert server.asked == 1 and engine.pushed == 0
     assert str(told.value).isprintable() and f"Request failed: {status}" in str(told.value)

@@ -209,7 +209,7 @@ def test_a_slice_of_data_without_splits_is_refused(tmp_path):
     for name in (file, str(tmp_path / "saved")):
         for streaming in (False, True):
             with pytest.raises(
-                ValueError, match=r"has no splits, so the split 'train\[:9\]' cannot be read"
+                ValueError, match=r"has no splits, so 'train\[:9\]' cannot select rows"
             ):
                 train_rows(recipe(name, dataset_train_split="train[:9]"), streaming=streaming)
 

@@ -102,7 +102,7 @@ def test_what_cannot_be_copied_is_refused(tiny_folder, tmp_path):
     model = Own()
     program = type("Mine", (nn.Module,), {"__module__": "__main__"})
     model.second = program()
-    with pytest.raises(ValueError, match="Mine is in the main program: move it to a module"):
+    with pytest.raises(ValueError, match="Mine is defined in the main program, and must be moved"):
         packed(model)
     with pytest.raises(ValueError, match="sampler_device: cuda:70 does not exist"):
         overlap_run.make(tiny_folder, tmp_path, sampler_device="cuda:70")

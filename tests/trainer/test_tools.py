@@ -343,7 +343,7 @@ def test_both_are_evaluated_greedily(tiny_folder, tokenizer, tmp_path):
 
 
 def test_one_world_at_a_time(tiny_folder, tokenizer, tmp_path):
-    with pytest.raises(ValueError, match="Remove these keys, or these arguments"):
+    with pytest.raises(ValueError, match="Remove the options or the arguments"):
         run(
             tiny_folder,
             tokenizer,

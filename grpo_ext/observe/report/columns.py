@@ -53,7 +53,7 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
     - `cut` is 1 for a completion that reached the length limit, otherwise 0.
     - `task` is "" if the completion names none.
     - `turns`, `end` and `environment_time` are `None` for a completion that is not an episode.
-    - `outcome` is the score by the outcome reward of the group, or `None`.
+    - `outcome` is the score that the group's outcome reward gave, or `None` if it gave none.
 
     It also has `rewards`, a list of scores for each reward, and `datasets`, a list of (mode, name).
     """
@@ -94,7 +94,7 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
 
 
 def outcome_scores(run: RunData) -> list[float | None]:
-    """Return each completion's score by the outcome reward of its group, or `None`.
+    """Return the score that each completion got from its group's outcome reward, or `None`.
 
     The outcome reward of a group is the first of `run.outcomes` that scored any of its completions.
     """
@@ -230,7 +230,11 @@ class Explainer:
 
 
 def sample_texts(rows: list[Row], explainer: Explainer) -> list[Any]:
-    """Return [text, explanations, marks, episode turns, tokens, columns] for each completion."""
+    """Return [text, explanations, marks, episode turns, tokens, columns] for each completion.
+
+    At most `MOST_MARKS` marks and `MOST_MESSAGES` turns of a completion are returned. The columns
+    are those of `shown_columns`.
+    """
     texts = []
     for row in rows:
         explanations, marks = explainer.explain(row)
@@ -250,8 +254,8 @@ def sample_texts(rows: list[Row], explainer: Explainer) -> list[Any]:
 def shown_columns(row: Row) -> list[tuple[str, str]]:
     """Return the logged columns of a completion as (name, value as text).
 
-    At most `MOST_COLUMNS` columns are returned. Longer texts than `MOST_OF_COLUMN` characters are
-    cut off, with a remark on how many characters are missing.
+    At most `MOST_COLUMNS` columns are returned. Names and values are cut off after `MOST_OF_COLUMN`
+    characters, with a remark after a value that says how many characters are missing.
     """
     columns = row.get("columns")
     if not isinstance(columns, dict):

@@ -81,7 +81,8 @@ def build_page(
 ) -> str:
     """Return the report page as HTML.
 
-    Sentences about explanations that take too long are added to the `faults` of the runs.
+    Sentences about explanations that take too long, and about benchmark results that cannot be
+    read or are left out, are added to the `faults` of the runs.
 
     Args:
         runs: the runs to show; empty for a live page, which gets its data from the server.
@@ -132,7 +133,7 @@ def build_page(
 
 
 def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
-    """Yield (id, packed content) for each data block of the page.
+    """Yield (id, packed content) for each data block of the page except the block `runs`.
 
     The blocks of run i are `index-i`, `prompts-i`, `texts-i-0`, `texts-i-1`, and so on. Sentences
     about explanations that take too long are added to the `faults` of the run.
@@ -150,7 +151,7 @@ def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
 def about(run: RunData) -> dict[str, Any]:
     """Return what the page shows about a run besides its logs, such as its name, recipe and notes.
 
-    Sentences about a table of benchmark results that cannot be read are added to `run.faults`.
+    Sentences about benchmark results that cannot be read or are left out are added to `run.faults`.
     """
     note = ""
     with suppress(OSError), open_plain(run.folder / "notes.md", run.folder) as file:
@@ -171,9 +172,11 @@ def about(run: RunData) -> dict[str, Any]:
 
 
 def logged(run: RunData, is_whole: bool = True) -> dict[str, Any]:
-    """Return a run's metrics for the page, with the keys `panels`, `more`, `facts` and `alarms`.
+    """Return what the page shows of a run's metrics.
 
-    `is_whole` tells whether `run.metrics` covers the whole log, not only its newest lines.
+    The keys of the result are `panels` (from `panels`), `more` (from `more_panels`), `facts` (the
+    curves of `time`, `num_tokens` and `train_runtime`) and `alarms` (the alarms as they were
+    logged). `is_whole` tells whether `run.metrics` covers the whole log, not only a part of it.
     """
     columns = by_metric(run.metrics)
     facts = []

@@ -113,7 +113,8 @@ class ReportServer(ThreadingHTTPServer):
     def states(self) -> list[dict[str, Any]]:
         """Look for new runs and return the `state` of every run.
 
-        The index of a run in the list, which later requests use as its number, never changes.
+        The index of a run in the list, which later requests use as its number, never changes. Once
+        there are `MOST_RUNS` runs, further ones are ignored.
         """
         for path in self.paths:
             for folder in runs_in(path):
@@ -164,7 +165,8 @@ def since(
         - `next`: the `start` and `step` for the next request.
         - `faults`: sentences about what could not be read.
         - for metrics, the keys of `logged`; for completions, `panels` (the reward curves) and
-          `index` (see `sample_columns`).
+          `index` (from `sample_columns`, with the added keys `place`, the byte offset of each
+          completion, and `prompts`, the prompt ids).
     """
     log = run.folder / METRICS
     fields = None

@@ -98,7 +98,7 @@ def steps_of(run: RunData, metric: str) -> Array:
 
 
 def seconds_of(run: RunData) -> Array:
-    """Return the seconds that each optimizer step took, of shape (N,), summed over `PHASES`."""
+    """Return how many seconds each optimizer step took in all `PHASES`; the shape is (N,)."""
     seconds = []
     for row in rows_with(run, "time/train"):
         by_phase = [float(row.get(f"time/{phase}") or 0) for phase in PHASES]
@@ -110,7 +110,8 @@ def mean_error(values: Array, count: int) -> float | None:
     """Return the standard error of the mean of `count` consecutive values of a curve (N,).
 
     The error is estimated from the noise of the curve's last `MOST_VALUES` values around their
-    trend. Returns `None` for fewer than `FEWEST_VALUES` values, and 0 for a constant curve.
+    trend. If the curve is longer than that, `count` is limited to `MOST_VALUES` too. Returns `None`
+    for fewer than `FEWEST_VALUES` values, and 0 for a constant curve.
     """
     if len(values) < FEWEST_VALUES:
         return None
@@ -123,9 +124,9 @@ def mean_error(values: Array, count: int) -> float | None:
 
 
 def end_of(run: RunData, metric: str) -> tuple[float, float | None] | None:
-    """Return the mean of a curve's last values and its standard error.
+    """Return the mean of a curve's last values, and the standard error of this mean.
 
-    The last tenth of the values is averaged; `ends` says how many values that is for short curves.
+    The last tenth of the values is averaged, or a larger part of a short curve (see `ends`).
     Returns `None` if the metric was not logged. The error is `None` if there are fewer than
     `FEWEST_VALUES` values.
     """

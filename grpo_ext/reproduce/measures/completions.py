@@ -228,9 +228,10 @@ def groups_of(samples: Samples) -> list[Samples]:
 def groups_with_a_right_one(runs: Runs, success: str, steps: int = 5) -> Figure | None:
     """Return the chance that a group of size 1 / success rate contains a correct completion.
 
-    This is pass@k with k = 1 / success rate, estimated from the groups of the first steps by
-    drawing k of their completions without replacement. Groups with fewer than k completions are
-    left out. Returns `None` if no completion is correct, or if all groups are smaller than k.
+    This is pass@k with k = 1 / success rate, rounded. It is estimated from the groups of the first
+    steps by drawing k of their completions without replacement. Groups with fewer than k
+    completions are left out. Returns `None` if no completion is correct, or if all groups are
+    smaller than k.
 
     Args:
         runs: a list with the run, which has large groups.

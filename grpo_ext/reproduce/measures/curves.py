@@ -113,7 +113,7 @@ def later(
     second: str,
     share: float = 0.5,
 ) -> Figure | None:
-    """Return how many steps later than the metric `first` the metric `second` rises.
+    """Return how many steps later the metric `second` rises than the metric `first`.
 
     A metric's time is the step at which it has completed a `share` of its own rise. The result is
     negative if `second` is earlier. Returns `None` if one of the metrics did not rise, or never
@@ -214,7 +214,8 @@ def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None
     """Return the share of runs in which an alarm was correct.
 
     The alarm is correct if it was raised and the metric ended more than a fifth below its best, or
-    if neither is the case. Returns `None` if a run has fewer than three values of the metric.
+    if neither is the case. How far it ended below its best is corrected for noise (see `fall`).
+    Returns `None` if a run has fewer than three values of the metric.
 
     Args:
         runs: one or several runs.
@@ -235,7 +236,14 @@ def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None
 
 
 def by_chance(error: float, count: int) -> float:
-    """Return how far the lowest of `count` means of pure noise should be below their average."""
+    """Return about how far the lowest of several means of pure noise is below their average.
+
+    The result is `error * sqrt(2 ln count)`, in the unit of `error`.
+
+    Args:
+        error: the standard error of one mean.
+        count: the number of means.
+    """
     standard_errors = np.sqrt(2 * np.log(max(count, 1)))
     return error * float(standard_errors)
 

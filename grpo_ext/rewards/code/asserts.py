@@ -270,7 +270,7 @@ def literal_text(source: str) -> str | None:
 
 
 def paired(tests: dict[str, object]) -> list[object]:
-    """Convert tests in the format of APPS, `{"inputs": [...], "outputs": [...]}`, to a list.
+    """Convert tests in the APPS format, `{"inputs": [...], "outputs": [...]}`, to a list.
 
     Each entry of the list is a mapping with the keys `input` and `output`. The list is empty if
     `inputs` or `outputs` is not a list, or if their lengths differ.

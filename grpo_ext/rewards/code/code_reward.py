@@ -50,6 +50,12 @@ def code(
         isolation: "namespaces", or "none" to run programs with the trainer's permissions.
         cheatable_asserts: "allow", or "refuse" to leave a row unscored if a program could cheat on
             one of its asserts.
+
+    Raises:
+        ValueError: if tests or options are invalid, or if a program could cheat on an assert and
+            `cheatable_asserts` is "refuse".
+        MachineFault: if the sandbox does not start.
+        TimeoutError: if the expected values cannot be evaluated within the limits.
     """
     limits = Limits(seconds, megabytes, isolation != "none")
     scores = []

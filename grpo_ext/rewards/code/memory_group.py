@@ -27,7 +27,7 @@ _not_removed: set[Path] = set()  # groups whose processes had not ended after `R
 
 @contextmanager
 def memory_group(megabytes: int) -> Iterator[list[str]]:
-    """Context manager that creates a cgroup and yields the prefix of a command to run in it.
+    """Context manager that creates a cgroup, and yields a prefix that runs a command in the cgroup.
 
     The prefix is `[]` if this user cannot create cgroups. The cgroup is removed on exit.
 

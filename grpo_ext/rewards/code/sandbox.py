@@ -130,7 +130,8 @@ class Answer:
 def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]:
     """Run a program on its inputs and return an answer for each.
 
-    If the program exceeds its limit on time or output, there are fewer answers than inputs.
+    If the program exceeds its limit on time or output, the remaining inputs are skipped, and get no
+    answer.
 
     Args:
         job: the program and its inputs.

@@ -31,7 +31,7 @@ SPOKEN = {
 def explain_format(
     completion: str, *, lines: Sequence[str], tones: Tones = "modern", **options: Any
 ) -> Explanation:
-    """Explain the score `poem_format`, and mark extra characters and wrong tones.
+    """Explain a score of `poem_format`, and mark extra characters and wrong tones.
 
     Args:
         completion: the text of the completion.
@@ -67,7 +67,7 @@ def explain_yun(
     rhyme_book: RhymeBook = "pingshui",
     **options: Any,
 ) -> Explanation:
-    """Explain the score `poem_yun`, and mark the last character if it does not rhyme.
+    """Explain a score of `poem_yun`, and mark the last character if it does not rhyme.
 
     Args:
         completion: the text of the completion.
@@ -99,7 +99,7 @@ def explain_yun(
 def judged_verse(
     completion: str, lines: Sequence[str], **options: Any
 ) -> tuple[list[str], list[int], Verdict]:
-    """Judge the poem that a completion adds the last line to.
+    """Judge the poem to which a completion adds the last line.
 
     Args:
         completion: the text of the completion.

@@ -42,6 +42,7 @@ def last_line(completion: str, given: Sequence[str] = ()) -> str:
 
     This is the last run of Chinese characters in the first `<answer>` block or, if there is no such
     block, after the thoughts ("" if the thoughts never end). A copy of a `given` line counts as "".
+    Only the last `TAIL` characters are searched, and the line is cut to `LONGEST` characters.
     """
     text = first_answer(completion)
     if text is None:
