@@ -211,7 +211,7 @@ def literals(node: ast.AST, scope: ast.FunctionDef, module: ModuleType) -> Itera
 
 
 def summary_of(function: ast.FunctionDef) -> str:
-    """Return when a rule holds: "if ..." or "for each ...", from the first line of its docstring."""
+    """Return the first line of a rule without "Yield a problem": "if ..." or "for each ..."."""
     summary = (ast.get_docstring(function) or "").partition("\n")[0]
     return re.sub(r"^Yield (a )?(problem|note)s? ", "", summary)
 
