@@ -211,7 +211,9 @@ def literals(node: ast.AST, scope: ast.FunctionDef, module: ModuleType) -> Itera
 
 
 def summary_of(function: ast.FunctionDef) -> str:
-    return (ast.get_docstring(function) or "").partition("\n")[0]
+    """Return the first line of a rule without "Yield a problem": "if ..." or "for each ..."."""
+    summary = (ast.get_docstring(function) or "").partition("\n")[0]
+    return re.sub(r"^Yield (a )?(problem|note)s? ", "", summary)
 
 
 def of_function(source: Source, name: str, kind: str, called: str = "") -> Iterator[Entry]:
