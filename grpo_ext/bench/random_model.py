@@ -59,7 +59,7 @@ def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokeni
     config.eos_token_id = tokenizer.eos_token_id
     device = "cuda"
     dtype = torch.bfloat16
-    if recipe.training.use_cpu:
+    if recipe.training.use_cpu or not torch.cuda.is_available():
         device = "cpu"
         dtype = torch.float32
     with torch.device(device):

@@ -253,7 +253,8 @@ def tls_context() -> ssl.SSLContext:
 def target_of(url: str) -> str:
     """Return a URL's request target: the part after the host, such as `/v1?a=1`; `/` if empty."""
     place = urlsplit(url)
-    return url.removeprefix(f"{place.scheme}://{place.netloc}") or "/"
+    query = f"?{place.query}" if place.query else ""
+    return (place.path or "/") + query
 
 
 def _hang_up(sock: socket.socket) -> None:

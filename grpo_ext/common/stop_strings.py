@@ -23,7 +23,9 @@ def stop_strings_of(options: Mapping[str, Any] | None) -> tuple[str, ...]:
     """
     texts: list[str] = []
     for key in (KEY, KEY_IN_VLLM):
-        value = (options or {}).get(key) or []
+        value = (options or {}).get(key)
+        if value is None:
+            continue
         entries = [value] if isinstance(value, str) else value
         is_list = isinstance(entries, list | tuple)
         if not is_list or not all(isinstance(entry, str) and entry for entry in entries):

@@ -31,11 +31,7 @@ DECLARES = ("export", "declare", "local", "readonly", "typeset")
 
 
 class ScriptFault(ValueError):
-    """Raised if a script cannot be read; `line` is the 1-based line, or `None` if unknown."""
-
-    def __init__(self, message: str, line: int | None = None):
-        self.line = line
-        super().__init__(message)
+    """Raised if a script cannot be read."""
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class Variables:
             if replaced == text:
                 break
             if len(replaced) > MOST_CHARACTERS:
-                raise TooLong(line)
+                raise TooLong
             text = replaced
         names = [f"${name}" for name in UNKNOWN.findall(text)]
         if re.search(r"[$`\ue001\ue003]", text):

@@ -53,7 +53,7 @@ def columns_read(row: Mapping[str, object], rewards: Iterable[Any]) -> set[str]:
         function = unguarded(reward)
         if isinstance(function, Reward):
             columns |= {name for name in row if function.reads(name)}
-        elif not hasattr(function, "parameters"):  # a model reads only the prompt
+        elif not isinstance(function, str) and not hasattr(function, "parameters"):
             columns |= row.keys()
     return columns
 

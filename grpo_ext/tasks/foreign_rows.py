@@ -118,10 +118,10 @@ def _check(path: Path, size: int, changed: int, inode: int) -> None:
                 header = next(lines_of(file, path), b"")
             except ForeignFile as error:
                 refuse(path, f"{error.strerror}.")
-        if header.count(b",") > MAX_COLUMNS:
+        if header.count(b",") >= MAX_COLUMNS:
             refuse(
                 path,
-                f"its first line has more than {MAX_COLUMNS:,} commas, but a file may have at most "
+                f"its first line has {MAX_COLUMNS:,} commas or more, but a file may have at most "
                 f"{MAX_COLUMNS:,} columns. Drop some, or join their values in one text column.",
             )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_ext.common.foreign_files import ForeignFile, check_tree
+from grpo_ext.common.foreign_files import ForeignFile, check_tree, lines_of, open_plain
 from grpo_ext.common.hub import find_repo, neighbors
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.common.untrusted import one_line
@@ -73,6 +73,8 @@ def open_dataset(
         except StopIteration:  # `datasets` raises it for an empty file
             raise ValueError(f"the dataset {path} has no rows.") from None
         except (DatasetGenerationError, ValueError) as error:
+            if path.suffix == ".csv" and has_one_line(path):
+                raise ValueError(f"the dataset {path} has no rows, only a header.") from None
             raise ValueError(unreadable(path, error)) from None
     if path.is_dir():
         try:
@@ -93,6 +95,14 @@ def open_dataset(
     if not path.exists() and "://" not in name:
         find_repo(name, "dataset")
     return load_split(name, config, split, streaming)
+
+
+def has_one_line(path: Path) -> bool:
+    """Return whether only the first line of a file is not blank."""
+    with open_plain(path) as file:
+        lines = lines_of(file, path)
+        next(lines, None)
+        return not any(line.strip() for line in lines)
 
 
 def is_unsplit(path: Path) -> bool:

@@ -292,7 +292,8 @@ def trainer_devices(recipe: Recipe) -> dict[str, str]:
     if not server_gpus or not trainer_gpus:
         raise ValueError(
             "vllm_server_devices must name the server's GPUs, such as '1', and leave the trainers "
-            f"at least one of {','.join(visible_gpus())}."
+            f"at least one of the GPUs {', '.join(visible_gpus())}. With a single GPU, set "
+            "`vllm_mode: colocate` instead."
         )
     return {"CUDA_VISIBLE_DEVICES": ",".join(trainer_gpus)}
 

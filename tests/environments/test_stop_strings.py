@@ -303,3 +303,7 @@ def test_what_cannot_end_a_turn_is_refused(settings, words):
     with pytest.raises(RecipeError, match=words):
         load_recipe(None, values | options)
     assert stop_strings_of({"stop_strings": "x"}) == ("x",)
+    assert stop_strings_of({"stop": None, "stop_strings": []}) == ()
+    for empty in ("", [""]):
+        with pytest.raises(ValueError, match="stop must be a string or a list of strings, none"):
+            stop_strings_of({"stop": empty})

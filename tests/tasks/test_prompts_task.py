@@ -145,3 +145,11 @@ def test_the_assistants_last_message_becomes_a_column():
     for wrong in (MESSAGES, "hi", [], ["hi"]):
         with pytest.raises(ValueError, match="end with an assistant message"):
             task.example({"messages": wrong})
+
+
+@pytest.mark.parametrize("content", ["prompt,answer\n", "prompt,answer", "prompt,answer\n\n"])
+def test_a_csv_with_only_a_header_has_no_rows(tmp_path, content):
+    path = tmp_path / "rows.csv"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"rows\.csv has no rows, only a header"):
+        open_dataset(str(path))
