@@ -164,17 +164,18 @@ def length_chunks(
     call: int | None = None,
     max_tokens: int | None = None,
 ) -> list[Tensor]:
-    """Split rows by length into chunks, wherever this saves more padding than a call costs.
+    """Sort rows by length and cut them where this saves more padding than a model call costs.
 
-    The rows are sorted by length and cut so that the sum over chunks of
-    `rows x (per_row + longest) + call` is smallest.
+    The cost of a chunk is `rows x (per_row + longest) + call`. The sum over chunks is minimal,
+    except that it may be larger if the limit of `MAX_CHUNKS` chunks takes effect.
 
     Args:
         lengths: (B,), the lengths of the completions, in tokens.
         per_row: the number of tokens that every row has in addition to its completion.
         call: the overhead of a call, in tokens; `None` uses `call_tokens(lengths.device)`.
-        max_tokens: the maximum size of a chunk of several rows, in tokens with padding. If `None`,
-            the size is not limited, but there are at most `MAX_CHUNKS` chunks.
+        max_tokens: the maximum size of a chunk of several rows, in tokens with padding; a single
+            row may exceed it. If `None`, the size is not limited, but there are at most
+            `MAX_CHUNKS` chunks.
 
     Returns:
         The row indices of each chunk; the chunk with the shortest rows comes first.

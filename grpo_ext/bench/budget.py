@@ -51,8 +51,8 @@ class Budget:
     def check(self, reserve: float = 0.0) -> None:
         """Raise an exception if too little time is left, or if the budget was interrupted.
 
-        After Ctrl-C, the signal handler has already raised `KeyboardInterrupt`. It is raised again,
-        because Python discards exceptions in callbacks of the garbage collector.
+        After Ctrl-C, the signal handler has already raised `KeyboardInterrupt`. It is raised again
+        in case Python discarded it, as it does with exceptions in garbage collector callbacks.
 
         Raises:
             KeyboardInterrupt: if the budget was interrupted, whatever time is left.

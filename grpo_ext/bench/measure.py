@@ -1,8 +1,8 @@
 """Measure short runs of a recipe as it is written, and its training phase with other settings.
 
-A single process trains on the completions of one process, without sharding. If the weights of the
-model are not on this machine, but its shape is known, the model gets random weights, and the
-lengths of completions are drawn at random.
+Everything runs in a single process, without sharding, on at most the completions that one process
+of the run would have. If the model's weights are not on this machine but its shape is known, the
+model gets random weights, and the lengths of completions are drawn at random.
 """
 
 from __future__ import annotations
@@ -199,16 +199,19 @@ class Bench:
     def _run_recipe(
         self, groups: int, generations: int, reserve: float = 0.0, pass_reserve: float = 0.0
     ) -> None:
-        """Run the recipe for up to `generations` generations, and set the attributes of `Bench`.
+        """Run the recipe for up to `generations` generations, and record its results.
 
-        `num_completions` is not set.
+        They are stored in the attributes that `Bench` lists from `figures` to `replay`, except
+        `num_completions`.
 
         Args:
             groups: the number of groups per generation. If it is smaller than the recipe's, each
-                optimizer step has its own generation.
+                optimizer step trains on a whole generation.
             generations: the maximum number of generations.
-            reserve: the seconds of the budget that must remain after another step.
-            pass_reserve: the seconds of the budget that must be left before each forward pass.
+            reserve: the run stops early if another step would leave fewer seconds of the budget
+                than this.
+            pass_reserve: the run fails before a forward pass if no more seconds of the budget than
+                this are left.
 
         Raises:
             BudgetSpent: if no more than `pass_reserve` seconds are left before a forward pass.
@@ -378,10 +381,10 @@ class Bench:
     def fits_without_checkpointing(self) -> bool:
         """Return whether one micro-batch without gradient checkpointing should fit into memory.
 
-        On a CPU, the estimated activations may take at most `MEMORY_SHARE` of the available memory,
-        because a process that fills the memory is killed. The result is always `True` on a GPU,
-        where `training_phase` can run out of memory without harm, and if the model's size is
-        unknown.
+        The micro-batch has `num_completions` completions. On a CPU, its estimated activations must
+        take less than `MEMORY_SHARE` of the available memory, because a process that fills the
+        memory is killed. The result is `True` if the model's size is unknown, and always on a GPU,
+        where `training_phase` can run out of memory without harm.
         """
         if self.device != "cpu" or self.forecast.size is None:
             return True
@@ -444,8 +447,10 @@ class TimeLimit(TrainerCallback):
 
     Args:
         budget: the time limit of the benchmark.
-        reserve: the seconds of the budget that must remain after another step.
-        pass_reserve: the seconds of the budget that must be left before each forward pass.
+        reserve: the run stops after a step if another one would leave fewer seconds of the budget
+            than this.
+        pass_reserve: `before_pass` raises `BudgetSpent` if no more seconds of the budget than this
+            are left.
         steps: the minimum number of steps before the run may stop between two steps.
     """
 
@@ -504,9 +509,9 @@ def step_logs(trainer: GRPOExtTrainer) -> list[dict[str, float]]:
 
 
 def with_groups(batch: Batch, groups: int) -> Batch:
-    """Return batch sizes with `groups` groups per generation and one optimizer step for each.
+    """Return batch sizes with `groups` groups per generation, all of them in one optimizer step.
 
-    The micro-batch is at most as large as before.
+    The micro-batch is at most as large as in `batch`.
     """
     completions = groups * batch.num_generations
     size = largest_divisor(completions, batch.per_device_train_batch_size)

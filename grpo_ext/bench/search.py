@@ -1,4 +1,4 @@
-"""Find the layout, token limit per micro-batch and checkpointing that train fastest."""
+"""Find the layout, token limit and gradient checkpointing setting that train fastest."""
 
 import math
 from collections import Counter
@@ -19,8 +19,8 @@ CLOSE = 1.5
 # Other settings replace the recipe's only if they take less than this share of its time.
 WORTHWHILE = 0.97
 HEADROOM = 1.1  # another run is assumed to take this many times as long as the quickest so far
-# If training takes this many times as long as with the next larger token limit, smaller limits
-# cannot win.
+# If training takes more than this many times as long as with the next larger token limit, smaller
+# limits are assumed to be slower still.
 SLOWER = 1.2
 
 
@@ -85,7 +85,11 @@ class Search:
             return
 
     def _measure_own(self) -> Measurement | None:
-        """Measure the recipe's own settings, with more completions per step if time allows."""
+        """Measure the recipe's own settings, and return the measurement.
+
+        If it shows that there is time for more completions per step, it is discarded, and the
+        settings are measured again with more.
+        """
         self.bench.budget.check()
         measurement = self.measure(self.own)
         if measurement is not None and self.bench.enlarge(measurement):
@@ -108,7 +112,8 @@ class Search:
         - if nothing has run, token limits with gradient checkpointing
 
         Gradient checkpointing is switched off only if the activations are expected to fit into
-        memory. The order depends on the measurements so far, and settings may be yielded twice.
+        memory. What follows depends on the measurements so far, so the caller should measure each
+        candidate before it requests the next one. Settings may be yielded twice.
         """
         own = self.own
         yield own
@@ -139,7 +144,10 @@ class Search:
         return own["layout"] in layouts and own["gradient_accumulation_steps"] == 1
 
     def _fastest_or(self, layout: str) -> Settings:
-        """Return the fastest settings except the recipe's own; if none ran, those of `layout`."""
+        """Return the fastest settings except the recipe's own.
+
+        If no others ran, return those of `layout` with the recipe's own gradient checkpointing.
+        """
         return self._fastest_other() or layout_settings(layout, self.own["gradient_checkpointing"])
 
     def _other_checkpointing(self, layout: str) -> Iterator[Settings]:
@@ -156,9 +164,10 @@ class Search:
     def _limits(self, settings: Settings) -> Iterator[Settings]:
         """Yield `settings` with each token limit, from the largest down to the first slow one.
 
-        A limit is slow if training takes more than `SLOWER` times as long as with the limit before
-        it; smaller limits cannot win then. The largest limit is compared with training without a
-        limit or, if that was not measured, with the recipe's own settings.
+        The caller should measure each before it requests the next one. A limit is slow if training
+        takes more than `SLOWER` times as long as with the previous limit; smaller ones are assumed
+        to be slower still. The largest limit is compared with training without a limit or, if that
+        was not measured, with the recipe's own settings.
         """
         seconds = self._seconds()
         unlimited = {**settings, "max_tokens_per_micro_batch": None}
@@ -184,9 +193,10 @@ class Search:
         return limits[::-1]
 
     def _has_time(self, runs: int = 1) -> bool:
-        """Return whether there is time for `runs` more runs, each as long as the quickest so far.
+        """Return whether there is time for `runs` more runs.
 
-        If nothing has run yet, return whether any time is left.
+        Each is assumed to take `HEADROOM` times as long as the quickest run so far. If nothing has
+        run yet, return whether any time is left.
         """
         seconds = 0.0 if math.isinf(self._seconds_to_measure) else self._seconds_to_measure
         return self.bench.budget.left > runs * HEADROOM * seconds
@@ -232,8 +242,9 @@ class Search:
     def measure(self, settings: Settings, again: bool = False) -> Measurement | None:
         """Measure settings and return their fastest measurement; `None` if they cannot run.
 
-        Settings that were tried before are run again only if `again` is set. If they then cannot
-        run, the previous measurement is returned.
+        The result is stored in `measurements`, and the reason why settings cannot be used in
+        `refused`. Settings that were tried before are run again only if `again` is set; if the
+        repetition fails, the previous measurement is returned.
 
         Raises:
             BudgetSpent: if the budget ends before the measurement does.
@@ -387,7 +398,10 @@ def fastest_settings(config: str) -> Settings:
 
 
 def layout_settings(layout: str, checkpointing: bool) -> Settings:
-    """Return the settings for one micro-batch with this layout and checkpointing on or off."""
+    """Return settings with this layout, no token limit, and gradient checkpointing on or off.
+
+    `Bench.training_phase` runs a step with such settings as a single micro-batch.
+    """
     return {
         "layout": layout,
         "max_tokens_per_micro_batch": None,

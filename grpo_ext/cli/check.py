@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_findings(findings: Findings, name: str) -> None:
-    """Print the figures, the notes, the problems and the verdict; `name` is the recipe's."""
+    """Print the figures, notes, problems and verdict for the recipe called `name`."""
     figures = findings.figures
     if figures.get("batch"):
         batch = figures["batch"]

@@ -10,7 +10,7 @@ Each model completes the held-out prompts greedily and by sampling, and the rewa
 completions. Further models complete the same prompts and are compared with the first one: paired
 differences with 95 % intervals, and the problems that became right or wrong. --output FILE.json
 also writes every completion to FILE_completions.jsonl.
---train_rows N uses N random training rows instead. mixed@K then estimates the share of groups that
+--train_rows N uses N random training rows instead. Their mixed@K estimates the share of groups that
 have signal in training with num_generations K. The output recommends a num_generations from 2 to K,
 unless no group has signal. The file of completions can be used as the recipe's pass_rates_file.
 --suite runs tasks of the lm-evaluation-harness instead (pip install 'grpo_ext[suite]').
@@ -108,7 +108,7 @@ def check_options(args: argparse.Namespace) -> None:
     Raises:
         ValueError: if there is neither a recipe nor a suite, if `--suite` names no task, or is
             given with neither a model nor a recipe, if an option has no effect in this kind of
-            evaluation, or if the file of `--output` cannot be written.
+            evaluation, or if the `--output` file cannot be written.
     """
     if args.suite is None and args.config is None:
         raise ValueError(
@@ -134,7 +134,10 @@ def task_names(text: str) -> list[str]:
 
 
 def run_recipe(args: argparse.Namespace) -> int:
-    """Evaluate models on the rows of a recipe; print the figures, write them if asked; return 0."""
+    """Evaluate models on the rows of a recipe, print the figures, and return 0.
+
+    With `--output`, the figures and the completions are also written to files.
+    """
     from grpo_ext.recipe.load import load_recipe
 
     recipe = load_recipe(args.config, args.overrides)
@@ -236,10 +239,10 @@ def print_comparison(comparison: dict[str, Any], parts: Sequence[str]) -> None:
 
 
 def print_suite(evaluation: dict[str, Any]) -> None:
-    """Print the figures of all models on the tasks of a suite, and compare each with the first.
+    """Print the figures of all models on a suite's tasks, and compare each model with the first.
 
-    If a group of tasks has figures of its own, only these are printed; the figures of the single
-    tasks are in the file of `--output`.
+    If a group of tasks has figures of its own, only these are printed; those of the individual
+    tasks are in the `--output` file.
     """
     from grpo_ext.evaluation.table import print_parts
 

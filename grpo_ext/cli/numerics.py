@@ -7,10 +7,10 @@ examples:
 
 It loads the model in the recipe's dtypes and samples completions for the recipe's prompts with the
 run's own sampler. Then it scores the same tokens with the run's training step, with and without
-gradient and checkpointing, in each layout of rows, and with a float32 copy of the weights. With
-top_k, top_p or min_p, it also compares the kept tokens. Nothing is trained, no reward is computed,
-and a single process measures. Each figure has a limit; if it is exceeded, a line says which key to
-set.
+gradients and gradient checkpointing, in each layout of rows, and with a float32 copy of the
+weights. With top_k, top_p or min_p, it also compares the kept tokens. Nothing is trained, no reward
+is computed, and a single process measures. Each figure has a limit; if it is exceeded, a line says
+which key to set.
 
 exit codes: 0 all figures are within their limits; 1 some are above; 2 the recipe cannot be used;
 130 interrupted by Ctrl-C; 143 ended by SIGTERM

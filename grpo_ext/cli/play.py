@@ -2,18 +2,20 @@
 
 examples:
   grpo-ext play --config guess/tiny                       type the turns
-  grpo-ext play --config mine.yaml --turns turns.txt      a turn on each line, or a JSON list
+  grpo-ext play --config mine.yaml --turns turns.txt      one turn per line, or a JSON list
   grpo-ext play --config mine.yaml --by-model --row 3
   grpo-ext play --config runs/mine/recipe.yaml --replay runs/mine/samples.jsonl --line 12
 
-The episode has the run's chat template, limits, tools and guard. Without --turns, --by-model or
---replay, each line that you type is a turn; with --blank_line, a turn is everything up to a blank
-line. End of file (Ctrl-D) ends the episode. Type special tokens and the markup of tool calls as the
-model writes them; the end token is added. --replay plays a line of samples.jsonl again, token by
-token, and says whether tokens, answers and rewards are the same.
+The episode uses the same chat template, limits and tools as training, and failures of the
+environment are handled in the same way. Without --turns, --by-model or --replay, each line that you
+type is a turn; with --blank_line, a turn is everything up to a blank line. End of file (Ctrl-D)
+ends the episode. Type special tokens and the markup of tool calls as the model writes them; the end
+token is added. --replay plays a line of samples.jsonl again, token by token, and says whether
+tokens, answers and rewards match those in the line.
 Any key of the recipe can be set as --key value, such as --model_name_or_path runs/mine.
 
-exit codes: 0 played; 1 a replayed line is not the same; 2 the recipe or a file cannot be used
+exit codes: 0 played; 1 the replay differs from the recorded line; 2 the recipe or a file cannot be
+used
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Check that a model folder is safe to load and does not contain an adapter."""
+"""Check a model folder for an adapter, and for files that are unsafe to load."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ MERGED = "merged"  # the folder to which `grpo-ext merge` writes the complete mo
 
 
 def adapter_fault(folder: Path) -> str | None:
-    """Return an error message if `folder` has an adapter instead of a whole model, else `None`."""
+    """Return an error message if `folder` holds an adapter (`adapter_config.json`), else `None`."""
     if not (folder / ADAPTER_CONFIG).is_file():
         return None
     merged = folder / MERGED
@@ -25,7 +25,7 @@ def adapter_fault(folder: Path) -> str | None:
 
 
 def check_model_folder(folder: Path) -> None:
-    """Check that loading a model folder can neither hang nor exhaust the memory.
+    """Check a model folder for files that could block loading or exhaust the memory.
 
     Does nothing if `folder` is not a directory, for example because it is a model id on the hub.
 

@@ -17,8 +17,8 @@ FEWEST_VALUES = 10  # fewer values without errors say too little about the noise
 class Change:
     """The change between the ends of a curve, where each end is a mean of neighboring values.
 
-    The errors and bounds are `None` if no errors were given and they cannot be estimated, because
-    the curve is constant or has fewer than `FEWEST_VALUES` values.
+    The errors and bounds are `None` if no usable errors were given, and they cannot be estimated
+    because the curve is constant or has fewer than `FEWEST_VALUES` values.
 
     Attributes:
         first: the mean at the start.
@@ -29,7 +29,7 @@ class Change:
         last_low: the lower bound of the 95 % interval of `last`.
         last_high: the upper bound of the 95 % interval of `last`.
         verdict: whether the curve rose or fell; `None` if both errors are 0, or if the curve has
-            fewer than `FEWEST_VALUES` values and no errors.
+            fewer than `FEWEST_VALUES` values and no usable errors.
     """
 
     first: float

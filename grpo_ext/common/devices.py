@@ -78,8 +78,8 @@ def wait_calmly() -> None:
     nothing if the user has set one of `WAITING`, or if torch is already imported.
 
     By default, the threads spin for so long that a training step takes about ten times as long
-    while another process is busy. If they slept at once, a step would take about twice as long on
-    an idle machine.
+    while another process is busy. If they slept without spinning first, a step would take about
+    twice as long on an idle machine.
     """
     chosen = any(name in os.environ for name in WAITING)
     if chosen or gpu_is_there() or "torch" in sys.modules:
@@ -89,7 +89,10 @@ def wait_calmly() -> None:
 
 
 def how_threads_wait(count: int) -> str:
-    """Return a phrase about `count` threads, with advice if several of them spin while waiting."""
+    """Return a phrase such as `1 thread`, with advice if there are several threads that may spin.
+
+    Threads may spin while they wait if none of the variables in `WAITING` is set.
+    """
     if count == 1 or any(name in os.environ for name in WAITING):
         return f"{count} thread{'s' * (count > 1)}"
     return (

@@ -40,7 +40,7 @@ class Estimate:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict on this mean as a change in a metric; `None` if there is no interval."""
+        """Whether a metric rose or fell, if this mean is its change; `None` without an interval."""
         if self.low is None or self.high is None:
             return None
         return verdict_of(self.low, self.high)
@@ -254,7 +254,7 @@ def effective_rows(share: float, variance: float, count: int) -> float:
     Args:
         share: the proportion, from 0 to 1.
         variance: the variance of the estimate.
-        count: the number of problems, which is returned if the variance is 0.
+        count: the number of problems, which is returned if the variance is at most 1e-12.
     """
     if variance <= 1e-12:
         return float(count)

@@ -55,8 +55,8 @@ class Answer:
             kind: a type that pydantic can validate, such as `dict[str, int]` or a model class.
 
         Raises:
-            ValueError: if the body is not JSON or does not fit `kind`. The message is one line,
-                without any values from the response.
+            ValueError: if the body is not JSON or does not fit `kind`. The message has one line and
+                quotes no values from the response, but may contain the keys of a mapping.
         """
         try:
             # `validate_json` would take up to 2.5 times as much memory.
@@ -67,7 +67,7 @@ class Answer:
             return TypeAdapter(kind).validate_python(value)
         except ValidationError as error:
             fault = error.errors(include_input=False, include_url=False)[0]
-            place = ".".join(map(str, fault["loc"]))
+            place = one_line(".".join(map(str, fault["loc"])))[:MAX_TEXT]
             reason = fault["msg"][:100]
             raise ValueError(f"{place}: {reason}" if place else reason) from None
 
@@ -251,7 +251,7 @@ def tls_context() -> ssl.SSLContext:
 
 
 def target_of(url: str) -> str:
-    """Return a URL's request target: the part after the host, such as `/v1?a=1`; `/` if empty."""
+    """Return a URL's request target: its path (`/` if empty) and its query, such as `/v1?a=1`."""
     place = urlsplit(url)
     query = f"?{place.query}" if place.query else ""
     return (place.path or "/") + query

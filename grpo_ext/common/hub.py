@@ -19,8 +19,8 @@ def find_model(name: str) -> None:
         name: the model's folder or hub id.
 
     Raises:
-        FileNotFoundError: if the model is in none of these places, or is private. The message
-            suggests a similar name, if there is one.
+        FileNotFoundError: if the model is in none of these places, or is private and the user has
+            no access to it. The message suggests a similar name, if there is one.
         ConnectionError: if the hub cannot be reached or responds with an error.
     """
     if not Path(name).expanduser().is_dir():
@@ -38,9 +38,9 @@ def find_repo(name: str, kind: str) -> None:
         kind: `"model"` or `"dataset"`.
 
     Raises:
-        FileNotFoundError: if the repository does not exist or is private, or if `name` looks like a
-            path. The message suggests a similar name in the same folder or in the cache, if there
-            is one.
+        FileNotFoundError: if the repository does not exist, if it is private and the user has no
+            access to it, or if `name` is invalid or looks like a path. The message suggests a
+            similar name in the same folder or in the cache, if there is one.
         ConnectionError: if the hub cannot be reached or responds with an error.
     """
     from huggingface_hub import HfApi
@@ -74,10 +74,10 @@ def find_repo(name: str, kind: str) -> None:
 
 
 def neighbors(name: str) -> list[str]:
-    """Return the paths in the folder that contains `name`, with the same prefix as `name`.
+    """Return the paths of all entries in the parent folder of `name`.
 
-    For example, they begin with `~/` if `name` does. The list is empty if the folder does not
-    exist, cannot be read, or has too many entries.
+    They are written like `name`; for example, they begin with `~/` if `name` does. The list is
+    empty if the folder does not exist, cannot be read, or has too many entries.
     """
     try:
         inside = entries(Path(name).expanduser().parent)

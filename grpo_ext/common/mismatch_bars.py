@@ -25,7 +25,7 @@ MEAN_LOG_RATIO = Bar(
 )
 #: share of tokens whose ratio is outside 0.9 to 1.1
 SHARE_FAR = Bar(0.01, "a choice of this package: one token in a hundred")
-#: share of drawn tokens that the trainer's own truncation would not have kept
+#: share of drawn tokens that top-k, top-p or min-p on the trainer's logits would have removed
 BEYOND_EDGE = Bar(0.001, "a choice of this package: in float32 it is about one token in 4,000")
 #: mean KL divergence above which rounding is not the cause
 NOT_ROUNDING = Bar(0.01, "tinker-cookbook's guide: training is stable below this KL")

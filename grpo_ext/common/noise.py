@@ -25,7 +25,10 @@ FEW = 50
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise fitted to a curve, with one fit for each candidate autocorrelation."""
+    """A noise model fitted to a curve.
+
+    For each candidate autocorrelation, it has the posterior weight and the variance of the noise.
+    """
 
     autocorrelations: Array  # (24,), the candidates, for neighboring values
     weights: Array  # (24,), posterior probabilities of the candidates
@@ -40,7 +43,7 @@ class Noise:
 
 
 def fit_noise(values: Array) -> Noise | None:
-    """Fit the noise of a curve (N,) with N >= 10; return `None` if the curve is constant."""
+    """Fit a noise model to a curve (N,) with N >= 10; return `None` if the curve is constant."""
     deviations = values - values.mean()
     scale = float(np.abs(deviations).max())
     largest = float(np.abs(values).max())
@@ -130,7 +133,7 @@ def error_of_neighbors(values: Array, count: int, autocorrelation: float = 0.0) 
     variance of a value (von Neumann 1941).
 
     Args:
-        values: (N,), the curve.
+        values: (N,), the curve, with N >= 2.
         count: the number of values in the mean.
         autocorrelation: r, the autocorrelation of the noise.
     """
@@ -146,7 +149,7 @@ def autocorrelation_of_neighbors(values: Array) -> float:
     On average, squared differences between values two apart are 1 + r times as large as those
     between neighbors; r is estimated from this ratio, which a slow trend hardly affects. Because a
     few values say little, the estimate is shrunk toward 0, as if 10 more values had shown no
-    autocorrelation.
+    autocorrelation. The curve must have at least three values.
     """
     neighbors = (np.diff(values) ** 2).mean()
     if neighbors == 0:

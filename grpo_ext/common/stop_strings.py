@@ -1,4 +1,4 @@
-"""Find the stop strings in `generation_kwargs` (`stop_strings` or `stop`), which end a turn."""
+"""Read the stop strings from `generation_kwargs`, and find the tokens at which they end a turn."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def stop_strings_of(options: Mapping[str, Any] | None) -> tuple[str, ...]:
     The tuple is empty if there are none.
 
     Raises:
-        ValueError: if an option is neither a string nor a list of strings, or if a list contains an
-            empty string.
+        ValueError: if an option is neither a string nor a list of strings, or if a stop string is
+            empty.
     """
     texts: list[str] = []
     for key in (KEY, KEY_IN_VLLM):
@@ -66,8 +66,9 @@ class StopStrings:
     def end_with(self, ids: Sequence[int], first: int = 0) -> bool:
         """Return whether the last token completes a stop string.
 
-        The stop string may end anywhere inside that token. Only the last tokens are decoded, so
-        call this after each token of a turn.
+        The stop string may end anywhere inside that token. Call this after each token of a turn,
+        until it returns `True`: it decodes the last `most_tokens` tokens and looks for a stop
+        string anywhere in their text.
 
         Args:
             ids: the tokens so far.

@@ -13,7 +13,7 @@ EXIT_TERMINATED = 128 + signal.SIGTERM  # the exit code that a shell gives
 class Terminated(KeyboardInterrupt):
     """Raised when SIGTERM arrives within `terminable`.
 
-    It is a `KeyboardInterrupt`, so the guards around user code do not catch it.
+    It is a `KeyboardInterrupt`, which the functions that catch errors of user code raise again.
     """
 
 

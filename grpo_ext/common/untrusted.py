@@ -45,8 +45,8 @@ def check_server_url(url: str, *, path: str = "/v1") -> str:
 
     Raises:
         ValueError: if the scheme is not http or https, the host is missing, the port or a character
-            is invalid, or there is a user name, a password, a query or a fragment. The message does
-            not quote the URL.
+            is invalid, or the URL contains a query, a fragment or an `@` (as after a user name or a
+            password). The message does not quote the URL.
     """
     try:
         place = urlsplit(url)

@@ -1,4 +1,4 @@
-"""Check that a model folder is complete: it must have a config.json and intact weights."""
+"""Check that a model folder is complete: it must have a config.json and complete weights."""
 
 import json
 from collections.abc import Iterator

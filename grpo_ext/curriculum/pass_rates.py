@@ -27,7 +27,7 @@ def read_pass_rates(
     Args:
         path: the completions file from `grpo-ext eval`, or `samples.jsonl` of a run. Greedy
             completions are skipped. A missing file counts as empty.
-        rewards: the names of the rewards to use, in the order of `outcome_order`.
+        rewards: the names of the rewards to use, in order of preference (see `outcome_order`).
         threshold: the minimum score of a correct completion.
 
     Returns:

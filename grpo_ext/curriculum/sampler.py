@@ -35,8 +35,9 @@ _FURTHER = 3
 class PromptSampler(Sampler):
     """Yields row indices with the same repetitions as TRL's `RepeatSampler`.
 
-    Each prompt of a generation is yielded `num_generations` times in a row, and the whole sequence
-    of the generation `repeat_count` times.
+    Each prompt of a generation is yielded `num_generations` times in a row for each slot that it
+    occupies (one, unless `most_slots` is above 1). The whole sequence of the generation is yielded
+    `repeat_count` times.
     """
 
     rows: int  # length of the dataset
@@ -129,10 +130,10 @@ class PromptSampler(Sampler):
         return easy_first[start:end]
 
     def _draw(self, rng: np.random.Generator, num: int) -> list[int]:
-        """Draw `num` row indices by weight, without replacement unless `num` exceeds the rows.
+        """Draw `num` row indices by weight; with replacement only if there are fewer rows.
 
-        If `most_slots` is above 1, a hard prompt is repeated, and occupies several of the `num`
-        slots.
+        If `most_slots` is above 1, the index of a hard prompt is repeated, so that the prompt
+        occupies several of the `num` slots.
         """
         assert self.rates is not None
         chances = self.rates.chance_of_signal(self.num_generations, self.most_slots)  # (rows,)
@@ -159,7 +160,7 @@ class PromptSampler(Sampler):
         return self._draw(rng, num)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for `load_state_dict`, which then continues in the same order."""
+        """Return the state from which `load_state_dict` continues in the same order."""
         rates = None
         if self.rates is not None:
             rates = self.rates.state_dict()
@@ -263,7 +264,7 @@ class PromptSupply:
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for `load_state_dict`, which then continues with the same rows."""
+        """Return the state from which `load_state_dict` continues with the same rows."""
         return {
             "position": self.position,
             "waiting": list(self.waiting),

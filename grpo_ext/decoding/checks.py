@@ -180,9 +180,9 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
         inputs: the model inputs other than the tokens, by name.
 
     Raises:
-        NotSupported: if a processor or criterion may keep state per row, the model gets an input
-            that the loop does not support, `position_ids` is not two-dimensional, or the cache is
-            missing, cannot remove rows, or is not empty.
+        NotSupported: if a criterion, or a processor that is not a `SelectsRows`, may keep state per
+            row; if the model gets an input that the loop does not support, or `position_ids` is not
+            two-dimensional; or if the cache is missing, cannot remove rows, or is not empty.
     """
     for processor in processors:
         if type(processor) not in STATELESS_PROCESSORS and not isinstance(processor, SelectsRows):

@@ -245,7 +245,8 @@ def decode(
         `GenerationMixin._sample`.
 
     Raises:
-        NotSupported: if only transformers can decode the call; nothing has been computed then.
+        NotSupported: if only transformers can decode the call. This is checked before anything is
+            computed.
         ValueError: on a CPU, if the scores to sample from are NaN or leave no token.
     """
     check_decoding(

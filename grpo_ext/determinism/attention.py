@@ -147,19 +147,22 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
     weights = scores.sub_(largest).exp_()  # (b, H, Q, K), at most 1
     total = to_multiples(weights, weights.new_ones(()), WEIGHT_BITS).sum(-1, dtype=torch.float64)
     total.masked_fill_(total == 0, 1.0)
-    unit = power_below(value.float().abs().amax(-1, keepdim=True))  # (b, key heads, K, 1)
+    unit = power_below(value.float().abs().amax(-1, keepdim=True))  # (b, H', K, 1)
     unit.masked_fill_(unit == 0, 1.0)
     values = to_multiples(value.float() / unit, unit.new_ones(()), VALUE_BITS).double()
     weights = weights.view(rows, key_heads, groups * num_queries, num_keys)
     weights = weights.mul_(unit.transpose(-1, -2))
     weights = to_multiples(weights, power_below(weights.amax(-1, keepdim=True)), VALUE_BITS)
-    output = weights.double() @ values  # (b, key heads, groups * Q, D)
+    output = weights.double() @ values  # (b, H', H / H' * Q, D)
     output = output.view(rows, heads, num_queries, dim).div_(total.unsqueeze(-1))
     return output.to(query.dtype)
 
 
 def _scores(query: Tensor, key: Tensor) -> Tensor:
-    """Return q k^T in float32, without `scale`, as (b, key heads, groups * Q, K)."""
+    """Return the unscaled scores q k^T of rounded queries and keys, (b, H', H / H' * Q, K).
+
+    The sums are exact in float64, and are then converted to float32.
+    """
     rows, heads, num_queries, dim = query.shape
     key_heads = key.size(1)
     bits = min(WEIGHT_BITS, (EXACT_BITS - math.ceil(math.log2(dim))) // 2)
@@ -170,7 +173,7 @@ def _scores(query: Tensor, key: Tensor) -> Tensor:
 
 
 def rounded(x: Tensor, bits: int) -> Tensor:
-    """Round `x` (..., D) to `bits` bits relative to the largest entry of each row, in float32."""
+    """Return `x` (..., D) in float32, rounded to `bits` bits relative to each row's largest |x|."""
     x = x.float()
     return to_multiples(x, power_below(x.abs().amax(-1, keepdim=True)), bits)
 
@@ -187,7 +190,8 @@ def power_below(x: Tensor) -> Tensor:
 def to_multiples(x: Tensor, unit: Tensor, bits: int) -> Tensor:
     """Round the float32 tensor `x` to multiples of 2^(1 - bits) `unit`.
 
-    `unit` must be a power of two and abs(x) below 2 `unit`. The function adds a number whose last
+    `unit` must be a power of two and abs(x) below 2 `unit`; where `unit` is 0, `x` is returned
+    unchanged. The function adds a number whose last
     bit is worth 2^(1 - bits) `unit`, and subtracts it again.
     """
     shift = unit * (3 * 2.0 ** (23 - bits))

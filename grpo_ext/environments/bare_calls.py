@@ -74,9 +74,9 @@ class BareCalls:
             answers_texts: whether the environment also answers turns without calls.
 
         Raises:
-            ValueError: if the template fails, does not end the turn with `end`, or changes or drops
-                the turn, its thought or earlier text, at once or when the results and further turns
-                follow.
+            ValueError: if the template fails, or does not end the turn with `end`; or if it changes
+                or drops earlier text, the turn or its thought, either when it renders the turn
+                itself or once results and later turns follow.
         """
         turn = bare_turn(calls, self.thought_field)
         conversation = [QUESTION, turn, *answer]
@@ -114,7 +114,10 @@ def bare_turn(calls: Sequence[Message], thought_field: str) -> Message:
 
 
 def writes_text_before(written: Written, call: Message) -> bool:
-    """Return whether a chat template keeps a turn's text before its call, and not as a thought."""
+    """Return whether a chat template keeps the text before a turn's call.
+
+    Text that the template renders like a thought does not count as kept.
+    """
     turn = {"role": "assistant", "tool_calls": [call]}
     with_text = written([QUESTION, {**turn, "content": THOUGHT}])
     with_thought = written([QUESTION, {**turn, "content": "", "thinking": THOUGHT}])

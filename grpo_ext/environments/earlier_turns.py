@@ -1,7 +1,7 @@
 """Check how a chat template renders earlier turns, and reject templates that change them.
 
 Episodes need a template that renders an earlier turn as the model sampled it, with the turn's
-thoughts and end token. Otherwise, the model would see other tokens in training than when it is
+thoughts and end token. Otherwise, the model would see different tokens in training than when it is
 served.
 """
 
@@ -56,7 +56,8 @@ def after_turn(
         answer: the messages that follow the turn.
 
     Raises:
-        EarlierTurnChanged: if the template changes the turn.
+        EarlierTurnChanged: if the template changes the turn or the text before it, or does not
+            write `end` after it.
     """
     prompt = written([QUESTION], opens=True)
     sampled = prompt + sampled_turn(prompt)

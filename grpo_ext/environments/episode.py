@@ -84,7 +84,7 @@ class Episode:
         self.seed = seed_of(row)  #: the only source of randomness for the environment
         with protected(rules.name, self.seed, "make"):
             self.environment = environment or rules.new_environment()
-        #: guards the environment, and counts failures and calls
+        #: calls the environment's code, catches its errors, and counts calls and failures
         self.world = GuardedEnvironment(self.environment, rules, self.seed)
         self.row = {**row, "seed": self.seed}  #: the row of the dataset, with the seed
         self.world.begin(self.row)
@@ -246,10 +246,10 @@ class Episode:
     ) -> None:
         """Pass the model's turn to the environment, unless the episode ends with this turn.
 
-        The episode ends if the turn reaches the episode's token limit without an end token (the
-        turn is then passed to the environment's `cut_off`), if the environment has already failed
-        (see `left_out`), or if this is the last turn and it calls a tool, because the model could
-        not see the result.
+        If the turn reaches the episode's token limit without an end token, it is passed to the
+        environment's `cut_off`, and the episode ends. The episode also ends if the environment has
+        already failed (see `left_out`), or if this is the last turn and it calls a tool, because
+        the model could not see the result.
 
         Args:
             message: the turn as a chat message, with its tool calls.
@@ -293,11 +293,10 @@ class Episode:
         hear_all([self])
 
     def collect_answer(self) -> Replay | None:
-        """Wait for the answer to the last turn; return a replay if the environment failed.
+        """Wait for the environment's answer; return a replay if it failed and will be retried.
 
-        Return `None` if it did not fail, if failures are not retried, or, without waiting, if the
-        episode has ended. Pass the replay to `play_again`, if there is one, and then call
-        `take_answer`.
+        Otherwise, return `None`. If the episode has ended, there is no answer to wait for. Pass the
+        replay to `play_again`, if there is one, and then call `take_answer`.
         """
         self.asking = False
         if self.ended:
@@ -354,7 +353,7 @@ class Episode:
 
     @property
     def failures(self) -> int:
-        """The number of failed environment calls, including those of replaced instances."""
+        """The number of calls on which the environment failed, including those before a retry."""
         return self._retries.failures + self.world.failures
 
     @property

@@ -39,7 +39,7 @@ class EpisodeRules:
     #: scored nor trained on; with "train", the model receives the error as the answer; with
     #: "retry", the episode is replayed from its seed.
     on_failure: Literal["mask", "train", "retry"] = "mask"
-    step_timeout: PositiveFloat = 10.0  #: seconds that the environment may take for an answer
+    step_timeout: PositiveFloat = 10.0  #: time limit for each environment answer, in seconds
     answer_characters: PositiveInt = 10_000  #: maximum length of an answer; the rest is cut off
     #: number of threads for synchronous code; if `None`, it runs in the main thread, one call after
     #: another

@@ -87,7 +87,7 @@ def even_shares(counts: Sequence[int], total: int) -> list[int]:
 
 
 def cut_text(message: Message, tokens: TurnTokens, limit: int) -> str:
-    """Return the text of a message; if it has more than `limit` tokens, end it with `CUT_OFF`.
+    """Return a message's text; if it has more than `limit` tokens, cut it off and add `CUT_OFF`.
 
     If `CUT_OFF` alone exceeds the limit, return the shorter of `CUT_OFF` and the whole text.
 

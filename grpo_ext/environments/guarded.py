@@ -190,7 +190,7 @@ class GuardedEnvironment:
     def _started(self, work: Work, end: float) -> Future[Any]:
         """Run user code, and return a future with its result or error.
 
-        If the code is async, it is started in the background, and the future is not yet done.
+        If the code is async, it is started in the background, and the future may not be done yet.
         `KeyboardInterrupt` is not caught.
 
         Args:
@@ -254,16 +254,18 @@ class GuardedEnvironment:
     ) -> tuple[str, bool]:
         """Call `work`; return (text, `True`), or (error message, `False`) if it fails.
 
-        `work` may take `step_timeout` seconds, and the text is cut off after `answer_characters`
-        characters. Except for a `Misuse`, the call is counted in `rules.failures`.
+        `work` is stopped after `step_timeout` seconds, and the text is cut off after
+        `answer_characters` characters. The outcome of the call, except for a `Misuse`, is reported
+        to `rules.failures`.
 
         Args:
             method: the name of the environment's method, or "tool NAME".
             arguments: the arguments of the call, for the log.
             work: a function that returns the text, or `None` for an empty text.
             is_tool: whether this is a tool call. An error raised by a tool is often the model's
-                fault, and the model may try again, so such errors do not count as failures of the
-                environment; a tool that takes too long does.
+                fault, and the model may try again, so such an error is recorded in
+                `rules.failures` without counting as a failure of the environment. A timeout counts
+                as one.
         """
         function = getattr(self.environment, method, None)
         try:
@@ -302,8 +304,8 @@ class GuardedEnvironment:
     def _protected(self) -> AbstractContextManager[None]:
         """Return a context manager that isolates the process from the next environment call.
 
-        Random numbers in the call depend only on the seed of the episode and the number of calls so
-        far, so they are the same for all completions of a prompt.
+        Random numbers in the call depend only on the environment's name, the seed of the episode
+        and the number of calls so far, so they do not differ between the completions of a prompt.
         """
         self._entries += 1
         return protected(self.rules.name, self.seed, self._entries)

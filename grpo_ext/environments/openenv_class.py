@@ -57,9 +57,9 @@ class OpenEnvEnvironment(SteppedEnvironment):
                 )
         if any(base.__name__ == "MCPEnvironment" for base in cls.__mro__):
             raise ValueError(
-                "a subclass of OpenEnv's MCPEnvironment cannot be played, because its tools are "
-                "called through a server with a separate event loop. Use a class whose `step` "
-                "receives an action."
+                f"{place} cannot be played: it is a subclass of OpenEnv's MCPEnvironment, whose "
+                "tools are called through a server with its own event loop. Use a class that "
+                "derives from OpenEnv's `Environment` directly and handles actions in `step`."
             )
         super().__init__(cls(**(args or {})), invalid_action_reward)
         self._action_class = annotated_action(cls)

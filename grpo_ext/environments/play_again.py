@@ -32,7 +32,7 @@ class Exchange:
 
 
 class Replay:
-    """An episode that is replayed in a new environment, up to the call that failed.
+    """An episode that is replayed in a new environment, up to and including the call that failed.
 
     Args:
         rules: the rules of the episode.
@@ -151,11 +151,11 @@ class Retries:
         return self._replay
 
     def end(self, world: GuardedEnvironment) -> Replay | None:
-        """Return the replay if it succeeded; its environment then replaces `world`.
+        """Return the replay if it succeeded; `None` if it failed or there was none.
 
-        Return `None` if it failed, or if there was none. Call this after `play_again`. The failures
-        and seconds of all discarded environments, and of `world` if it is replaced, are added to
-        `failures` and `seconds`.
+        Call this after `play_again`. If a replay is returned, the caller must replace `world` with
+        the replay's `world`. The failures and seconds of all discarded environments, and of a
+        `world` to be replaced, are added to `failures` and `seconds`.
         """
         replay = self._replay
         self._replay = None
@@ -173,9 +173,9 @@ class Retries:
 def play_again(replays: Sequence[Replay]) -> None:
     """Replay episodes together, each in up to `ATTEMPTS` new environments.
 
-    An environment is discarded if it fails, or if the text of `reset` or an answer differs from the
-    one that the model saw.
-    If a replay succeeds, its `world` is the new environment; otherwise it is `None`.
+    An environment is discarded if it fails, or if the text returned by `reset` or an answer differs
+    from the one that the model saw. If a replay succeeds, its `world` is the new environment;
+    otherwise, it is `None`.
     """
     for _ in range(ATTEMPTS):
         without_world = [replay for replay in replays if replay.world is None]

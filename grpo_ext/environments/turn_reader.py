@@ -52,8 +52,9 @@ class TurnReader:
     def read(self, text: str, ids: list[int], prefix: list[int]) -> tuple[Message, Message | None]:
         """Return a turn as a chat message, and an error message if its call is invalid.
 
-        A call is invalid if it cannot be parsed, or if the template would not render the turn as it
-        was sampled. The chat message then contains only the text of the turn.
+        A call is invalid if it cannot be parsed. If `bare` is set, a call is also invalid if the
+        template would not render the turn as it was sampled. The chat message of a turn with an
+        invalid call has no tool calls.
 
         The error message is the reply to the turn. It is `None` if the turn has no calls or only
         valid ones. It is also `None` if the template cannot render such a reply; the episode then
@@ -105,9 +106,9 @@ class TurnReader:
             return {"role": "assistant", "content": text}
 
     def _with_end_of_call(self, ids: list[int]) -> list[int]:
-        """Return the tokens of a turn, with the end token of calls added if the turn was cut off.
+        """Return the tokens of a turn; if it has no end token, add the end token of calls.
 
-        Without that token, the parser would complete a call that was cut off before its last brace.
+        Without that token, the parser would accept a call that was cut off before its last brace.
         Nothing is added if `bare` is `None`.
         """
         if self.bare is None or (ids and ids[-1] in self.ends):
@@ -144,7 +145,7 @@ class TurnReader:
 
     @property
     def _marks_calls(self) -> bool:
-        """Whether turns with calls have a different end token."""
+        """Whether turns with calls have a different end token than turns without calls."""
         return self.bare is not None and self.bare.end != self.end
 
     def _begins_a_call(self, ids: list[int]) -> bool:

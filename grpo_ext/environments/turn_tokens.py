@@ -54,8 +54,8 @@ class TurnTokens:
     """Converts prompts and answers to tokens with the chat template, and sampled turns to messages.
 
     If the template changes earlier turns and TRL has a training variant of the template that keeps
-    them, the variant replaces the template. The tokenizer keeps the variant as its `chat_template`,
-    and it is saved with the model, so that a served model formats conversations as in training.
+    them, the variant replaces the template. It becomes the tokenizer's `chat_template` and is saved
+    with the model, so that a served model formats conversations as in training.
 
     Args:
         tokenizer: the model's tokenizer; its chat template may be replaced.
@@ -314,6 +314,9 @@ class TurnTokens:
         are tools, the template with turns that contain only calls (see `BareCalls`). This last form
         is not tried if an option of the template would keep turns, if TRL cannot parse the
         template's calls, or if the template keeps text before a call.
+
+        The variant is stored in `_options["chat_template"]`, and the description of the last form
+        in `_bare`. Neither is set if the template itself keeps turns.
 
         Raises:
             ValueError: if no tried form keeps turns. The message gives the reason, and names the

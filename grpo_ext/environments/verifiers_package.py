@@ -48,8 +48,9 @@ class VerifiersEnvironment(Environment):
 
     Raises:
         ValueError: if `verifiers` is not installed in a supported version, or if the environment
-            calls a model by itself, scores whole groups, or has tools with hidden arguments (see
-            `check`). Errors of `load_environment` are raised unchanged.
+            calls a model by itself, queries a judge model, scores whole groups, or has tools with
+            arguments that the model does not write. Errors of `load_environment` are raised
+            unchanged.
     """
 
     joint = ""
@@ -317,8 +318,8 @@ def errors_raised() -> Iterator[None]:
     """Context manager that raises `RuntimeError` on exit if `verifiers` logged errors in the block.
 
     If a reward function of a rubric raises an error, `verifiers` only logs the error and uses the
-    value 0.
-    Errors that code outside the block logs at the same time, such as in other threads, are ignored.
+    value 0. Errors that code outside the block logs at the same time, such as in other threads, are
+    ignored.
     """
     handler = RaisedErrors()
     logger = logging.getLogger("verifiers")

@@ -20,9 +20,9 @@ def paired_difference(
     after: list[Sample],
     name: str | None,
 ) -> dict[str, Any] | None:
-    """Return the mean increase of a reward from `before` to `after`, paired by row.
+    """Return the mean increase of a reward, or of the length, from `before` to `after`.
 
-    Pairing cancels out differences in difficulty between rows.
+    Values are paired by row. Pairing cancels out differences in difficulty between rows.
 
     Args:
         before: the samples of the first evaluation.
@@ -31,9 +31,9 @@ def paired_difference(
 
     Returns:
         A dict with `mean`; `low` and `high`, the bounds of its 95 % interval; `verdict` ("rose",
-        "fell" or "did not clearly change"); `rows`, the number of rows with both values; and
-        `problems`, the number of different problems. Bounds and verdict are `None` for a single
-        problem. If no row has both values, the result is `None`.
+        "fell" or "did not clearly change"); `rows`, the number of rows with a value in both
+        evaluations; and `problems`, the number of different problems among them. Bounds and verdict
+        are `None` for a single problem. If no row has both values, the result is `None`.
     """
     means_before = row_means(before, name)
     means_after = row_means(after, name)
@@ -80,10 +80,10 @@ def compare(
     Returns:
         `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "verdict": "rose",
         "rows": 189, "problems": 189}, ..., "length": {...}}, "sampled": {...}, "became_right": [3,
-        17], "became_wrong": [5]}`. `became_right` lists the rows that only the second evaluation
-        solves greedily, and `became_wrong` the rows that only the first one solves. A row is solved
-        if the score of the first outcome reward that scored it is 1 or more; a row without a score
-        in one of the evaluations is in neither list.
+        17], "became_wrong": [5]}`. `became_right` lists the numbers of the rows that are solved
+        by greedy decoding only in the second evaluation, and `became_wrong` those that are solved
+        only in the first. A row is solved if the score of the first outcome reward that scored it
+        is 1 or more; a row without a score in one of the evaluations is in neither list.
     """
     differences: dict[str, Any] = {}
     for part in before:

@@ -37,7 +37,7 @@ class Decoding:
 
     max_new_tokens: int  # maximum number of tokens of a completion
     temperature: float = 0.0  # 0 decodes greedily
-    # The next three truncate the distribution, which is not truncated by default.
+    # the next three filter the tokens to sample from; by default, none is filtered out
     top_p: float = 1.0
     top_k: int = 0
     min_p: float | None = None
@@ -62,8 +62,9 @@ class Decoding:
     ) -> GenerationConfig:
         """Return these settings as a `GenerationConfig`.
 
-        The config contains neither `num_samples` nor `seed` nor `stop_strings`. Its end-of-sequence
-        ids are those of the tokenizer and of the model's own generation config.
+        The config contains neither `num_samples` nor `seed` nor `stop_strings` and, for greedy
+        decoding, neither the temperature nor top-p, top-k and min-p. Its end-of-sequence ids are
+        those of the tokenizer and of the model's own generation config.
         """
         sampling: dict[str, Any] = {"do_sample": False}
         if self.temperature > 0:
@@ -99,7 +100,7 @@ class Completion:
     """One completion: its text, its token ids, and why it ended.
 
     `text` contains no special tokens; `ids` may end with the end-of-sequence token.
-    `finish_reason` is `"length"` if the completion reached the length limit, otherwise `"stop"`.
+    `finish_reason` is `"length"` if the length limit cut the completion off, otherwise `"stop"`.
     For an episode in an environment, `episode` is set, and `text` and `ids` include the
     environment's answers.
     """
@@ -258,7 +259,9 @@ def generate_completions(
 def play_batch(
     model: PreTrainedModel, config: GenerationConfig, episodes: Sequence[Episode]
 ) -> list[list[int]]:
-    """Play a batch of episodes to their ends, and return the token ids of each.
+    """Play a batch of episodes to their ends, and return the completion ids of each.
+
+    The ids include those of the environment's answers.
 
     Args:
         model: the model, whose generation config has been set to `config`.

@@ -255,7 +255,7 @@ def constant_sentences(
 def is_outcome_key(key: str, outcome: str) -> bool:
     """Return whether `key` is an evaluation metric of `outcome`, over all rows or for one task.
 
-    `outcome` is the name of a reward.
+    `outcome` is the name of a reward. Only the beginning and the ending of `key` are compared.
     """
     if not key.startswith("eval_"):
         return False
@@ -266,7 +266,8 @@ def is_outcome_key(key: str, outcome: str) -> bool:
 def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list[str]:
     """Return a sentence for each outcome metric that is not clearly above the best constant answer.
 
-    Metrics of single tasks are included. Metrics without a constant answer's score are left out.
+    Metrics of individual tasks are included. Metrics without a constant answer's score are left
+    out.
     """
     doubts = []
     for key in figures:

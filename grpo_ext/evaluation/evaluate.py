@@ -33,7 +33,8 @@ def evaluate(
     """Evaluate a model by greedy decoding and, if `num_samples` is above 0, also by sampling.
 
     The pass@k of a row uses one reward: the first of `outcomes` that scored any of the row's
-    samples.
+    samples. Environments are closed after their episodes have been scored, unless they are
+    registered as `lasting`.
 
     Args:
         complete: a function that is called with rows, a `Decoding` and the keyword `progress` (the

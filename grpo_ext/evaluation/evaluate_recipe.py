@@ -49,7 +49,7 @@ def evaluate_models(
     Args:
         recipe: the recipe, which determines the rows and rewards (see `rows_and_rewards`).
         model_names: the folders or hub ids of the models.
-        num_train_rows: the number of training rows to use; 0 uses the held-out rows.
+        num_train_rows: the maximum number of training rows to use; 0 uses the held-out rows.
         settings: keyword arguments for `evaluate_on`: `engine`, `batch_size`, `num_samples` and
             `temperature`.
 

@@ -1,7 +1,7 @@
 """Find the best `num_generations` for some training prompts, from several completions of each.
 
-With a fixed number N of completions per step, there are N / G groups. With `scale_rewards: group`
-and rewards of 0 and 1, the gradient of a group is
+With a fixed number N of completions per step, there are N / G groups of G completions. With
+`scale_rewards: group` and rewards of 0 and 1, the gradient of a group is
 
     s (mean over correct of grad log p - mean over wrong of grad log p),
 
@@ -127,11 +127,14 @@ def best_group_size(
 
 
 def size_of(scores: Array, problems: Sequence[Hashable]) -> GroupSize | None:
-    """Return the best group size for `scores`, or `None` if no row has different scores.
+    """Return the best group size for `scores`, with its 95 % range.
+
+    Return `None` if all scores within each row are equal.
 
     Args:
         scores: (rows, k), the score of each completion.
-        problems: the problem of each row; rows of the same problem are resampled together.
+        problems: the problem of each row; rows of the same problem are resampled together for the
+            range.
     """
     stds = mean_stds(scores)  # (rows, sizes)
     if not stds.any():
@@ -164,7 +167,7 @@ def mean_stds(scores: Array) -> Array:
 
     For a row with two different scores, this is the exact mean over all groups of a size. For a row
     with more, it is an unbiased estimate from random groups: the prefixes of random orders of the
-    row's completions.
+    row's completions. It is 0 for a row whose scores are all equal.
 
     Args:
         scores: (rows, k), the score of each completion.

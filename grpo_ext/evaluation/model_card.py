@@ -1,4 +1,4 @@
-"""Complete the model card that TRL writes at each checkpoint and at the end of a run."""
+"""Extend the model card that TRL writes at each checkpoint and at the end of a run."""
 
 import json
 import re
@@ -31,7 +31,8 @@ def add_to_card(
 ) -> None:
     """Add rewards, gains, curves and the recipe to the model card that TRL has written.
 
-    Where TRL did not know the name of a model, the card receives a name or a path.
+    Where TRL wrote `None` because it did not know the name of a model, insert the name of the base
+    model or the path of the run's folder.
 
     Args:
         folder: the folder of the run, with the card and, if they were drawn, the curves.

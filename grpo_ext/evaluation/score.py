@@ -24,7 +24,7 @@ RESERVED = {"prompt", "completion", "completion_ids"}
 
 @dataclass(frozen=True)
 class Sample:
-    """One completion of one row: the score of each reward, its length, and why it ended.
+    """One completion of one row, with the score of each reward, its length, and why it ended.
 
     The score of a reward that did not score the completion is `None`, and the length is in tokens.
     If the completion is an episode, `episode` is its record, as in `samples.jsonl`, and `counts`
@@ -254,8 +254,9 @@ def outcome_figures(samples: list[Sample], name: str, k: int) -> Figures:
     """Return the metrics of the outcome reward `name` for `k` samples of each row.
 
     These are `pass@1` and, for k above 1, `mean@k` (the mean reward), `pass@k` and `mixed@k` (the
-    share of rows whose samples got different scores), each with its standard error under `NAME_se`
-    (`None` for a single problem). Samples without a score are left out.
+    share of rows whose samples did not all get the same score), each with its standard error under
+    `NAME_se` (`None` for a single problem). Samples without a score are left out. `pass@k` also
+    leaves out rows with fewer than `k` scored samples.
 
     Args:
         samples: `k` samples of each row.
@@ -271,7 +272,7 @@ def outcome_figures(samples: list[Sample], name: str, k: int) -> Figures:
 
 
 def mixed_rows(samples: list[Sample], name: str) -> pd.Series:
-    """Return for each row whether its samples got different scores from the reward `name`.
+    """Return for each row whether the reward `name` gave its samples different scores.
 
     Rows without a score are left out.
     """

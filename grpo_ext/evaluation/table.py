@@ -208,10 +208,11 @@ def gained(
 ) -> list[Gain]:
     """Return the change of each reported metric from the start to the end of a run.
 
-    The reported metrics are the training reward, each single reward if there are several, and the
-    metrics that evaluations average over rows. Metrics of episodes and tools, pass@k that stayed 0
-    because a reward gives graded scores, and metrics with fewer than two values are left out.
-    `grpo_ext.common.curves.curve_change` describes how changes are judged.
+    The reported metrics are the training reward, each individual reward if there are several, and
+    the metrics that evaluations average over rows. Metrics of episodes and tools, scores of
+    constant answers, pass@k that stayed 0 because a reward gives graded scores, and metrics with
+    fewer than two values are left out. `grpo_ext.common.curves.curve_change` describes how changes
+    are judged.
 
     Args:
         history: the logs of the run, oldest first.

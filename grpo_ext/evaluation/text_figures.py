@@ -1,4 +1,4 @@
-"""Measure the quality of completions as text, which training can harm if no reward checks it."""
+"""Measure the text quality of completions, which training can harm if no reward checks it."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -9,7 +9,7 @@ from grpo_ext.evaluation.score import Row, Sample, with_errors
 from grpo_ext.rewards.instruction_checks import words_of
 from grpo_ext.scoring.frozen_model import FrozenModel, load_frozen
 
-MAX_TOKENS = 1024  # maximum number of tokens of a completion whose log-probs are computed
+MAX_TOKENS = 1024  # maximum number of tokens per completion for which log-probs are computed
 
 
 def add_text_figures(evaluation: dict[str, Any], first_model: str, dtype: str) -> None:
@@ -38,7 +38,7 @@ def text_figures(
     samples: Sequence[Sample],
     first_model: FrozenModel,
 ) -> dict[str, float | None]:
-    """Return metrics of completions as text, such as their number of words and their likelihood.
+    """Return text metrics of completions, such as word counts and mean log-probs.
 
     Args:
         rows: the rows, with `prompt`.

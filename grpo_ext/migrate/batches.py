@@ -21,7 +21,7 @@ BATCH_KEYS = (
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of another project's run, all in completions except `num_generations`."""
+    """The batch sizes of another project's run, in completions instead of TRL's micro-batches."""
 
     num_generations: int  # completions per prompt
     step: int  # per optimizer step, over all processes
@@ -97,9 +97,9 @@ def write_batch(
 ) -> Batch:
     """Write batch sizes for a project that uses TRL's batch keys, and return the batch sizes.
 
-    The keys keep their values unless the number of processes changes; then, steps and generations
-    keep their numbers of completions. If the other project's number of processes is unknown, a
-    remark says which number is assumed.
+    The keys keep their values unless the number of processes changes. If it changes, the values are
+    adapted so that steps and generations keep their numbers of completions. If the other project's
+    number of processes is unknown, a remark says which number is assumed.
 
     Args:
         draft: the recipe under construction.

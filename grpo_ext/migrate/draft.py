@@ -107,8 +107,8 @@ class Draft:
         """Remove all of `keys` from `left`, and return the first value among them as an integer.
 
         The value must be from 1 to `MOST_NUMBER`. Return `default` if no key is set, or if the
-        value is `None`, -1 or 0, which stand for no number. For any other value, and for one that
-        is not set in the file, add a remark and return `default`.
+        value is `None`, -1 or 0, which stand for no number. For any other value, and for one with a
+        part that is not set in the file, add a remark and return `default`.
         """
         setting = self.left.get(next((key for key in keys if key in self.left), ""))
         value = self.known(*keys)

@@ -87,7 +87,8 @@ def from_yaml(path: Path, project: str | None, within: Path | None = None) -> So
             any folder.
 
     Raises:
-        ValueError: if the file is not a YAML mapping, sets a key twice, or is outside `within`.
+        ValueError: if `read_yaml` rejects the file, for example because it is not a YAML mapping,
+            sets a key twice, or is outside `within`.
         OSError: if the file does not exist or cannot be opened.
     """
     if not path.exists():
@@ -114,7 +115,7 @@ def from_yaml(path: Path, project: str | None, within: Path | None = None) -> So
 
 
 def project_of(keys: Mapping[str, Any]) -> str:
-    """Return the project, one of `PROJECTS`, that is recognized by the keys of a YAML file."""
+    """Return the project that the keys of a YAML file point to; "trl" if they point to no other."""
     if any(section in keys for section in VERL_SECTIONS):
         return "verl"
     if "rlhf_type" in keys or ("model" in keys and "model_name_or_path" not in keys):
@@ -214,7 +215,8 @@ def read_config(source: Source, launch: Launch, path: Path) -> None:
     """Add the settings of the YAML file that a command names to `source`.
 
     The file must be in the folder of the script, the current folder, or a subfolder of either. If
-    it is not, a remark says that its settings were not read.
+    it is not, or its name has parts that are not known, a remark says that its settings were not
+    read.
 
     Args:
         source: the settings of the script; changed in place.

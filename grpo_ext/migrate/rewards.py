@@ -87,6 +87,9 @@ def reads(info: dict[str, Any], theirs: str) -> bool:
 def reward_entry(draft: Draft, table: dict[str, dict[str, Any]], name: str, advice: str) -> Entry:
     """Return the `reward_funcs` entry for a reward of another project.
 
+    A name that is not in `table` is taken over if it has the form of a function (with a colon, or
+    an import path) or of a model id. Otherwise, `spec` is `None`.
+
     Args:
         draft: the recipe under construction, from which the reward's options are removed.
         table: the rewards of the other project in `REWARDS`.

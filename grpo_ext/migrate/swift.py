@@ -203,8 +203,8 @@ def plugin_classes(path: str) -> dict[str, str]:
 def write_adapter(draft: Draft) -> None:
     """Write LoRA's keys, and ms-swift's default learning rate for LoRA if none is set.
 
-    ms-swift trains LoRA by default. If all parameters are trained, nothing is written. For a kind
-    of training that is neither, only a remark is added.
+    ms-swift trains LoRA by default. If all parameters are trained, nothing is written. For any
+    other kind of training, only a remark is added.
     """
     kind = draft.take("tuner_type", "train_type")
     if kind is not None and kind.value == "full":

@@ -89,7 +89,10 @@ def is_on(option: bool | None, found: Measurement) -> bool:
 
 
 def edge_advice(found: Measurement) -> str:
-    """Return advice if the trainer's truncation would have removed too many sampled tokens."""
+    """Return advice for a recipe in which too many sampled tokens are outside the trainer's sets.
+
+    The trainer's sets are the tokens that top_k, top_p and min_p keep with its own logits.
+    """
     if found.returns_kept_tokens:
         return (
             "there is nothing to set: the sampler returns the tokens that it kept, and the trainer "

@@ -1,8 +1,8 @@
-"""Compare the tokens that a sampler's truncation kept with the tokens that the trainer would keep.
+"""Compare the tokens that top-k, top-p and min-p keep in the sampler and in the trainer.
 
 The scorer treats every token that it scores as kept. The completions are therefore scored twice,
 once with the drawn tokens and once with other tokens. The tokens that are kept in both passes are
-those that the trainer's own truncation keeps.
+those that top-k, top-p and min-p keep with the trainer's logits.
 """
 
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ class Edges:
             if the sampler does not return its sets.
         only_trainer: the mean number of tokens, per position, that only the trainer keeps; `None`
             if the sampler does not return its sets.
-        beyond: the share of drawn tokens that the trainer's truncation would not have kept.
+        beyond: the share of drawn tokens that the trainer would not have kept.
     """
 
     positions: int

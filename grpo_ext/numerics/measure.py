@@ -107,7 +107,7 @@ class Measurement:
     completions: int = 0
     tokens: int = 0
     comparisons: list[Comparison] = field(default_factory=list)
-    edges: Edges | None = None  # `None` without truncation
+    edges: Edges | None = None  # `None` without top_k, top_p and min_p
 
     @property
     def half(self) -> bool:
@@ -135,7 +135,8 @@ def measure(recipe: Recipe, num_completions: int, begin: Callable[[str], None]) 
         begin: called with the name of each stage when the stage begins.
 
     Raises:
-        ValueError: if the recipe cannot be used, or the sampler's log-probs are not recorded.
+        ValueError: if the recipe is invalid with the settings of the measurement, TRL itself
+            generates, the sampler's log-probs are not recorded, or nothing was sampled.
     """
     disable_progress_bar()
     begin("loading the model")

@@ -101,8 +101,8 @@ class Passes:
         """Score without the sampler's kept sets, so that the trainer computes its own.
 
         Returns:
-            The scores of the drawn tokens and the scores of other tokens in their places. If
-            sampling is truncated, both contain the trainer's kept sets.
+            The scores of the drawn tokens and the scores of other tokens in their places. If the
+            run samples with top_k, top_p or min_p, both contain the trainer's kept sets.
         """
         table = replace(self.table, kept=None)
         block = self.micro_batch

@@ -1,7 +1,7 @@
-"""Find sampled tokens that the trainer's own truncation would not have kept.
+"""Find sampled tokens that top-k, top-p or min-p on the trainer's logits would have removed.
 
-The sampler truncates its own logits. The trainer's logits are rounded differently, so a token at
-the edge of the sampler's kept set may be outside the trainer's.
+The sampler filters its own logits. The trainer's logits are rounded differently, so a token at the
+edge of the set that the sampler keeps may be outside the set that the trainer would keep.
 """
 
 import torch
@@ -22,7 +22,9 @@ def edge_tokens(
     params: SamplingParams,
     logit_transform: LogitTransform,
 ) -> Tensor:
-    """Return which targets the trainer's own suppression or truncation would remove.
+    """Return which targets suppression, top-k, top-p or min-p would remove.
+
+    These are applied to the trainer's logits, which are computed from `hidden`.
 
     Args:
         hidden: (N, H), the model's last hidden states.

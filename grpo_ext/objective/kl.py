@@ -50,8 +50,8 @@ def kl_per_token(
         logps: (B, T), the policy's log-probs, with gradient.
         ref_logps: (B, T), the reference's log-probs.
         estimator: "k1", "k2" or "k3".
-        ratio: (B, T), the importance ratio of each token, with gradient, to correct the estimate
-            with; if `None`, the estimate is not corrected.
+        ratio: (B, T), the importance ratio of each token, with gradient, by which the estimate is
+            multiplied; if `None`, the estimate is not corrected.
     """
     log_r = ref_logps - logps
     if estimator == "k3" and ratio is not None:

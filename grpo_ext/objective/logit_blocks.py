@@ -44,7 +44,8 @@ def logit_blocks(
         hidden: (N, H), the last hidden states.
         weight: (V, H), the weight of the language model head.
         bias: (V,), the bias of the head; `None` if it has none.
-        dtype: the dtype in which the model multiplies; hidden states and weight are rounded to it.
+        dtype: the dtype in which the model multiplies; hidden states, weight and bias are rounded
+            to it.
         params: the sampling parameters; truncation makes each block a single tile.
         out: a float32 tensor (N, V) to write the logits of all positions to. If `None`, each block
             may overwrite the logits of the previous one.

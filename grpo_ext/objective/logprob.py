@@ -7,7 +7,7 @@ applies the model's logit scale and soft cap, and let K be the set of kept token
 
 TRL's fused head uses tiles of 4,096 positions and 32,768 tokens, which suit a single GPU kernel. A
 CPU would read and write such a tile about twenty times in main memory, so tiles on a CPU hold whole
-rows and fit into its cache.
+rows and, without truncation, fit into its cache.
 """
 
 from dataclasses import dataclass

@@ -270,7 +270,7 @@ def dppo_stats(x: LossInputs) -> dict[str, Stat]:
 def ratios_move(accumulation: int, passes: int) -> bool:
     """Return whether more than one optimizer step trains on the same generation.
 
-    If so, ratios differ from 1, and the log-probs of the old policy are needed.
+    If so, ratios can differ from 1, and the log-probs of the old policy are needed.
 
     Args:
         accumulation: the number of micro-batches in an optimizer step.

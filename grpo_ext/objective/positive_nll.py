@@ -16,7 +16,7 @@ def positive_nll_terms(logps: Tensor, right: Tensor) -> Tensor:
     """Return the NLL (B, T) of tokens in correct completions, and 0 elsewhere.
 
     Args:
-        logps: (B, T), with gradient.
+        logps: (B, T), the policy's log-probs, with gradient.
         right: (B,), 1 for correct completions, else 0.
     """
     return torch.where(right.unsqueeze(1) > 0, -logps, torch.zeros_like(logps))

@@ -76,8 +76,9 @@ class Recorder:
         """If `strict` is set, check that the sampler's processors match the sampling parameters.
 
         Raises:
-            ValueError: if a processor does more than divide by the temperature and remove tokens,
-                or if the sampler's temperature differs from that of the parameters.
+            ValueError: if a processor is not one of those known to only divide by the temperature
+                or remove tokens, or if the sampler's temperature differs from that of the
+                parameters.
         """
         if not self.strict:
             return

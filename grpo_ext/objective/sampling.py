@@ -72,7 +72,10 @@ class SamplingParams:
 
     @property
     def truncated(self) -> bool:
-        """Whether options such as top_k remove tokens; each position may keep different tokens."""
+        """Whether options other than suppress_tokens remove tokens.
+
+        The tokens that they keep may differ between positions.
+        """
         return self.masked or self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
 
@@ -93,7 +96,8 @@ def resolve_sampling(
             default must not be overridden with a different value.
         model_defaults: the model's generation config, used for values that are `None`. Pass it only
             if the sampler uses it, as transformers does.
-        sampler: "hf" or "vllm".
+        sampler: "hf" or "vllm"; it determines the order of truncation, and the values of options
+            that are set nowhere.
         watched: whether the sampler's steps can be observed. If not, options that remove tokens,
             except top_k, top_p, min_p and suppress_tokens, cannot be scored exactly.
 

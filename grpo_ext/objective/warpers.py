@@ -1,4 +1,4 @@
-"""Find the tokens that a sampler keeps, with the truncation of transformers and vLLM."""
+"""Find the tokens that suppression, top-k, top-p and min-p keep, in transformers and in vLLM."""
 
 import torch
 from torch import Tensor

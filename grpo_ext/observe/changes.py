@@ -28,8 +28,8 @@ def changes(run: RunData) -> list[dict[str, Any]]:
         One mapping per curve, with the fields of `Change` and these keys:
 
         - `title` and `label`: the title of the panel and the label of the curve.
-        - `constant`: the score of the best constant answer, from `beside_constant`; `None` for
-          curves that are not held-out rewards.
+        - `constant`: for held-out rewards, the score of the best constant answer as
+          `beside_constant` returns it, or `None` if it is unknown; `None` for other curves.
         - `change`: `last` minus `first`; `None` if the curve has a single value.
         - `first_steps` and `last_steps`: for each end, the first and the last step of the values
           that are averaged.

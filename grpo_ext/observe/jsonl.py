@@ -36,8 +36,8 @@ from grpo_ext.common.untrusted import one_line
 logger = logging.getLogger(__name__)
 
 STEP = re.compile(rb'\{"step": (\d{1,18})[,}]')
-# Maximum number of invalid lines in a file. Then the rest of the file is left out, because many
-# invalid lines take long to parse.
+# Maximum number of invalid lines in a file. If there are more, the rest of the file is left out,
+# because many invalid lines take long to parse.
 MOST_SKIPPED = 10_000
 # Maximum bytes kept in memory while writing fails; beyond that, the oldest lines are lost.
 KEPT_BACK = 64 * 2**20
@@ -207,9 +207,9 @@ def read(
     Args:
         path: the newest part of the log.
         fields: the fields that a row must have in addition to `step`, with their types.
-        faults: receives a sentence about the skipped lines, with their number and the location of
-            the first, and one about each file that is left out. `None` logs the sentences as
-            warnings instead.
+        faults: once all rows have been read, receives a sentence about the skipped lines, with
+            their number and the location of the first, and one about each file that is left out.
+            `None` logs the sentences as warnings instead.
 
     Raises:
         OSError: if the folder of the log cannot be read or has too many entries.
@@ -231,8 +231,8 @@ def placed(
     Args:
         path: the newest part of the log.
         fields: the fields that a row must have in addition to `step`, with their types.
-        faults: receives sentences about skipped lines and about files that are left out; `None`
-            logs them as warnings.
+        faults: once all rows have been read, receives sentences about skipped lines and about
+            files that are left out; `None` logs them as warnings.
         start: the position of the first row to yield.
 
     Raises:

@@ -23,8 +23,8 @@ class Panel:
     def silent(self) -> bool:
         """Whether the panel shows no change: none of its curves has two different values.
 
-        In a panel of rewards, two equal values are enough, because a constant reward is worth
-        seeing.
+        A panel of rewards is silent only if none of its curves has two values, different or not,
+        because a constant reward is worth seeing.
         """
         shows_rewards = "reward" in self.title.lower()
         for curve in self.series:
@@ -179,7 +179,8 @@ def series(
         label: the name of the curve.
         column: the steps and values of the metric.
         errors: the standard errors of an evaluation metric, with their steps.
-        problems: the number of independent problems behind each value, with their steps.
+        problems: the number of problems (questions) over which each value is averaged, with their
+            steps.
         smoothed: whether to smooth the curve when it is drawn; `False` if its values are exact.
     """
     steps, values = column
@@ -206,9 +207,9 @@ def at_steps(column: Column | None, steps: list[int]) -> Values | None:
 
 
 def problems_key(names: Iterable[str], key: str) -> str | None:
-    """Return the name of the metric that counts the problems behind an evaluation metric.
+    """Return the name of the metric that says over how many problems a metric is averaged.
 
-    Returns `None` if no such metric was logged.
+    Problems are the questions of an evaluation. Returns `None` if no such metric was logged.
 
     Args:
         names: the names of all metrics.

@@ -46,7 +46,7 @@ class RunProgress(ProgressCallback):
 
 
 def main_figures(logs: dict[str, Any]) -> dict[str, float]:
-    """Return the main metrics of a log by short name: the mean of each reward, then `SHORT`.
+    """Return the main metrics of a log by short name: each reward's mean, then those in `SHORT`.
 
     Metrics that are missing from the log, or are not numbers, are left out.
     """
@@ -104,9 +104,10 @@ class RunLines(TrainerCallback):
 
 
 def show_progress(trainer: Trainer) -> None:
-    """Replace transformers' printing callbacks with `RunProgress`, or `RunLines` without tqdm.
+    """Replace the callbacks with which transformers prints logs or shows a progress bar.
 
-    In a notebook, transformers still shows its table of metrics.
+    The trainer gets `RunProgress` instead, or `RunLines` if its `disable_tqdm` is set. In a
+    notebook, transformers still shows its table of metrics.
     """
     for callback in [*trainer.callback_handler.callbacks]:
         if type(callback) in (PrinterCallback, ProgressCallback):

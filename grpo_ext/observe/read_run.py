@@ -39,9 +39,9 @@ class Series:
     steps: list[int]
     values: Values
     errors: Values | None = None  # standard errors of evaluations, drawn as bars
-    # standard errors of training values, which are means over other prompts at each step
+    # standard errors of training values, which are means over different prompts at each step
     sampling_errors: Values | None = None
-    problems: Values | None = None  # number of independent problems behind each value
+    problems: Values | None = None  # number of problems that each value is averaged over
     spread: Values | None = None  # mean standard deviation within a group, drawn as a band
     # limits of the band: the lowest and highest value of a completion
     bounds: tuple[float, float] | None = None
@@ -169,7 +169,10 @@ def read_metrics(run: RunData) -> list[Row]:
 
 @dataclass
 class FirstNames:
-    """Removes all but the first `limit` distinct names from the lines of a log."""
+    """Removes all but the first `limit` distinct names from the lines of a log.
+
+    The name `step` is always kept, and does not count toward the limit.
+    """
 
     kind: str  # what the names stand for, such as "metrics"
     limit: int
@@ -182,7 +185,7 @@ class FirstNames:
             return row
         shortened = {}
         for name, entry in row.items():
-            if name in self.names or len(self.names) < self.limit:
+            if name in self.names or len(self.names) <= self.limit:  # `step` is among them
                 self.names.add(name)
                 shortened[name] = entry
             else:
@@ -214,7 +217,8 @@ def kept_samples(run: RunData, most: int) -> Iterator[Row]:
     """Yield all completions of a run, and keep at most `most` of them in `run.samples`.
 
     If there are more, a hash selects a share of the prompts, and all completions of these prompts
-    are kept. Also counts the completions in `run.total_samples`, and extends `run.faults`.
+    are kept. Also counts the completions in `run.total_samples`, and extends `run.faults`. The
+    caller must iterate to the end, because all this happens as the completions are yielded.
     """
     share = 1.0
     names = FirstNames("rewards", MOST_REWARDS)

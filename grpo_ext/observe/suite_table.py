@@ -26,10 +26,10 @@ def suite_table(folder: Path, faults: list[str]) -> Row:
         faults: receives a sentence if `suite.json` cannot be read, and one if rows are left out.
 
     Returns:
-        A mapping with `models`, their names, and `rows`. Each row has `task`, `metric`, `values` (a
-        [mean, standard error] pair for each model) and `differences` (for each model, its
-        difference from the first model, with `mean`, `low`, `high` and `verdict`). Anything unknown
-        is `None`.
+        A mapping with `models` (the models' names) and `rows`. Each row has `task`, `metric`,
+        `values` (a [mean, standard error] pair for each model) and `differences` (for each model,
+        its difference from the first model, with `mean`, `low`, `high` and `verdict`). Anything
+        unknown is `None`.
     """
     saved = read_mapping(folder / SUITE, faults)
     figures = as_mapping(saved.get("models"))

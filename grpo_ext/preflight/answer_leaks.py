@@ -14,16 +14,17 @@ from grpo_ext.preflight.rendered_rows import (
 )
 from grpo_ext.recipe.problems import Findings
 
-LONG_ANSWER = 8  # characters from which an answer in a prompt is not there by chance
+LONG_ANSWER = 8  # number of characters from which an answer in a prompt is not there by chance
 AT_THE_END = 0.9  # share of prompts that end with their answer, above which this is not by chance
 
 
 def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) -> None:
     """Report prompts that contain the answer.
 
-    It is a problem if most prompts contain their own answer after a marker such as `Answer:`. It is
-    a note if most prompts contain the answer without a marker, if most contain it after a marker in
-    a text that all prompts share, or if nearly all prompts end with it although the answers differ.
+    It is a problem if most prompts contain their own answer after a marker such as `Answer:`, and
+    not only in a text that all prompts share (see `own_answers`). Otherwise, it is a note if most
+    prompts contain their answer after a marker, if most contain it and it has at least
+    `LONG_ANSWER` characters, or if nearly all prompts end with it although the answers differ.
 
     Args:
         rows: the rows, with their prompts.

@@ -21,7 +21,7 @@ def check_recipe(
     values of the recipe are invalid, nothing else is checked.
 
     Args:
-        path: the file or the name of the recipe; `None` if `overrides` contain all values.
+        path: the file or the name of the recipe; `None` if `overrides` contains all values.
         overrides: values that replace those in the file: a mapping, or command-line arguments.
         num_processes: the number of training processes; `None` uses the number in the recipe's
             accelerate config.

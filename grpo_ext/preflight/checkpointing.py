@@ -30,12 +30,13 @@ class Checkpointing:
         prompt: int | None,
         memory: int | None = None,
     ) -> Self:
-        """Choose checkpointing if the run would need more than half of the memory without it.
+        """Choose gradient checkpointing if the run needs more than half of the memory without it.
 
-        Checkpointing is always off with `deterministic: true`. Otherwise, it is always on if the
-        model is sharded, if the loss is normalized as in TRL (`loss_normalization: micro_batch`),
-        or if the length of prompts or completions is unknown. With a vLLM engine on the same
-        device, the limit is half of the memory that the engine leaves.
+        Gradient checkpointing is always off with `deterministic: true`. Otherwise, it is always on
+        if the model is sharded, if the loss is normalized as in TRL
+        (`loss_normalization: micro_batch`), or if the length of prompts or completions is unknown.
+        With a vLLM engine on the same device, the limit is half of the memory that the engine
+        leaves.
 
         Args:
             size: the dimensions of the model.
@@ -71,7 +72,7 @@ class Checkpointing:
 
 
 def configured(v: Values) -> bool | None:
-    """Return whether the recipe turns checkpointing on, or `None` if it leaves this to the run."""
+    """Return whether a recipe turns gradient checkpointing on; `None` if the run decides this."""
     if v.gradient_checkpointing is None and v.has("activation_checkpointing"):
         return v["activation_checkpointing"]
     return v.gradient_checkpointing

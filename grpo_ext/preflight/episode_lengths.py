@@ -21,11 +21,18 @@ def check_episode_lengths(
     after a first turn of `turn_tokens`, or if answers are cut off. Nothing is checked if episodes
     have a single turn, or if there are no answers and no tools.
 
-    The figure "episodes" is a dict, in which lengths are in tokens: `room`; `answers`, the lengths
-    of the shortest and longest answer, or `None`; `shortest_answer`, the length of the shortest
-    possible answer; `turns`, the number of turns that fit between answers of mean length (of length
-    `shortest_answer` if `answers` is empty); and `turn_tokens`, the length of these turns. With
-    several environments, each has such a dict in the figure "episodes_by_environment".
+    The figure "episodes" is a dict, in which lengths are in tokens:
+
+    - `room`: the argument `room`.
+    - `answers`: the lengths of the shortest and longest answer; `None` if `answers` is empty.
+    - `shortest_answer`: the length of the shortest possible answer.
+    - `turns`: the number of turns of `turn_tokens` tokens that fit between answers of mean length,
+      or of length `shortest_answer` if `answers` is empty. If the recipe does not set
+      `turn_tokens`, the turns may be as short as one token.
+    - `turn_tokens`: the recipe's value or, if it is not set, the mean length that is left for each
+      of these turns.
+
+    With several environments, each has such a dict in the figure "episodes_by_environment".
 
     Args:
         episode: any episode of the environment.

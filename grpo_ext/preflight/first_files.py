@@ -97,8 +97,9 @@ def describe_columns(proposal: Proposal, rows: list[Row]) -> str:
 def can_be_read(column: str) -> bool:
     """Return whether the reward in the starter file can receive a column as a parameter.
 
-    Python normalizes parameter names (NFKC), so a parameter for a column whose name is not
-    normalized would match no column.
+    The column's name must be an identifier of at most `LONGEST_NAME` characters that is neither a
+    keyword nor reserved. It must also be normalized, because Python normalizes parameter names
+    (NFKC), so that the parameter would otherwise match no column.
     """
     if len(column) > LONGEST_NAME or not column.isidentifier() or keyword.iskeyword(column):
         return False

@@ -25,7 +25,7 @@ from grpo_ext.tasks.open_dataset import is_unsplit, split_names
 from grpo_ext.tasks.sharegpt import chat_messages
 
 TINY = 5_000_000  # models with fewer parameters get the sizes and learning rate of the demos
-# models with fewer parameters, and an adapter, get the learning rate of the first run in docs
+# with an adapter, models with fewer parameters get the learning rate of the first run in docs
 SMALL = 300_000_000
 EVENING = 3 * 3600.0  # maximum estimated seconds of a run
 LONG = 600.0  # estimated seconds of a run above which a short trial is proposed too
@@ -185,17 +185,19 @@ def held_out_rows(data: str, count: int) -> dict[str, Any]:
 
 
 def with_sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> FirstRecipe:
-    """Complete a recipe with a learning rate, batch sizes, completion length and number of steps.
+    """Add a learning rate, batch sizes, a completion length and a number of steps to a recipe.
 
     On a CPU, the sizes are the first of `SIZES` with which the run should take at most an evening,
     or the last of `SIZES` if none is small enough. On a GPU, they are the first of `SIZES`. The
-    micro-batch is the largest that should fit in memory, or the smallest if none fits. If the
-    dimensions of the model are unknown, the first sizes and the largest micro-batch are used.
+    micro-batch, with or without gradient checkpointing, is the first of `MICRO_BATCHES` that should
+    fit in memory, or the last if none fits. If the dimensions of the model are unknown, the first
+    sizes and the first micro-batch are used.
 
     Args:
-        values: the other values of the recipe; `eval_steps`, if set, is adapted to the number of
-            steps.
-        max_tokens: the maximum length of a completion in tokens; lowered to 64 for a tiny model.
+        values: the other values of the recipe, not changed in place; the returned `eval_steps`,
+            if set, is adapted to the number of steps.
+        max_tokens: the maximum length of a completion in tokens, which `SIZES` may divide; at most
+            64 for a tiny model.
         lora: whether to train an adapter.
     """
     settings: dict[str, Any] = {"num_generations": 8, "logging_steps": 1}
@@ -284,7 +286,9 @@ def sizes(
     micro_batch: int = 64,
     checkpointing: bool = False,
 ) -> dict[str, Any]:
-    """Return recipe keys that set the completion length, steps, batch sizes and checkpointing.
+    """Return recipe keys for the completion length, steps, batch sizes and gradient checkpointing.
+
+    `save_steps` is set so that the run writes about `CHECKPOINTS` checkpoints.
 
     Args:
         completions: the number of completions per step.

@@ -27,7 +27,7 @@ from grpo_ext.recipe.run_plan import Plan, make_plan
 from grpo_ext.run.from_recipe import eval_rows, train_rows
 from grpo_ext.vllm.settings import TextModel
 
-PATIENCE = 5.0  # seconds that loading a model's config from the hub may take
+PATIENCE = 5.0  # time limit, in seconds, for loading a model's config from the hub
 MEASURED_PROMPTS = 64  # maximum number of first prompts that are tokenized
 
 

@@ -29,8 +29,8 @@ COLUMN = "solution"  # the column of gold answers that the rewards below read
 ANSWER_REWARDS = ("accuracy", "choice", "exact", "number")
 KEY = "reward_funcs"
 SCORED_ROWS = 64  # maximum number of rows whose gold answers are scored
-PATIENCE = 1.0  # seconds that a reward may take for a gold answer
-BUDGET = 2.0  # seconds for all gold answers after the first
+PATIENCE = 1.0  # time limit of a reward for a gold answer, in seconds
+BUDGET = 2.0  # seconds after the first score from which no further gold answer is scored
 LONG_TEXT = 20  # number of words above which hardly any completion repeats a text exactly
 LONG_WORDS = 6  # characters per word, for languages that write no spaces
 ENOUGH_ROWS = 16  # equal answers in fewer rows are no sign of a fault
@@ -96,7 +96,7 @@ def report_empty(rows: Sequence[Row], reward: Reward, findings: Findings) -> lis
 
 
 def is_blank(gold: object) -> bool:
-    """Return whether a gold answer is null, whitespace, or a list without an answer."""
+    """Return whether a gold answer is `None`, empty, whitespace, or a list of only such values."""
     if isinstance(gold, list):
         return all(map(is_blank, gold))
     return gold is None or not str(gold).strip()
@@ -117,10 +117,12 @@ def report_equal(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Find
 def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Findings) -> None:
     """Report gold answers that a reward leaves without a score or scores 0.
 
+    Both are problems if they concern most of the scored answers, otherwise notes.
+
     Args:
         rows: the rows with a gold answer, with their numbers; the first `SCORED_ROWS` are scored.
         reward: one of `ANSWER_REWARDS`.
-        findings: receives the problem or note.
+        findings: receives the problems and notes.
     """
     scores = scores_of_golds([row for _, row in rows[:SCORED_ROWS]], reward)
     unread = [at for at, score in enumerate(scores) if score is None]

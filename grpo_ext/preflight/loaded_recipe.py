@@ -81,8 +81,8 @@ def check_loaded(
     check_parts(recipe, batch, rows, rewards_of(recipe, findings), findings, num_samples)
     if num_samples and "samples" not in findings.figures:
         findings.note(
-            "no completions were sampled, because --sample needs a recipe without problems whose "
-            "training rows and model tokenizer can be loaded on this machine."
+            "no completions were sampled. --sample needs a recipe without problems, and the "
+            "training rows and the model's tokenizer must be available on this machine."
         )
     if batch.fits:
         findings.figures["batch"] = {
@@ -243,8 +243,8 @@ def check_completions(
         tokenizer: the model's tokenizer; `None` if it cannot be loaded.
         rewards: the rewards of the run.
         findings: receives the problems, notes and figures.
-        num_samples: the number of completions to sample from the model; none are sampled after a
-            problem.
+        num_samples: the number of completions to sample from the model; none are sampled if
+            `findings` contains a problem or there is no tokenizer.
     """
     has_episodes = bool(environments_of(recipe.flat))
     checked_rows = rows[:CHECKED_ROWS]

@@ -20,7 +20,7 @@ from grpo_ext.recipe.rules import Values
 from grpo_ext.vllm.http import VllmLine, who_answers
 from grpo_ext.vllm.settings import server_url
 
-SERVER_PATIENCE = 2.0  # seconds that a vLLM server may take to answer
+SERVER_PATIENCE = 2.0  # time limit for the response of a vLLM server, in seconds
 OUTPUT_DIR = "trainer_output"  # where transformers writes if `output_dir` is not set
 
 

@@ -48,9 +48,10 @@ def find_options(rows: list[Row], names: list[str]) -> Options | None:
 
 
 def has_positions(name: str, rows: list[Row]) -> bool:
-    """Return whether another column gives the position of the right entry in the lists in `name`.
+    """Return whether a column can hold the position of the right entry of each list in `name`.
 
-    Without such positions, all entries of a list may be right answers.
+    Only columns with a name in `POSITIONS` count. Without such positions, all entries of a list may
+    be right answers.
     """
     for other in POSITIONS:
         if all(is_position(row.get(other), row.get(name)) for row in rows):

@@ -74,8 +74,8 @@ def columns_for(reward: str, proposal: Proposal, rows: Sequence[Row]) -> dict[st
 def columns_for_function(function: str, proposal: Proposal, rows: Sequence[Row]) -> dict[str, str]:
     """Return which column of the data to use for each column that a user's reward function needs.
 
-    Columns that the rows lack are left out. For `solution` and `reference`, however, the column of
-    the gold answers is then used, if there is one.
+    If the rows lack `solution` or `reference`, the column of the gold answers is used in its place,
+    if there is one. Other columns that the rows lack are left out.
 
     Args:
         function: the function, as `file.py:function` or `package.module:function`.
@@ -123,8 +123,8 @@ def possible_answers(proposal: Proposal, rows: Sequence[Row]) -> list[str]:
 def gold_column(proposal: Proposal, rows: Sequence[Row]) -> str | None:
     """Return the column of the gold answers, or `None` if there is none.
 
-    This is the column that the proposal names or, if it names none, a column of the rows that the
-    prompt does not use.
+    This is the column that the proposal uses as `solution` or `reference`. If there is none, it is
+    the column that `find_golds` chooses from those that the prompt does not use.
     """
     for name in ("solution", "reference"):
         if name in proposal.columns:

@@ -1,7 +1,8 @@
 """Propose a prompt and a reward that fit the rows of a data file.
 
 Whatever the rows leave open is left to the user: the prompt contains `TO DO:`, or the reward must
-still be written. In both cases, `grpo-ext check` reports a problem until the user has filled it in.
+still be written. `grpo-ext check` reports a problem until the user has replaced the `TO DO:` or
+written the reward.
 """
 
 import re
@@ -28,7 +29,7 @@ from grpo_ext.tasks.templates import is_field_name
 COUNTDOWN = (
     "Use the numbers {nums}, each exactly once, with + - * / and parentheses, to make {target}."
 )
-MOST_TEXTS = 3  # maximum number of columns in a prompt that a person has to complete
+MOST_TEXTS = 3  # maximum number of columns in a prompt that the user has to finish
 
 
 def propose(rows: list[Row], prompt: str | None = None, gold: str | None = None) -> Proposal:
@@ -140,7 +141,7 @@ def propose_translation(source: str, target: str) -> Proposal:
 
 
 def propose_unknown(rows: list[Row], gold: str | None = None) -> Proposal:
-    """Propose a prompt that a person has to complete, for rows without a usual question column.
+    """Propose a prompt that the user has to finish, for rows without a usual question column.
 
     Args:
         rows: the first rows, converted by `with_messages`.

@@ -137,7 +137,11 @@ def keep(name: str) -> dict[str, str]:
 
 
 def reward_for_tests(rows: list[Row], column: str) -> RewardChoice:
-    """Return the reward `code`, or `UNWRITTEN` if `code` cannot run tests of this form."""
+    """Return the reward `code`, or `UNWRITTEN` if `code` cannot run tests of this form.
+
+    At least 90 % of the rows (`MOST`) must have tests that `tests_as_list` can parse, and all of
+    these must pass `are_tests`.
+    """
     usable = []
     for row in rows:
         with suppress(ValueError):

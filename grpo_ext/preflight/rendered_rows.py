@@ -77,7 +77,7 @@ def prompt_key(findings: Findings) -> str:
 
 
 def report_wordless(rows: Sequence[Row], key: str, findings: Findings) -> None:
-    """Report prompts that are only an identifier, an address or a number, if most prompts are.
+    """Report prompts if most are only identifiers, or if most are only an address or a number.
 
     Identifiers are always a problem. Addresses and numbers are a problem if prompts are chat
     messages without a system message; with a system message, they are not reported. In plain
@@ -154,7 +154,8 @@ def report_system_messages(rows: Sequence[Row], columns: Sequence[str], findings
 def has_field(text: str, name: str) -> bool:
     r"""Return whether `text` contains the column `name` in braces.
 
-    The braces of a LaTeX command, as in `\boxed{x}`, do not count.
+    Braces directly after a letter, digit, `_`, `^`, `}` or backslash do not count, because they may
+    belong to a LaTeX formula, as in `\boxed{x}`.
     """
     field = re.escape(f"{{{name}}}")
     return re.search(rf"(?<![\\\w}}^]){field}", text) is not None

@@ -156,8 +156,8 @@ def ids_of_turn(episode: Episode, message: Row) -> list[int]:
 def differences(episode: Episode, scores: dict[str, float | None], sample: Row) -> list[str]:
     """Return a sentence for each difference between a replayed episode and its logged line.
 
-    Of the messages, only the first that differs is listed. Scores are compared in float32, as
-    training computes them.
+    Of the messages, only the first that differs is listed. Scores are rounded to float32
+    before they are compared, because training computes them in float32.
 
     Args:
         episode: the replayed episode.

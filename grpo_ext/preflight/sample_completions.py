@@ -60,9 +60,9 @@ def try_rewards_on_samples(
     "text", "length", "finish_reason", "rewards"}], "rewards": {"format": {"mean": 0.25, "std":
     0.43}}, "groups": {"count": 2, "size": 4, "differ": 1}}`. Rows are counted from 0, and a reward
     without any score has no entry in "rewards". "std" is the mean standard deviation within a
-    group. "differ" is the number of groups in which a reward gave different scores, or `None` if
-    groups have one completion or a reward was not tried. If the model is not on this machine or
-    fails, the figure is `None`, and a note says why.
+    group. "differ" is the number of groups in which a reward with a nonzero weight did not give all
+    completions the same score, or `None` if groups have one completion or a reward was not tried.
+    If the model is not on this machine or fails, the figure is `None`, and a note says why.
 
     Args:
         recipe: the recipe, which sets the model, the sampling, and the time limit of rewards.

@@ -163,6 +163,8 @@ def note_unused_arguments(
 def note_todays_date(kwargs: dict[str, Any], template: str, findings: Findings) -> None:
     """Add a note if the chat template inserts today's date, so that prompts change every day.
 
+    No note is added if `kwargs` sets the date with `date_string`.
+
     Args:
         kwargs: the `chat_template_kwargs`.
         template: the chat template.

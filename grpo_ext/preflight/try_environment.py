@@ -35,7 +35,7 @@ from grpo_ext.rewards.scores import in_full
 MOST_ENVIRONMENTS = 32  # maximum number of environments that are tried
 MAX_EPISODES = 32  # maximum number of episodes that are begun to check their prompts
 MAX_TURNS = 3  # maximum number of turns tried per episode
-SLOW = 0.2  # seconds per reply from which it matters that episodes wait one at a time
+SLOW = 0.2  # seconds per reply from which waiting for one episode at a time is noted
 BUDGET = 4.0  # seconds after which no further episode or turn is started
 LOGGER = "grpo_ext.environments.failures"  # its warnings become findings
 KEY = "environment"
@@ -90,15 +90,15 @@ def read_prompts(
 ) -> tuple[dict[str, Any] | None, Begin | None]:
     """Check the prompts as the model sees them.
 
-    If the recipe has an environment, these are the prompts of episodes, which describe the tools
-    and end with the text returned by `reset`. The figure "turns" then says which tokens are trained
-    on.
+    If the recipe has an environment and episodes can be started, these are the prompts of episodes,
+    which describe the tools and end with the text returned by `reset`. In this case,
+    `findings.figures["turns"]` records which tokens are trained on.
 
     Args:
         recipe: the recipe that sets the environments.
         rows: the rows, with their prompts.
         tokenizer: the model's tokenizer.
-        findings: receives the problems and notes.
+        findings: receives the problems, notes and figures.
 
     Returns:
         A pair: the result of `prompt_figures`, or `None` if the prompts cannot be built; and the
@@ -169,11 +169,11 @@ def try_environments(
 
 
 def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Findings) -> bool:
-    """Play an episode for each string in `texts`, which is used as every turn of the model.
+    """Play an episode for each string in `texts`, with this string as every turn of the model.
 
     It is a problem if a method failed on all its calls, including those in `first_episodes`. It is
     a note if a method failed on some calls, or if replies are slow and come one at a time. The
-    lengths of the answers are then checked by `check_episode_lengths`.
+    lengths of the answers are also checked, by `check_episode_lengths`.
 
     Args:
         begin: the function that starts the episodes.

@@ -18,8 +18,8 @@ from grpo_ext.rewards.reward import Reward, Score
 from grpo_ext.rewards.run_defaults import rewards_with_models
 from grpo_ext.tasks.prompts import value_at
 
-PATIENCE = 1.0  # seconds that a reward may take for a completion
-BUDGET = 4.0  # seconds that all rewards together may take
+PATIENCE = 1.0  # time limit of a reward for a completion, in seconds
+BUDGET = 4.0  # seconds after which no further completion is scored
 KEY = "reward_funcs"
 
 

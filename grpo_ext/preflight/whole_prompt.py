@@ -1,4 +1,4 @@
-"""Complete a prompt with what its question needs: contexts, options, classes or a test."""
+"""Add to a prompt whatever its question still needs: contexts, options, class names or a test."""
 
 import re
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class Addition:
         after: a paragraph after the question.
         open_question: a question that the user must decide.
         says_task: whether the addition tells the model what to do.
-        reward: the reward to use with the completed prompt; `None` keeps the proposed one.
+        reward: the reward to use with the extended prompt; `None` keeps the proposed one.
     """
 
     before: str = ""
@@ -112,7 +112,8 @@ def addition_to(
 def addition_of_options(options: Options | None, rows: list[Row], question: str) -> Addition:
     """Return an addition that lists the options with letters, or asks the user where they are.
 
-    The addition is empty if no column contains the options, but most questions list them.
+    The addition is empty if no column contains the options, but at least 90 % of the questions list
+    them.
 
     Args:
         options: the options in the columns of the rows; `None` if there are none.
@@ -151,12 +152,12 @@ def addition_of_classes(golds: Golds, rows: list[Row]) -> Addition:
 
 
 def lists_options(rows: list[Row], question: str) -> bool:
-    """Return whether most questions contain the letter of a first option, such as `A)`."""
+    """Return whether at least 90 % of the questions list an option A, marked as in `A)`."""
     return most(re.search(r"\bA[).:\]]", str(row.get(question))) for row in rows)
 
 
 def answers_are_options(golds: Golds | None, options: Options) -> bool:
-    """Return whether most gold answers equal the text of an option of their row.
+    """Return whether at least 90 % of the gold answers equal the text of an option of their row.
 
     Return `False` if there are no gold answers, or if a row has none.
     """
@@ -171,7 +172,7 @@ def classes_of(golds: Golds, rows: list[Row]) -> list[str]:
 
     There must be at least two and at most `MOST_CLASSES` of them, with at least `ROWS_OF_CLASS`
     rows each on average. Numbers count as classes only in a column with a name in `LABELS`.
-    Otherwise, return an empty list.
+    Otherwise, or if some rows have lists of answers, return an empty list.
     """
     classes = sorted(set(golds.texts))
     is_label = golds.column.lower() in LABELS
@@ -191,8 +192,8 @@ def is_numbered(golds: Golds, classes: list[str]) -> bool:
 def example_of_tests(rows: list[Row], question: str, tests: str) -> str:
     """Return a template paragraph that shows a row's first test.
 
-    Return an empty string if most questions already name a function that their tests call, or if
-    the tests of a row are not a list of strings.
+    Return an empty string if at least 90 % of the questions already name a function that their
+    tests call, or if the tests of a row are not a list that begins with a string.
 
     Args:
         rows: the first rows.

@@ -39,7 +39,7 @@ class AdvantageOptions:
 
 
 def compares_groups(v: Values) -> bool:
-    """Return whether `scale_rewards` compares groups with each other, as with `batch`.
+    """Return whether `scale_rewards` compares groups with each other, as `batch` does.
 
     Return `False` for an estimator that is not registered.
     """
@@ -47,7 +47,11 @@ def compares_groups(v: Values) -> bool:
 
 
 def unknown_advantages(v: Values, _: int) -> Iterator[Problem]:
-    """Yield problems for advantage estimators that are unknown or cannot be used to break ties."""
+    """Yield a problem for each unknown advantage estimator.
+
+    Also yield a problem for a `tie_break_reward` with an estimator that compares groups with each
+    other.
+    """
     registered = {
         "scale_rewards": (*advantage_names(), True, False),
         "multi_objective_aggregation": joint_advantage_names(),

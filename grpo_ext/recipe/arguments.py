@@ -68,8 +68,8 @@ def argument_values(args: GRPOExtConfig, unsound: set[str]) -> Values:
     """Convert trainer arguments to the `Values` that rules read, omitting those in `unsound`.
 
     Arguments that equal their defaults count as unset. `steps_per_generation` always counts as
-    unset, because TRL sets it in addition to `generation_batch_size`. Reading a key that only a
-    recipe has, such as `model_name_or_path`, raises `Unsound`.
+    unset, because TRL sets it in addition to `generation_batch_size`. Reading a key in `unsound`,
+    or one that only a recipe has, such as `model_name_or_path`, raises `Unsound`.
     """
     defaults = flat_values({}, {"training": GRPOExtConfig}).defaults
     elsewhere: set[str] = set()

@@ -198,7 +198,10 @@ def environments_that_do_not_fit(v: Values, _: int) -> Iterator[Problem]:
 
 
 def ends_that_turns_cannot_have(v: Any) -> Iterator[Problem]:
-    """Yield a problem for each key of `generation_kwargs` that cannot end a turn.
+    """Yield a problem for each option in `generation_kwargs` that would end turns in other ways.
+
+    These are the options in `TURN_ENDS` and, unless the training process samples with
+    transformers, `stop_strings`.
 
     Args:
         v: the values of a recipe, or the training arguments.

@@ -83,8 +83,9 @@ def options_that_the_trainer_cannot_follow(v: Values, _: int) -> Iterator[Proble
     """Yield a problem for each option that the trainer does not support.
 
     Such an option changes what the engine returns, ends completions without the trainer's
-    knowledge, or has no effect. Nothing is checked if the trainer was given a sampler or a
-    `rollout_func`.
+    knowledge, or is ignored. It is accepted with a value that changes nothing (see `is_neutral`).
+    With environments, options that end a turn are left to another rule. Nothing is checked if the
+    trainer was given a sampler or a `rollout_func`.
     """
     options = v.generation_kwargs or {}
     if v.get(OWN_GENERATION):

@@ -146,7 +146,7 @@ def eval_batch_size(v: Values, batch: Batch, size: ModelSize | None) -> int:
     unit = whole_groups(v, batch.num_processes)
     units = math.ceil(max(batch.per_device_train_batch_size, LEAST_EVALUATED) / unit)
     if size is not None:
-        # if the run has yet to choose, assume checkpointing, which needs less memory
+        # if the run has yet to choose, assume gradient checkpointing, which needs less memory
         if v.gradient_checkpointing is None:
             v = v.replaced(gradient_checkpointing=True)
         # all parts are proportional to the length and the precision, so one token is enough

@@ -53,8 +53,9 @@ def no_learning_rate(v: Values, _: int) -> Iterator[Problem]:
 def rounded_steps(v: Values, _: int) -> Iterator[Problem]:
     """Yield a note if most updates of weights in half precision would be lost to rounding.
 
-    There is no note for an adapter, whose weights are in float32, with DeepSpeed or FSDP, which
-    update weights in float32, or for an optimizer that is not in `PLAIN_ADAM`.
+    Only the optimizers in `PLAIN_ADAM` are checked. There is no note for an adapter, because its
+    weights are in float32. There is none with DeepSpeed or FSDP either, because these update
+    weights in float32.
     """
     dtype = str(v.dtype).removeprefix("torch.")
     if v.use_peft or v.optim not in PLAIN_ADAM:
@@ -64,10 +65,10 @@ def rounded_steps(v: Values, _: int) -> Iterator[Problem]:
     if settings_of(v).get("distributed_type") in ("DEEPSPEED", "FSDP"):
         return
     yield Problem(
-        f"`dtype: {dtype}` is too coarse for `learning_rate: {v.learning_rate:g}`: most steps are "
-        "smaller than the rounding of the weights, so they are rounded away. Set "
-        "`dtype: float32` with `bf16: true`, which needs twice the memory for weights, gradients "
-        "and optimizer, or `use_peft: true`, whose adapter is in float32.",
+        f"`dtype: {dtype}` is too coarse for `learning_rate: {v.learning_rate:g}`: most updates "
+        "are smaller than the precision of the weights and are rounded away. Set `dtype: float32` "
+        "with `bf16: true`, which needs twice the memory for weights, gradients and optimizer "
+        "states, or set `use_peft: true`, which keeps the adapter in float32.",
         "dtype",
     )
 

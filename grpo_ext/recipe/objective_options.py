@@ -52,13 +52,13 @@ def upper_clip(v: Values) -> float:
 
 
 def delta_below_the_upper_clip(v: Values, _: int) -> Iterator[Problem]:
-    """Yield a problem if `delta` is so low that it also clips ratios of positive advantages."""
+    """Yield a problem if `delta` is so low that it also clips tokens with positive advantages."""
     bound = 1 + upper_clip(v)
     if v.loss_type in CLIPPED_LOSSES and v.delta is not None and v.delta <= bound:
         yield Problem(
-            f"delta must be above 1 + epsilon_high (by default epsilon), here {bound:g}; got "
-            f"{v.delta:g}, which would also clip ratios of positive advantages. INTELLECT-2 (arXiv "
-            "2505.07291) uses `delta: 4` with `epsilon: 0.2`.",
+            f"delta must be above 1 + epsilon_high = {bound:g} (epsilon_high defaults to epsilon); "
+            f"got {v.delta:g}, which would also clip the ratios of tokens with positive "
+            "advantages. INTELLECT-2 (arXiv 2505.07291) uses `delta: 4` with `epsilon: 0.2`.",
             "delta",
         )
 

@@ -27,8 +27,8 @@ SHARDED = (
 # keys that require the sampler's kept tokens, each with the value that does not require them
 KEPT_TOKENS_NEEDED = {"overlap": "off", "behaviour_policy": "decoupled"}
 
-# keys of `generation_kwargs` that do not work in rounds: the end of a round would count as the end
-# of the completion, or every round would start from the same RNG state
+# keys of `generation_kwargs` that do not work in rounds: the start or end of a round would count as
+# that of the completion, or every round would start from the same RNG state
 NOT_IN_ROUNDS = {
     "seed",
     "stop",
@@ -133,7 +133,7 @@ def sampling_of(v: Values) -> dict[str, Any]:
 
 
 def needs_kept(v: Values) -> bool:
-    """Return whether the run needs to know which tokens the sampler's truncation kept."""
+    """Return whether the run needs to know which tokens top_k, top_p and min_p kept."""
     older_policy = any(v[key] != off for key, off in KEPT_TOKENS_NEEDED.items())
     return older_policy and truncates(v)
 
@@ -152,9 +152,10 @@ def has_top_k(v: Values) -> bool:
 
 
 def vllm_may_return_kept(v: Values) -> bool:
-    """Return whether vLLM can return the tokens that truncation kept, if its version supports it.
+    """Return whether vLLM can return the kept tokens, if its version supports it.
 
-    vLLM can do so only on a GPU, and only with top_k, which bounds their number. A vLLM server is
+    These are the tokens that top_k, top_p and min_p keep. vLLM can return them only on a GPU, and
+    only with top_k, which bounds their number. A vLLM server is
     assumed to run on a GPU, because this is not known before the trainer has connected to it.
     """
     on_cpu = v.use_cpu and v.vllm_mode == "colocate"
@@ -162,16 +163,16 @@ def vllm_may_return_kept(v: Values) -> bool:
 
 
 def vllm_hides_kept(v: Values) -> bool:
-    """Return whether vLLM samples with truncation but cannot return the tokens that it kept."""
+    """Return whether vLLM samples with top_k, top_p or min_p but cannot return the kept tokens."""
     return bool(v.use_vllm and truncates(v) and not vllm_may_return_kept(v))
 
 
 def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Problem]:
     """Yield problems if `overlap` or `behaviour_policy: sampler` lacks what it requires.
 
-    Both require a separate sampler, which must be able to return the kept tokens if it samples with
-    truncation, and neither supports environments. With `overlap`, each generation must also end
-    with an optimizer step.
+    Both require a separate sampler, and neither supports environments. If the sampler uses top_k,
+    top_p or min_p, it must be able to return the kept tokens. With `overlap`, each generation must
+    also end with an optimizer step.
     """
     hides_kept = vllm_hides_kept(v)
     for key, off in KEPT_TOKENS_NEEDED.items():

@@ -12,7 +12,7 @@ class Problem:
     message: str  # what is wrong and how to fix it
     key: str | None = None  # the recipe key at fault, if there is one
     place: str | None = (
-        None  # where that key was set, such as `recipes/countdown/tiny.yaml:12` or `command line`
+        None  # where the key was set or the fault is, such as `tiny.yaml:12` or `command line`
     )
 
     def placed(self, places: Mapping[str, str | None]) -> Self:
@@ -47,7 +47,7 @@ class Findings:
     problems: list[Problem] = field(default_factory=list)
     # hints, and checks that could not be done on this machine
     notes: list[Problem] = field(default_factory=list)
-    # results by part ("batch", "prompts", "disk")
+    # results by part, such as "batch", "prompts" or "disk"
     figures: dict[str, Any] = field(default_factory=dict)
     # where each key of the recipe was set
     places: dict[str, str | None] = field(default_factory=dict, repr=False)

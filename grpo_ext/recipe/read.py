@@ -132,7 +132,7 @@ def _place(path: Path, node: yaml.Node) -> str:
 
 
 def _repeated_keys(node: yaml.Node) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-    """Yield both nodes of each key that is set twice in a mapping, at any depth."""
+    """Yield (first node, repeated node) for each key that a mapping at any depth sets again."""
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, yaml.Node] = {}
         for key, _ in node.value:

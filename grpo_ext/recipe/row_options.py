@@ -64,9 +64,10 @@ def options_by_task(v: Values) -> dict[str, Mapping[str, Any]]:
 
 
 def row_options_that_conflict(v: Values, _: int) -> Iterator[Problem]:
-    """Yield problems for conflicting row options.
+    """Yield problems for row options that need another option, or conflict with one.
 
-    They conflict with each other, with `dataset_streaming` or with environments.
+    They may conflict with each other, with `dataset_streaming` or with environments, or with the
+    `held_out_share` of another entry of `tasks`.
     """
     of_tasks = environments_of_tasks(v.tasks)
     for name, options in options_by_task(v).items():

@@ -1,7 +1,7 @@
 """Check the values of a recipe for combinations that do not work.
 
-A rule is a short function that is given the values and the number of processes, and yields
-problems. Rules run without a GPU and without loading data.
+A rule is called with the values and the number of processes, and yields problems. Rules run without
+a GPU and without loading data.
 """
 
 import dataclasses

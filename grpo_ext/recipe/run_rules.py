@@ -188,9 +188,9 @@ def evaluation_without_a_length(v: Values) -> bool:
 def options_that_trl_loses(v: Values, _: int) -> Iterator[Problem]:
     """Yield a problem for each gradient checkpointing option that does not work with TRL.
 
-    TRL turns checkpointing off for each generation, and then on again for all layers alike. It
-    passes the options `every_n_layers` and `offload` to torch, which rejects them, or, with
-    `use_reentrant: false`, to the layers, which ignore them.
+    TRL turns gradient checkpointing off for each generation, and then on again for all layers
+    alike. It passes the options `every_n_layers` and `offload` to torch, which rejects them, or,
+    with `use_reentrant: false`, to the layers, which ignore them.
     """
     for key in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):
         options = v[key] if v.has(key) else None

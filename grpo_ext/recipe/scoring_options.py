@@ -50,7 +50,7 @@ class ScoringOptions:
 def corrected(v: Values) -> bool:
     """Return whether the gradient is corrected with the log-probs of a separate sampler.
 
-    This is never so with `behaviour_policy: sampler`, because the ratios then already compare with
+    This is never so with `behaviour_policy: sampler`, whose ratios already compare the policy with
     the sampler.
     """
     return (

@@ -30,9 +30,9 @@ class SamplingOptions:
             means greedy decoding. Such evaluations leave the RNG state of training unchanged and
             log mean scores under the dataset's name. If `None`, TRL evaluates: it samples as in
             training, changes the RNG state and reports a meaningless loss.
-        eval_top_p, eval_top_k, eval_min_p (`float`, `int`, `float`, *optional*): the truncation of
-            evaluations with an `eval_temperature` above 0. By default there is none, even if
-            training samples with truncation.
+        eval_top_p, eval_top_k, eval_min_p (`float`, `int`, `float`, *optional*): top-p, top-k and
+            min-p in evaluations with an `eval_temperature` above 0. By default, evaluations use
+            none of them, even if training does.
         eval_num_samples (`int`, defaults to 1): the number of completions per held-out prompt. A
             number k above 1 requires an `eval_temperature` above 0; `mean@k`, `pass@k` and
             `mixed@k` are then logged in addition to `pass@1`, with standard errors.

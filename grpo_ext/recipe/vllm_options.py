@@ -55,8 +55,9 @@ class EngineOptions:
             syncs, compare the engine's log-probs with the trainer's on a few completions, which
             costs a forward pass over these completions; 0 disables the check.
         vllm_sync_check_limit (`float`, *optional*): the mean absolute difference of log-probs above
-            which this check saves a checkpoint and ends the run. If `None`, it is 0.001 if the
-            engine and the trainer both compute in float32, otherwise 0.2.
+            which the check of `vllm_sync_check_steps` saves a checkpoint and ends the run. If
+            `None`, it is 0.001 if the engine and the trainer both compute in float32, otherwise
+            0.2.
         vllm_server_retries (`int`, defaults to 3): how often a generation or sync is retried if the
             server died, hung or was restarted. Before each retry, the trainer waits up to
             `vllm_server_timeout` seconds for the server, and sends it the current weights.

@@ -29,7 +29,7 @@ class Range(Section):
     @model_validator(mode="after")
     def _has_a_bound(self) -> "Range":
         if self.at_least is None and self.at_most is None:
-            raise ValueError("expected: set at_least, at_most, or both.")
+            raise ValueError("`expected` has no bound. Set at_least, at_most, or both.")
         return self
 
     def verdict(self, estimate: Estimate) -> Verdict:
@@ -104,7 +104,7 @@ class Claim(Section):
 
 
 class Start(Section):
-    """A model that tiny runs start from: a demo's model after the supervised training below."""
+    """A model that tiny runs start from: a demo's model, trained first unless `max_steps` is 0."""
 
     demo: str  # a name in `grpo_ext.demo.demos.DEMOS`
     demonstrations: Literal["demo", "untidy_tags", "line_only"] = "demo"

@@ -65,7 +65,9 @@ class Job:
         return bool(state.get("done"))
 
     def begin(self) -> None:
-        """Record that the job has begun; first delete its folder if a different job used it.
+        """Record that the job has begun or continues.
+
+        If the folder is from a job with a different fingerprint, it is deleted first.
 
         Raises:
             ValueError: if the folder has files that this command did not write.

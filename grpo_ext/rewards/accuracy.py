@@ -95,7 +95,8 @@ def accuracy(
 def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
     """Score one completion: 1 if its answer is right, else 0.
 
-    Return `None` if the gold answer is missing or cannot be parsed.
+    Return `None` if the gold answer is missing, or if it must be parsed for the comparison but
+    cannot be.
 
     Args:
         completion: the text of the completion.

@@ -41,7 +41,7 @@ def answer_of(completion: str) -> str:
 
 @register("exact")
 def exact(completions: list[str], solution: list[Any], *, ignore_case: bool = False) -> list[float]:
-    """1 if the answer equals the solution, ignoring differences in whitespace, else 0.
+    """1 if the answer equals the solution, apart from the amount of whitespace, else 0.
 
     Args:
         solution: the correct answer for each row, or a list of accepted answers.

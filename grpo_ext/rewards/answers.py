@@ -1,4 +1,4 @@
-r"""Find `<think>` blocks, `<answer>` blocks and `\boxed{}` by string search, in linear time."""
+r"""Find `<think>` blocks, `<answer>` blocks and `\boxed{}` in linear time."""
 
 import re
 

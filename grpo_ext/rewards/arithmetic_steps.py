@@ -78,7 +78,7 @@ class Side:
     def cut(self) -> None:
         """Remove everything up to the last unclosed parenthesis: `2 * (3 + 4` becomes `3 + 4`.
 
-        The side must contain an unclosed parenthesis.
+        The side must contain an unclosed parenthesis. `begin` is left unchanged.
         """
         tokens, operands, operators = self.opened[-1]
         del self.tokens[:tokens]
@@ -148,7 +148,7 @@ class Scanner:
         self.text = text
         self.steps: list[Step] = []
         self.left: Side | None = None  # the side before the last equals sign or arrow
-        self.link = ""  # "equals" or "arrow", between `left` and `side`
+        self.link = ""  # what joins `left` and `side`: "equals" or "arrow"; "" without `left`
         self.side = Side()
         self.line_start = True
         self.previous = ""  # the last token that is not blank
@@ -300,9 +300,12 @@ def step_between(left: Side, right: Side, link: str) -> Step | None:
     At least one side must contain an operator, and the two must differ in their numbers or
     operators. With an equals sign, both sides must be valid expressions. With an arrow, the left
     side must be an expression with an operator, and the right side must begin with a number, which
-    is the result. Text that does not belong to the step is first removed from the sides, in place:
-    from both of them everything up to an unclosed parenthesis, and from the right one trailing
-    operators.
+    is the result.
+
+    Text that does not belong to the step is first removed from the sides, in place. From the left
+    side, everything up to the last unclosed parenthesis is removed; from the right side, unclosed
+    parentheses at its beginning and operators at its end. A right side with an unclosed parenthesis
+    anywhere else does not form a step.
 
     Args:
         left: the side before the link.

@@ -83,11 +83,12 @@ def is_list_for_interval(arrangement: str | None, gold: str, answer: str) -> boo
     r"""Return whether one answer is an interval and the other a list, such as its two ends.
 
     Only the forms of the answers are compared, not their values. `[0, 2]`, `[0, 2)` and
-    `(0, \infty)` are intervals unless the question asks for a tuple. `(0, 2)` is a point unless the
-    question asks for an interval. If the list assigns all of its values to one unknown, as in
-    `x = 0, x = 2`, the other answer is always an interval. Return `False` if the list contains an
-    interval or an inequality, or if the question asks for an interval and the list has several
-    unknowns, as in `x = 0, y = 2`.
+    `(0, \infty)` count as intervals unless the question asks for a tuple, whereas `(0, 2)` counts
+    as a point unless the question asks for an interval. If the list assigns all of its values to
+    one unknown, as in `x = 0, x = 2`, any of these pairs counts as an interval.
+
+    Return `False` if the list contains an interval or an inequality, or if the question asks for an
+    interval and the list has several unknowns, as in `x = 0, y = 2`.
 
     Args:
         arrangement: the result of `arrangement_of` for the question.
@@ -145,7 +146,7 @@ def without_brackets(text: str) -> str:
 
 
 def without_own_indices(indexed: frozenset[str], gold: str, answer: str) -> str:
-    r"""Remove subscripted names that only the answer uses, so that their order is ignored.
+    r"""Remove subscripted names that only the answer uses, so that the order of values is ignored.
 
     For example, return `3, 1` for `\lambda_1 = 3, \lambda_2 = 1`. There must be at least two names,
     all of which are the same symbol with a digit as its subscript. The answer is returned unchanged

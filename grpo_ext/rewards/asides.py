@@ -124,7 +124,10 @@ _CLAUSE_END = re.compile(r"[,;=]|\b(?:which|so|that)\b")
 
 
 def without_remarks(text: str) -> str:
-    """Remove remarks in parentheses and GSM8K's calculator annotations (`<<3*4=12>>`)."""
+    """Remove remarks and final calculations in parentheses, and GSM8K's calculator annotations.
+
+    Examples are `(that is, 3 dozen)`, `(3 * 12)` and `<<3*4=12>>`.
+    """
     return _REMARK.sub("", _CALCULATOR.sub("", text))
 
 
@@ -247,9 +250,9 @@ def without_aside(text: str, aside: re.Pattern[str]) -> str:
 def without_breakdown(sentence: str) -> str:
     """Remove the breakdown of a total, as in `20 streets: 9 by Ann and 11 by Bob`.
 
-    The parts must add up to the total, and no new claim may follow them. A number after "of", as
-    in `Of the 20 streets`, does not count as a total. A sentence of more than `MAX_BREAKDOWN`
-    characters is returned unchanged.
+    There must be at least two parts that add up to the total, and the text from the first part on
+    must make no new claim. A number after "of", as in `Of the 20 streets`, does not count as a
+    total. A sentence of more than `MAX_BREAKDOWN` characters is returned unchanged.
     """
     if len(sentence) > MAX_BREAKDOWN:
         return sentence
@@ -278,7 +281,7 @@ def is_sum_of(total: str, parts: list[str]) -> bool:
 def without_rounded(match: re.Match[str]) -> str:
     """Return the exact number in a match of `_OR_ABOUT`: `25/3` for `25/3, or about 8.33`.
 
-    If the second number is not the first one rounded or truncated, return the whole match.
+    If the second number is not the first one rounded up or down, return the whole match.
     """
     exact, rounded, percent_sign = match.groups()
     factor = 100 if percent_sign else 1
@@ -288,7 +291,7 @@ def without_rounded(match: re.Match[str]) -> str:
 
 
 def rounds(decimal: str, exact: str, factor: int = 1) -> bool:
-    """Return whether `decimal` is `factor` times `exact`, rounded or truncated.
+    """Return whether `decimal` is `factor` times `exact`, rounded up or down.
 
     Return `False` if `decimal` has no decimal places, if `exact` is itself a decimal, or if either
     is not a number or has more than `MAX_DIGITS` characters.
@@ -307,8 +310,8 @@ def without_circumstances(sentence: str, request: Request) -> str:
 
     A number is known if it is in the question, or if it follows "out of" or a word such as "the" or
     "his". A phrase is removed only if a value precedes it in the same clause and no new claim
-    follows it. Phrases that repeat words of the question, such as `to get an average of 93`, are
-    removed as well.
+    follows it. If the question contains the last three words before a number together with the
+    number, as in `an average of 93`, these words and all text after them are removed as well.
     """
     values = list(VALUE.finditer(sentence))
     while len(values) > 1:

@@ -31,7 +31,8 @@ async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) ->
     Raises:
         TooLate: after `seconds`, or up to `RESPONSE_LIMIT` seconds later if the coroutine blocks
             its loop.
-        RuntimeError: if the coroutine raises `SystemExit`. Its other exceptions are passed on.
+        RuntimeError: if the coroutine raises `SystemExit`. All other exceptions of the coroutine
+            are passed on.
     """
     loop = event_loop(USER_CODE)
     running = asyncio.run_coroutine_threadsafe(_without_exits(coroutine), loop)
@@ -70,9 +71,9 @@ def event_loop(name: str) -> asyncio.AbstractEventLoop:
 
 
 def _leave_if_blocked(loop: asyncio.AbstractEventLoop) -> None:
-    """Abandon the loop for user code if it does not respond; the next call starts a new one.
+    """Abandon the loop for user code if it does not respond within `RESPONSE_LIMIT` seconds.
 
-    This waits up to `RESPONSE_LIMIT` seconds for a response. The thread of an abandoned loop keeps
+    The next call of `event_loop` then starts a new loop. The thread of an abandoned loop keeps
     running, because it cannot be stopped.
     """
     answered = threading.Event()

@@ -231,10 +231,10 @@ def values(found: Any, other: Any) -> list[Any]:
 
 
 def same_values(a: Any, b: Any, pairs: list[tuple[Any, Any]]) -> bool:
-    """Return whether two expressions agree.
+    """Return whether two expressions have the same values in all `pairs`.
 
-    Rational numbers must be equal. The values of other expressions may differ by at most `AGREED`,
-    relative to the larger value.
+    Two rational numbers are compared exactly instead. The values of other expressions may differ by
+    at most `AGREED`, relative to the larger value.
 
     Args:
         a: a sympy expression.
@@ -267,8 +267,9 @@ def is_rounded(text: str, value: Any) -> bool:
 def solutions(found: Any, other: Any) -> Any:
     """Convert inequalities such as `1 < x < 2` to the set of numbers that satisfy them.
 
-    Return `found` unchanged if it contains no inequality, contains an equation, has several symbols
-    or cannot be solved by sympy, or if `other`, with which it is compared, has other symbols.
+    A set of inequalities becomes the union of their solutions. Return `found` unchanged if it
+    contains no inequality, contains an equation, does not have exactly one symbol, or cannot be
+    solved by sympy, or if `other`, with which it is compared, has other symbols.
     """
     from sympy import Eq, FiniteSet, Union
     from sympy.core.relational import Relational

@@ -113,8 +113,9 @@ def with_variable_of(gold: str, answer: str) -> str:
     """Rename the answer's constant of integration and function variable as in the gold answer.
 
     For example, return `f(x) = x + 2` for `f(y) = y + 2` if the gold answer begins with `f(x) =`,
-    and `x^2 + C` for `x^2 + K` if the gold answer ends in `+ C`. Nothing is renamed to a name that
-    the answer already uses, and the variable of a function with another name is left unchanged.
+    and `x^2 + C` for `x^2 + K` if the gold answer ends in `+ C`. A constant is only ever renamed to
+    `C`. Nothing is renamed to a name that the answer already uses, and the variable of a function
+    with another name is left unchanged.
     """
     has_constants = gold.endswith("C") and _CONSTANT.search(gold) and _CONSTANT.search(answer)
     if has_constants and "C" not in answer:
@@ -166,7 +167,7 @@ def same_collection(expected: Collection, actual: Collection) -> bool:
 
 
 def same_names(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
-    """Return whether two answers name the same unknowns, or either of them names none.
+    """Return whether two answers name the same unknowns in the same order, or either names none.
 
     `y` and `f(x)` count as the same unknown.
     """
@@ -295,7 +296,7 @@ def computed_sides(sides: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def has_symbol(side: str) -> bool:
-    """Return whether a side contains a symbol; the letters of its unit do not count."""
+    """Return whether a side contains a symbol; `e`, `i` and the letters of a unit do not count."""
     core, _ = split_unit(side)
     return _SYMBOL.search(core) is not None
 

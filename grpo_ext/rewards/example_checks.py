@@ -12,8 +12,8 @@ from grpo_ext.rewards.reward import Example, Score
 def check_reward(name: str) -> tuple[list[str], int]:
     """Run all examples of a registered reward; return a list of faults and the number of examples.
 
-    Besides a failing example, it is a fault if no two examples have different scores, unless a
-    server or a language model computes the scores.
+    A failing example is a fault. It is also a fault if the examples do not include two different
+    scores, unless the scores come from a server or a language model.
 
     Raises:
         ValueError: if no reward has this name.

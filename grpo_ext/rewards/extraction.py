@@ -203,11 +203,11 @@ def boxed(text: str) -> str | None:
 def stated(text: str, in_words: bool = False) -> str | None:
     """Return the answer after the last `####` or "answer is".
 
-    If words such as "wait" or "maybe" and another value follow this answer, it is withdrawn. Then
-    return the answer that is stated after it, or `None` if there is none. If `text` contains
-    neither `####` nor "answer is", return the bold text at the end, or else the last formula or
-    number. With `in_words`, an answer that begins with "yes", "no", "true" or "false" is reduced to
-    that word.
+    If words such as "wait" or "maybe" and another value follow this answer, it is withdrawn, and
+    the answer that is stated after them is returned instead, or `None` if there is none. If `text`
+    contains neither `####` nor "answer is", return the bold text at the end, or else the last
+    formula or number. With `in_words`, a stated answer that begins with "yes", "no", "true" or
+    "false" and a punctuation mark is reduced to that word.
     """
     statements = list(_STATED.finditer(text))
     if not statements:
@@ -227,8 +227,9 @@ def emphasised(text: str, *, in_words: bool = False) -> str | None:
 
     Bold text that ends with a colon does not count, and bold words without a number or formula
     count only with `in_words`. A number in words is converted to digits; it does not count after
-    "or", "not" or a similar word. One other word may follow the number, except after "one", which
-    is also an article: `**One moment**`. Return `None` if there is no such answer.
+    "or", "not" or a similar word. One other word may follow the number, as in `**three apples**`,
+    but not after "one", because `**One moment**` is not an answer. Return `None` if there is no
+    such answer.
     """
     match = _BOLD_AT_END.search(text[-MAX_ANSWER:])
     if match is None:

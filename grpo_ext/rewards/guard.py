@@ -8,8 +8,9 @@ them. A reward that fails on too many rows stops the run.
 Returning `None` for a row is not a failure: the reward declines the row. A reward with an attribute
 `tasks` is called only for the rows of those tasks (by the column `task`) and declines all others.
 
-The running time of a reward is limited by the worker pool if the reward is CPU-heavy, by a separate
-event loop if it is async, and otherwise by a timer, which cannot interrupt C code.
+The running time of a reward is limited by the worker pool if the reward is CPU-heavy and there is a
+pool, by a separate event loop if it is async, and otherwise by a timer, which cannot interrupt C
+code.
 """
 
 import logging
@@ -56,8 +57,8 @@ class Guard:
             raised; 0 raises it at the first failure.
         window: the number of most recent rows over which the share is computed, not counting
             declined ones. The share is not checked until a quarter of the window is filled.
-        timeout: the time limit per row, in seconds; a batch of n rows may take n times as long.
-            `None` means no limit.
+        timeout: the time limit per row, in seconds; the limit for a batch of n rows is n times as
+            long. `None` means no limit.
         pool: worker processes with their own timeout, used if the reward is registered with
             `needs_cpu`.
         label: the name of the metric; if `None`, the reward's own name.
@@ -177,7 +178,9 @@ class Guard:
             return self.score_batch(arguments)
 
     def begin(self, **arguments: Any) -> None:
-        """Start scoring the rows of a later call; do nothing unless the reward uses the pool.
+        """Start scoring rows in the pool, so that a later call with the same arguments is faster.
+
+        Do nothing if the reward does not use the pool.
 
         Args:
             arguments: the arguments of the later call.

@@ -2,10 +2,10 @@
 
 Nine of its scorers pass the answer to `eval` or to sympy's parser, which calls `eval`, and five do
 so with a part of the problem. Both strings are untrusted, so each must match a pattern: lists of
-words and numbers, or formulas without strings, attributes or large powers. The exponent of a power
-must be a number of at most two digits, a fraction or a letter, and at most `MAX_POWERS_OF_BRACKETS`
-powers may have a base in parentheses, so that no number becomes large enough to exhaust time or
-memory.
+words and numbers, calculations with integers, or formulas without strings, attributes or large
+powers, so that no number becomes large enough to exhaust time or memory. In a formula, the exponent
+of a power must be a number of at most two digits, a fraction or a letter, and at most
+`MAX_POWERS_OF_BRACKETS` powers may have a base in parentheses.
 """
 
 import re
@@ -14,7 +14,9 @@ from typing import Any
 
 _LIST = re.compile(r"[\w\s\[\],'\"-]*")
 _NUMBERS = re.compile(r"[-+.\deE\s\[\],'\"]*")
-_INTEGERS = re.compile(r"(?:0x[\da-fA-F]+|[\d\s()+*&|^~<>-])*")
+# Shifts are by one digit and there are no powers, so a value has at most a few bits per character.
+_SHIFT = r"(?:<<|>>) ?(?:0x)?\d(?![\da-fA-Fx])"
+_INTEGERS = re.compile(rf"(?:0x[\da-fA-F]+(?![\da-fA-F])|{_SHIFT}|\*(?!\*)|[\d\s()+&|^~-])*")
 # sympy evaluates strings again, so a formula contains none; it has no attributes and few functions.
 _FUNCTION = r"(?<![A-Za-z_])(?:[A-Za-z]|a?(?:sin|cos|tan)h?|cot|sec|csc|log|exp|sqrt)(?![A-Za-z_])"
 _EXPONENT = r"(?:[0-9]{1,2}|\(-?[0-9]{1,2}(?:/[0-9]{1,2})?\)|[A-Za-z])(?![0-9A-Za-z.]| *\*\*)"

@@ -44,8 +44,8 @@ ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 def instruction(name: str) -> Callable[[Check], Check]:
     """Return a decorator that registers `check(text, *, ...)` for the instruction `name`.
 
-    The keyword parameters of `check` are the instruction's parameters. Their types are validated at
-    each call. The decorator returns `check` unchanged.
+    The keyword parameters of `check` are the instruction's parameters, whose types `follows`
+    validates at each call. The decorator returns `check` unchanged.
     """
 
     def decorate(check: Check) -> Check:
@@ -242,7 +242,10 @@ def has_postscript(text: str, *, postscript_marker: Text) -> bool:
 
 @instruction("detectable_format:number_bullet_lists")
 def number_of_bullets(text: str, *, num_bullets: Count) -> bool:
-    """Return whether exactly `num_bullets` lines begin with `-` or a single `*`."""
+    """Return whether exactly `num_bullets` lines begin with `-` or a single `*`.
+
+    Spaces and tabs before the sign are ignored.
+    """
     return len(BULLET.findall(text)) == num_bullets
 
 

@@ -129,7 +129,7 @@ def explain_instructions(
         completion: the completion.
         instruction_id_list: the names of the row's instructions.
         kwargs: the parameters of each instruction.
-        topic: a string that the text must contain, ignoring case.
+        topic: a string that the text must contain, ignoring case; `None` if there is no topic.
         credit: has no effect here.
         part: the part of the completion that is judged: "answer", "thoughts" or "all".
         min_words: the minimum number of words, unless an instruction asks for fewer.
@@ -182,7 +182,7 @@ def instructions(
         instruction_id_list: the names of the instructions, such as
             `length_constraints:number_words`; a list for each row.
         kwargs: the parameters of each instruction; a list of mappings for each row.
-        topic: for each row, a string that the text must contain, ignoring case.
+        topic: for each row, a string that the text must contain, ignoring case, or `None`.
         prompts: the prompts, from which the text must not copy if `allow_copies` is false.
         completion_ids: the token ids of the completions; without them, `max_tokens` has no effect.
         credit: "share" scores the share of the instructions that are followed; "all" scores 1 if

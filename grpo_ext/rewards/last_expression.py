@@ -108,9 +108,9 @@ def last_expression(text: str) -> str | None:
     """Return the last formula or number in `text` that is not ruled out; `None` if there is none.
 
     A value is ruled out by words such as "not" before it or "is wrong" after it. If the value
-    follows "or" (`12 or 13`), it is returned together with the value before "or"; return `None` if
-    that one is ruled out (`not 5 or 6`). Also return `None` if the last formula in math delimiters
-    is ruled out and no other value follows it.
+    follows "or" (`12 or 13`), it is returned together with the value before "or"; `not 5 or 6`
+    rules out both. Also return `None` if the last formula in math delimiters is ruled out and no
+    other value follows it.
     """
     text = _TIMES_TEN.sub(r" \\times ", with_short_units(with_ascii_signs(text)))
     text = _POWER_OF_UNIT.sub(r"\1\2", text)
@@ -233,9 +233,9 @@ def last_formula(text: str) -> tuple[int, int] | None:
     """Return (start, end) of the last formula in math delimiters; `None` if there is none.
 
     If the formula is the last item of a list, the span covers the whole list, as in `$x = 1$ and
-    $x = 2$`, but at most `MAX_ANSWER` characters. The items may be followed by the same unit: `$t =
-    1$ s and $t = 3$ s`. A reason at the beginning of the list is left out: `Since $x > 0$, $x =
-    2$`.
+    $x = 2$`, up to `MAX_ANSWER` characters and `MAX_FORMULAS` further items. The items may be
+    followed by the same unit: `$t = 1$ s and $t = 3$ s`. A reason at the beginning of the list is
+    left out: `Since $x > 0$, $x = 2$`.
     """
     spans = delimited_spans(text, len(text))
     if not spans:
@@ -298,7 +298,11 @@ def delimited(text: str, limit: int, pair: tuple[str, str]) -> tuple[int, int] |
 def last_dollar(text: str, end: int, *, closes: bool) -> int:
     r"""Return the offset of the last `$` before `end` that is not escaped; -1 if there is none.
 
-    If `closes` is true, a `$` before a digit is skipped, because it begins a price.
+    Args:
+        text: the text to search.
+        end: the offset before which to search.
+        closes: whether to look for a closing `$`. A `$` before a digit is then taken for the start
+            of a price, and skipped unless it is at offset 0.
     """
     position = text.rfind("$", 0, end)
     while position > 0:
@@ -313,10 +317,11 @@ def last_dollar(text: str, end: int, *, closes: bool) -> int:
 def last_number(text: str, start: int) -> str | None:
     """Return the last number, calculation or list of numbers after `start` that is not ruled out.
 
-    Only values that begin at most `WINDOW` characters before the last digit are considered. A date,
-    or a number in a compound such as `100-meter`, counts only if there is no other value. A value
-    that follows "or" is returned together with the value before it: `12, or 13`. Return `None` if
-    there is no value, or if the last one is a side of an equation such as `x^2 - 4x = 5`.
+    Only values that begin at most `WINDOW` characters before the last digit are considered, and
+    values of more than `MAX_ANSWER` characters are skipped. A date, or a number in a compound such
+    as `100-meter`, counts only if there is no other value. A value that follows "or" is returned
+    together with the value before it: `12, or 13`. Return `None` if there is no value, or if the
+    last one is a side of an equation such as `x^2 - 4x = 5`.
     """
     last_digit = max(text.rfind(digit, start + 1) for digit in "0123456789")
     matches = list(_VALUES.finditer(text, max(start, last_digit - WINDOW, 0)))

@@ -99,7 +99,11 @@ def with_short_units(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def plain(answer: str) -> str:
-    """Return an answer in plain notation, without markup that does not change its meaning."""
+    """Return an answer in plain notation, without markup that does not change its meaning.
+
+    Spaces, quotes, backticks, asterisks, commas, colons and semicolons are removed from both ends,
+    and then a final period.
+    """
     answer = with_ascii_signs(answer)
     if answer.strip("0123456789.,+- ") not in ("", "$"):
         for pattern, new in _WORDING:

@@ -18,7 +18,7 @@ SCORE_PARAMETERS = ("solution_str", "ground_truth")  # a function with both is w
 
 
 def with_trl_arguments(reward: Callable, options: Mapping[str, Any]) -> Callable:
-    """Wrap a reward that was written for ms-swift or verl in a function with TRL's signature.
+    """Adapt a reward that was written for ms-swift or verl to TRL's reward signature.
 
     Any other reward is returned unchanged.
 

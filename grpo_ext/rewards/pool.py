@@ -5,8 +5,8 @@
 
 A worker that dies is replaced. If the trainer dies, its workers end as well, and each of them kills
 the processes that its rewards have started. If a reward is registered with `needs_cpu="formulas"`,
-only rows that compare formulas go to a worker. Its other rows are scored in the trainer's process,
-which takes microseconds.
+only rows that compare formulas, or on which the reward fails, go to a worker. Its other rows are
+scored in the trainer's process, which takes microseconds.
 """
 
 import os
@@ -102,7 +102,8 @@ class RewardPool(AbstractContextManager):
     def _hand_out(self, reward: Reward, packed: bytes, rows: list[Row]) -> list[Future]:
         """Start scoring rows, and return a future for the (score, error) of each row.
 
-        With `needs_cpu="formulas"`, rows that do not compare formulas are scored in this process.
+        With `needs_cpu="formulas"`, rows that do not compare formulas are scored in this process,
+        except those on which the reward fails.
 
         Args:
             reward: the reward.
@@ -151,7 +152,11 @@ def cancel(futures: list[Future]) -> None:
 
 
 def prepared(reward: Reward, arguments: dict[str, Any]) -> tuple[bytes, list[Row]]:
-    """Return the pickled reward and a `Row` for each completion."""
+    """Return the pickled reward and a `Row` for each completion.
+
+    A row has the completion and those columns that the reward reads, without the other arguments in
+    `LOCAL`. For a reward that compares formulas, images are removed from the prompts.
+    """
     packed = pickle.dumps(reward)
     portable = {name: arguments[name] for name in arguments if name not in LOCAL}
     columns = reward.select_arguments(portable)

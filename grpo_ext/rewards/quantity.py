@@ -213,8 +213,8 @@ def arithmetic(text: str) -> Number | None:
     """Evaluate arithmetic such as `48/2 + 48` or `$2.4 million + $0.6 million` exactly.
 
     Return `None` for any other text, if the expression divides by zero, or if it contains two
-    different currency signs. The unit of a sum such as `€30 + €18` is its currency; the sign `$` is
-    ignored.
+    different currency signs. The unit of a sum such as `€30 + €18` is its currency. A `$` adds no
+    unit, because it may also delimit a formula.
     """
     signs = {sign for sign in CURRENCY_SIGNS if sign in text}
     if len(signs) > 1:

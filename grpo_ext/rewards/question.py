@@ -233,8 +233,8 @@ def is_unfinished(question: Question, gold: str, answer: str, *, is_marked: bool
     An example is `\\sqrt{100} + 3` for the gold answer 13. Return `False` if the gold answer is not
     a number, or nothing is known about the question.
 
-    A marked answer (in a box, after "answer is", ...) is unfinished only if the question asks to
-    rewrite or evaluate a number and every side of the answer, apart from names, is a sum.
+    A marked answer (in a box, after "answer is", ...) is unfinished if the question asks to rewrite
+    or evaluate a number and every side of the answer, apart from names, is a sum.
 
     An unmarked answer is unfinished if its last side is not a number, and is a sum or contains a
     sum in brackets, a power, a root, a factorial or a binomial coefficient.
@@ -366,7 +366,7 @@ def is_stated(question: Question, side: str) -> bool:
 
 
 def chosen_contents(question: Question, gold: str, answer: str) -> tuple[str, str] | None:
-    """Replace the letter of a choice with its content, if only one of the answers is a letter.
+    """Replace the letter of a choice with its content, if only `gold` or only `answer` is a letter.
 
     Return (gold, answer), or `None` if both or neither are letters, or the question has no such
     choice. A gold answer such as `(2) Mars` becomes `Mars` if the question contains `(2) Mars` and

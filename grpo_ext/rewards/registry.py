@@ -34,8 +34,8 @@ def register(
 ) -> Callable[[Callable], Callable]:
     """Decorator that registers `function(completions, ...)` as a reward and returns it unchanged.
 
-    It also accepts an object with such a `__call__`, or a class of such objects whose constructor
-    needs no arguments.
+    It also accepts an object whose `__call__` has this signature, or a class of such objects whose
+    constructor needs no arguments.
 
     Args:
         name: the reward's name: letters, digits, `_` and `-`, beginning with a letter.

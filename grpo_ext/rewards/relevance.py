@@ -125,10 +125,12 @@ def relevance(
             data; outside a run, the prompts of the same call are used.
         num_unrelated: the maximum number of other prompts that each prompt is compared with.
         part: the part of a completion that is judged: "answer", "thoughts" or "all".
-        min_tokens: the score is the sum over the tokens divided by their number, or by this number
-            if there are fewer tokens, so that a single keyword does not get the highest score.
+        min_tokens: the minimum divisor. The sum over the tokens is divided by the number of tokens
+            or, for a shorter answer, by `min_tokens`, so that a single keyword does not get the
+            highest score.
         max_tokens: the maximum number of tokens that are judged; further tokens are ignored.
-        copied: tokens in a run of at least this many that also occurs in the prompt count as 0.
+        copied: the number of consecutive tokens that must also occur in the prompt, in the same
+            order, to be treated as copied.
         dtype: the dtype of the model's weights.
         device: the name of a torch device. If it is `None`, the process's GPU is used if there is
             one, otherwise the CPU.

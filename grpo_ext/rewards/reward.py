@@ -83,8 +83,8 @@ class Reward:
         columns: the dataset columns that the reward requires.
         needs_cpu: whether to run the reward in worker processes; `"formulas"` means only for rows
             that compare formulas.
-        tasks: the entries of the column `task` whose rows a `Guard` lets the reward score; `None`
-            means all rows.
+        tasks: a `Guard` lets the reward score only rows whose column `task` has one of these
+            values; `None` means all rows.
         examples: completions with their expected scores.
 
     Raises:

@@ -190,7 +190,8 @@ class FailureCount:
     Args:
         name: what fails, as the subject of messages, such as "Reward 'format'".
         unit: what is counted, in the plural, such as "rows".
-        max_failure_rate: the failure rate in the window above which `too_many` reports a problem.
+        max_failure_rate: the maximum failure rate in the window; if it is exceeded, `too_many`
+            reports a problem.
         rate_key: the recipe key for `max_failure_rate`, named in messages.
         window: the number of most recent calls to consider. `too_many` reports nothing until a
             quarter of the window is filled.

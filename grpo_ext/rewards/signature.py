@@ -1,7 +1,9 @@
 """Read a reward function's signature: columns, options, and arguments from the trainer.
 
-def countdown(completions, nums, target, *, tolerance: float = 1e-5): ...
-              strings      needed columns   option
+Example:
+
+    def countdown(completions, nums, target, *, tolerance: float = 1e-5): ...
+                  strings      needed columns   option
 """
 
 import inspect

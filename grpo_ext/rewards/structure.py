@@ -1,6 +1,6 @@
 r"""Split an answer in plain notation: lists, sets, tuples, intervals, inequalities, chains.
 
-Splitting needs no algebra: it only looks for separators outside all brackets. The module `equality`
+Answers are split at separators outside all brackets, without algebra. The module `equality`
 compares the parts.
 """
 
@@ -129,7 +129,8 @@ def is_name(text: str) -> bool:
 def chain(text: str) -> Chain:
     r"""Split `text` at the relation signs outside all brackets.
 
-    If all signs are `>` or `\ge`, the chain is reversed: `a > b` becomes `b < a`.
+    If all signs are `>` or `\ge`, the chain is reversed: `a > b` becomes `b < a`. The operators
+    `<=` and `>=` become `\le` and `\ge`.
     """
     sides = split(text, _RELATION)
     operators = [_SPELLING.get(sign, sign) for sign in top_relations(text)]
@@ -165,9 +166,10 @@ def without_builder(text: str) -> str:
 
 
 def collection(text: str) -> Collection:
-    """Split a set, tuple, ratio or list into its parts; any other answer is a single part.
+    r"""Split a set, tuple, list or ratio of three or more terms; any other answer is a single part.
 
-    A name before the answer (`x = ...`) is separated from it.
+    A name before the answer (`x = ...`) is separated from it. A value with `\pm` or `\mp` becomes a
+    list of two values.
     """
     if text == r"\emptyset":
         return Collection("set", ())

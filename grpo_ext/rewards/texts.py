@@ -173,7 +173,8 @@ def minutes_of(clock: re.Match[str]) -> set[int]:
     """Return the times of day, in minutes after midnight, that a clock time can mean.
 
     A time such as 2:15, without a.m. or p.m., can mean two times, but 02:15 and 14:15 only one. The
-    set is empty for an invalid time, or for a bare number such as 19.
+    set is empty for an invalid time, or for a bare number such as 19 or 07; a bare 7 can mean 7:00
+    or 19:00.
     """
     hour = int(clock[1])
     minute = int(clock[2] or 0)
@@ -234,7 +235,8 @@ def as_text(text: str) -> str:
 def in_short(word: str) -> str:
     """Normalize an ordinal, Roman numeral or integer to its number followed by `nd`, as in `3nd`.
 
-    Names of days and months are cut to three letters. Any other word is returned unchanged.
+    Ordinals in words and Roman numerals are recognized up to twelve. Names of days and months are
+    cut to three letters. Any other word is returned unchanged.
     """
     if word.lower() in _ORDINALS:
         return f"{_ORDINALS.index(word.lower()) + 1}nd"

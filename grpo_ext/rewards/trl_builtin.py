@@ -89,7 +89,7 @@ def cosine_scaled(
     Args:
         solution: the gold answer.
         prompts: the prompts, used if the comparison depends on the question.
-        max_len: the length in tokens from which on the score stays the same.
+        max_len: the length, in tokens, beyond which the score no longer changes.
         min_value_wrong, max_value_wrong: the scores of a wrong answer, at length 0 and at
             `max_len`.
         min_value_correct, max_value_correct: the scores of a correct answer, at `max_len` and at

@@ -53,7 +53,8 @@ def leave_keeper(parent: int, fd: int) -> None:
 def keep(child: int) -> NoReturn:
     """Wait until the child ends or SIGTERM arrives, then kill all descendants and exit.
 
-    The exit code is the child's, or 0 if the child was still running.
+    The exit code is the child's (128 plus the signal's number if a signal killed it), or 0 if the
+    child was still running.
     """
     exit_code = None
     while exit_code is None and signal.sigwait(KEEPER_SIGNALS) == signal.SIGCHLD:

@@ -31,9 +31,10 @@ Rows: TypeAlias = Dataset | IterableDataset
 
 
 def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool = True) -> Rows:
-    """Return a recipe's training examples; several tasks are mixed, by `share` if it is set.
+    """Return a recipe's training examples; those of several tasks are mixed.
 
-    Unless rows are streamed, the first rank prints how many rows each filter kept.
+    If tasks set `share`, the examples are mixed in these proportions, for which rows of some tasks
+    may be repeated. Unless rows are streamed, the first rank prints how many rows each filter kept.
 
     Args:
         recipe: a recipe with one task or several.
@@ -66,7 +67,7 @@ def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool =
 
 
 def eval_rows(recipe: Recipe, *, streaming: bool = False, prompts: bool = True) -> Rows:
-    """Return a recipe's held-out examples; several tasks are mixed.
+    """Return a recipe's held-out examples; those of several tasks are mixed.
 
     Each example occurs once. However, if several tasks are streamed, the shorter streams start
     again until the longest one has ended. Unless rows are streamed, the first rank prints how many

@@ -36,7 +36,11 @@ logger = logging.getLogger(__name__)
 
 
 def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
-    """Return a context manager that makes trainers create `OurVLLM` or `AdapterVLLM`, not TRL's."""
+    """Return a context manager that replaces TRL's `VLLMGeneration` for new trainers.
+
+    A trainer that is created within the context uses `AdapterVLLM` if `vllm_sync_adapter` is
+    "adapter", and `OurVLLM` otherwise.
+    """
     if args.vllm_sync_adapter != "adapter":
         return generates_with(partial(OurVLLM, args))
     # imports packages that only a client needs

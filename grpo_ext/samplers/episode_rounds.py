@@ -89,7 +89,7 @@ def played(request: Request, records: Sequence[TokenRecord]) -> Generation:
     """Return the generation for a request whose episodes have ended.
 
     The log-probs are taken from `records`, which has one record per episode. If any record has no
-    log-probs, they are `None`. The same applies to the kept tokens.
+    log-probs, those of the generation are `None`. The same applies to the kept tokens.
     """
     generation = Generation(
         prompt_ids=request.prompt_ids,

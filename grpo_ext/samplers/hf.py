@@ -143,7 +143,7 @@ class HFSampler(Sampler):
     def _refuse_own_generate(self) -> None:
         """Raise `ValueError` if `deterministic: true` is set.
 
-        Call it if the sampler's log-probs were not recorded, which this setting requires.
+        The setting requires the sampler's log-probs. Call this method if they were not recorded.
         """
         if self.trainer.args.deterministic:
             raise ValueError(

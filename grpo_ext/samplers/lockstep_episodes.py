@@ -80,7 +80,7 @@ def play_by_turns(
     An engine shared by several ranks must return the same number of completions to each, so all
     ranks request the same number of turns: a rank with fewer running episodes adds requests and
     ignores their completions. The token limit of a request is the largest number of tokens that any
-    episode on any rank has left; tokens beyond an episode's own limit are dropped.
+    episode on any rank has left for its turn; tokens beyond an episode's own limit are dropped.
 
     Args:
         request: a request with episodes.

@@ -71,7 +71,7 @@ class PartialSampler(Sampler):
         self.under_way: Sequence[PartialRollout] = ()  # in whole groups
 
     def generations_to_request(self) -> range:
-        """Return 0 and 1, the next two generations, or only 1 if completions are held back."""
+        """Return the indices 0 and 1, or only the index 1 if completions are held back."""
         return range(1, 2) if self.has_unfinished else range(2)
 
     @property

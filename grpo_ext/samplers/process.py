@@ -1,7 +1,7 @@
 """`sampler: process`: run transformers' `generate` in a second process, on another device.
 
-Each rank has its own sampler process. The rank writes the weights to memory that it shares with
-this process, while the process waits for a request.
+Each rank has its own sampler process. The rank writes the weights to memory that both share, while
+the sampler process waits for a request.
 """
 
 import contextlib

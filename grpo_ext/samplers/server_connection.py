@@ -1,7 +1,7 @@
 """The trainer's connection to a vLLM server, and the transfer of weights.
 
-Failures are stored and not raised, because often only one rank makes requests, and `OurVLLM` must
-first inform all ranks.
+Failures of weight updates and of requests for completions are stored and not raised, because often
+only one rank makes requests, and `OurVLLM` must first inform all ranks.
 """
 
 import time
@@ -23,9 +23,9 @@ Result = TypeVar("Result")
 
 
 class Session(VllmLine):
-    """The HTTP session for TRL's client; it raises `StatusError` for a bad status.
+    """The HTTP session for TRL's client; raises `StatusError` unless the status is 200, 404 or 405.
 
-    It does not do so for 404 and 405, because TRL has its own messages for these.
+    TRL has its own messages for 404 and 405.
     """
 
     def get(self, *args: Any, **kwargs: Any) -> Answer:
@@ -183,8 +183,9 @@ class ServerConnection(VLLMClient):
     def failed(self, failure: ServerFailure | None) -> None:
         """Store `failure`; if it is `None`, check that the server has the trainer's weights.
 
-        An earlier failure is not replaced. If `failure` is a rejected request, but no vLLM server
-        answers any more, a connection failure is stored instead.
+        If the check fails, this failure is stored. An earlier failure is not replaced. If `failure`
+        is a rejected request, but no vLLM server answers any more, a connection failure is stored
+        instead.
         """
         self.failure = self.failure or self._confirmed(failure)
         self._attempt(lambda: None)

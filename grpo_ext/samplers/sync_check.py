@@ -21,7 +21,7 @@ from grpo_ext.vllm import EngineFailure
 class SyncCheck:
     """Compares log-probs after the first weight sync, and then every `vllm_sync_check_steps` syncs.
 
-    Nothing is checked if `vllm_sync_check_steps` is 0, or if completions are scored under a
+    Nothing is checked if `vllm_sync_check_steps` is 0, or if completions may be scored under a
     different policy than the one that sampled them.
 
     Args:
@@ -67,9 +67,9 @@ class SyncCheck:
         """Check that the weights arrived; if a comparison is due, also check the log-probs.
 
         The comparison uses the first `PROBE_ROWS` completions of each rank, and logs the mean
-        difference as `sampling/sync_difference`. If the sampler returns the tokens that truncation
-        kept, the share of tokens that the trainer's truncation would have removed is also logged,
-        as `sampling/edge_tokens`.
+        absolute difference as `sampling/sync_difference`. If the sampler returns kept tokens, the
+        share of sampled tokens that top-k, top-p or min-p would have removed with the trainer's
+        logits is also logged, as `sampling/edge_tokens`.
 
         All ranks must call it. Nothing is compared if any rank's table has images or lacks the
         sampler's log-probs, or if the completions to compare have no tokens in the loss.
@@ -163,8 +163,9 @@ class SyncCheck:
         are left out, because rounding may keep or remove a token at the edge of the kept set.
 
         Returns:
-            The absolute differences (N,) at the N compared tokens, and the number of tokens that
-            the trainer's truncation would have removed (0 if the kept tokens are unknown).
+            The absolute differences (N,) at the N compared tokens, and the number of sampled tokens
+            that top-k, top-p or min-p would have removed with the trainer's logits (0 if the kept
+            tokens are unknown).
         """
         sampled = table.sampling_per_token_logps  # (B, T)
         assert sampled is not None
@@ -190,8 +191,9 @@ class SyncCheck:
 def checksums(model: torch.nn.Module) -> list[int]:
     """Return a checksum of each trainable parameter.
 
-    It is the sum of the values, whose bits are read as integers. Even a tiny update changes some of
-    the sums. For a sharded tensor, only this rank's shard is summed.
+    It is the sum of the values, whose bits are read as integers. Even after a tiny update, it is
+    very unlikely that all sums stay the same. For a sharded tensor, only this rank's shard is
+    summed.
     """
     sums = []
     for parameter in model.parameters():

@@ -171,7 +171,7 @@ def trained(model: PeftModel) -> LoraConfig:
 
 
 def check_adapter(model: torch.nn.Module) -> None:
-    """Check that a model has an adapter, and that vLLM computes the same output with it.
+    """Check that a model has a LoRA adapter, and that vLLM can apply it as the trainer does.
 
     Raises:
         ValueError: if the model has no LoRA adapter, or if vLLM does not support the adapter or

@@ -91,6 +91,8 @@ class ServerClient(ServerConnection):
     ) -> Answer:
         """Return completions in the format of TRL's client, or `NOTHING` if the request fails.
 
+        The reason for a failure is stored in `failure`.
+
         If `returns_kept` is `True`, the key `kept` holds the tokens that truncation kept, as a
         `KeptSet` for each completion.
 

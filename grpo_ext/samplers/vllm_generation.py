@@ -312,7 +312,7 @@ class OurVLLM(VLLMGeneration):
         )
 
     def _recover(self, attempt: str) -> None:
-        """Log a warning, wait for the server and send it the weights.
+        """Log a warning that names the attempt, wait for the server and send it the weights.
 
         If this fails, the failure is stored in the client and not raised.
         """

@@ -40,7 +40,8 @@ class Head:
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probs (N,) and entropies (N,) at the next N positions of the pass.
 
-        With truncation, the kept tokens of these positions are appended to `used`.
+        If sampling removes tokens (with top-k, top-p or min-p, for example), the kept tokens of
+        these positions are appended to `used`.
 
         Args:
             hidden: (N, H), the last hidden states at these positions.
@@ -73,8 +74,9 @@ class Head:
 class EdgeHead(Head):
     """A head that reports edge tokens in place of log-probs.
 
-    Instead of a log-prob it returns 1 for a token that suppression or truncation of the model's own
-    logits would remove (see `edge_tokens`), and 0 for any other token. The entropies are 0.
+    Instead of a log-prob, it returns 1 for a token that the sampling options (top-k, for example)
+    would remove if they were applied to the model's own logits (see `edge_tokens`), and 0 for any
+    other token. The entropies are 0.
     """
 
     def __call__(
@@ -98,7 +100,7 @@ RunModel = Callable[..., Scores]
 def outermost(model: torch.nn.Module, first: bool) -> torch.nn.Module:
     """Return the model to call: the DDP wrapper for the first call of a batch, then its module.
 
-    A model without a DDP wrapper is returned unchanged.
+    `first` is whether this is the first call. A model without a DDP wrapper is returned unchanged.
     """
     if isinstance(model, DistributedDataParallel) and not first:
         return model.module

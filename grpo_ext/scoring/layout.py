@@ -22,7 +22,7 @@ Kind = Literal["padded", "chunks", "packed"]
 
 @dataclass(frozen=True)
 class Layout:
-    """How completions are laid out in a forward pass; the layout does not affect log-probs."""
+    """How completions are laid out in a forward pass; log-probs differ only by rounding."""
 
     kind: Kind = "chunks"
     reason: str = ""  # why `kind` differs from the requested one, or was chosen by "auto"

@@ -34,9 +34,11 @@ class Scorer:
     head_class: type[Head] = Head
 
     def edge_tokens(self, model: torch.nn.Module, table: Scored) -> Tensor:
-        """Return (B, T): 1 for tokens that truncating the model's own logits would remove, else 0.
+        """Return a float mask (B, T) of the tokens that sampling from this model would remove.
 
-        The kept tokens in `table` are ignored. Padding is 0.
+        It is 1 for a token that the sampling options (top-k, for example) would remove if they were
+        applied to the model's own logits, and 0 for other tokens and padding. The kept tokens in
+        `table` are ignored.
         """
         edge_scorer = replace(self, head_class=EdgeHead)
         return edge_scorer.score(model, replace(table, kept=None)).logps
@@ -52,8 +54,9 @@ class Scorer:
 
         Args:
             model: the wrapped model being trained, or the reference.
-            table: the B completions. If sampling was truncated, log-probs are normalized over
-                `table.kept` or, if it is `None`, over the tokens that the model itself would keep.
+            table: the B completions. If sampling was truncated (by top-k, top-p or min-p, for
+                example), log-probs are normalized over `table.kept` or, if it is `None`, over the
+                tokens that the model itself would keep.
             block: the number of rows that run at a time; `None` for all. In layouts other than
                 "padded", blocks have similar numbers of tokens, so some may have more than `block`
                 rows.
@@ -223,7 +226,7 @@ class Scorer:
         return packed_rows
 
     def _read_prompts(self, model: torch.nn.Module, table: Scored) -> ReadPrompts | None:
-        """Run each distinct prompt once and return the cache, or `None` if none is to be used.
+        """Run each distinct prompt once and return the cache; `None` if no cache is used.
 
         No cache is used if the layout does not share prompts, if the pass uses gradient
         checkpointing, or if sharing would save too few tokens. If the model does not fill the

@@ -61,9 +61,9 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
     """Context manager that makes the model's `generate` decode with our fast loop.
 
     The loop prefills each distinct prompt only once, and removes rows that have ended from the
-    batch. The distribution of the completions does not change, and greedy decoding yields the same
-    tokens. If the loop does not support a call, transformers decodes instead; a warning says why,
-    once for each reason.
+    batch. Apart from rounding, neither the distribution of the completions nor the result of greedy
+    decoding changes. If the loop does not support a call, transformers decodes instead; a warning
+    says why, once for each reason.
 
     Args:
         model: a transformers model, with or without PEFT adapters.

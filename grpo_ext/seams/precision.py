@@ -32,8 +32,8 @@ MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def autocast_dtype(accelerator: Accelerator) -> torch.dtype | None:
     """Return the dtype of accelerate's autocast, bfloat16 or float16.
 
-    The result is `None` without mixed precision, with fp8, and under DeepSpeed, which needs no
-    autocast.
+    The result is `None` without mixed precision, with fp8, with fp16 on a CPU, and under DeepSpeed,
+    which needs no autocast.
     """
     return MIXED.get(accelerator.mixed_precision) if accelerator.native_amp else None
 
@@ -252,7 +252,8 @@ def returns(dtype: torch.dtype) -> Any:
 def sampling_in(precision: Precision, model: nn.Module) -> Iterator[None]:
     """Context manager that makes `generate` compute in the given dtypes, with logits in float32.
 
-    If the head is sharded, quantized or has an adapter, its logits stay in the model's dtype.
+    The logits keep the model's dtype if the weights are sharded, or if the head is not a plain
+    `nn.Linear`, for example because it is quantized or has an adapter.
 
     Args:
         precision: the dtypes to compute in.

@@ -324,7 +324,8 @@ def keep_completions(
 def whole_table(trainer: TRLTrainer, rows: int) -> Iterator[None]:
     """Context manager in which TRL's table of completions can hold at least `rows` rows.
 
-    Otherwise, the table holds at most the rows of a training generation.
+    Otherwise, the table holds at most the rows of a training generation. On exit, this limit is
+    restored, and only the last rows remain.
     """
     logs = trainer._logs
     capacity = logs["prompt"].maxlen

@@ -160,8 +160,9 @@ def shuffled_slices(table: Scored, number: int, trim: bool) -> list[Scored]:
 
     Args:
         table: the completions of the generation.
-        number: the number of slices. Rows that do not fill all slices equally are left out.
-        trim: whether to cut each of several slices to its longest prompt and completion.
+        number: the number of slices. If the rows do not divide evenly, leftover rows are dropped.
+        trim: whether to trim each slice to its longest prompt and completion; ignored if `number`
+            is 1.
     """
     order = random_order(len(table))
     if number == 1:

@@ -178,7 +178,7 @@ class GroupStats:
 
 @dataclass(frozen=True)
 class Groups:
-    """Whole groups from all ranks."""
+    """Whole groups of equal size, from all ranks."""
 
     table: Scored  #: one row per completion; the rows of a group are adjacent
     rewards: Tensor  #: (rows, R)

@@ -147,7 +147,7 @@ def old_logps(rows: Scored, logps: Tensor) -> Tensor:
 
 
 def _where_known(logps: Tensor | None, otherwise: Tensor) -> Tensor:
-    """Return `logps` (B, T) with NaN replaced by `otherwise`, or `otherwise` without `logps`."""
+    """Return `logps` (B, T) with NaN replaced by `otherwise`; for `None`, return `otherwise`."""
     if logps is None:
         return otherwise
     return torch.where(logps.isnan(), otherwise, logps)

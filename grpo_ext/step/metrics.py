@@ -200,7 +200,7 @@ def generation_figures(
         truncated: a bool mask (B,) of truncated completions.
         tasks: the task of each completion. If it is empty or has more than `MOST_TASKS` different
             tasks, there are no metrics per task.
-        groups: (B,), the index of each completion's group, for standard errors; `None` for none.
+        groups: (B,), the index of each completion's group; `None` for no standard errors.
     """
     figures = length_figures(lengths, truncated)
     figures |= reward_figures(names, rewards, weighted, signal, groups)
@@ -378,7 +378,7 @@ def add_sums(sums: dict[str, float], stats: GroupStats, reward_stds: Tensor) -> 
 def figures_of(sums: dict[str, float]) -> dict[str, float]:
     """Return group metrics, computed from the sums that `add_sums` has filled.
 
-    - `groups/generated` and `groups/kept` count groups, `kept` those with signal;
+    - `groups/generated` counts all groups, and `groups/kept` those with signal;
     - `groups/all_right`, `groups/all_wrong`, `groups/mixed`, `groups/unscored` and
       `groups/tie_broken` are shares of the groups;
     - `groups/pass_rate` is the share of scored completions that are correct;

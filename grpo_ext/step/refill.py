@@ -48,7 +48,7 @@ class RefillRule:
     max_rounds: int  #: the maximum number of rounds after the first
     max_staleness: int  #: the maximum age of a carried group, in optimizer steps
     may_carry: bool  #: whether surplus groups may be generated and carried to the next generation
-    between: int = 1  #: `updates_per_generation`
+    between: int = 1  #: the number of optimizer steps per generation, rounded up
     #: groups are generated in multiples of this, so that all ranks generate the same number of
     #: completions
     unit: int = 1
@@ -76,7 +76,7 @@ class Filled:
     groups: Groups  #: as many as were wanted: first those with signal, then silenced ones
     carried: Groups | None  #: groups with signal for the next generation
     used: int  #: groups with signal in `groups`
-    further: int  #: groups generated after the first round
+    further: int  #: groups generated beyond the `wanted - reused` that were needed at first
     expired: int  #: previously carried groups that were too old to use
     reused: int  #: previously carried groups that are in `groups`
     missing: int  #: silenced groups in `groups`

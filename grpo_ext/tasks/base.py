@@ -45,8 +45,8 @@ def columns_named_in(key: str) -> Iterator[None]:
 class CheckedRow(dict):
     """A row that raises `ValueError` when a missing or null column is read with `row[column]`.
 
-    Otherwise, a template would write "None" for a null column. For a missing column, the error is
-    the subclass `MissingColumn`. `get` does not raise an error.
+    Without the error, a template would write "None" for a null column. For a missing column, the
+    error is the subclass `MissingColumn`. `get` does not raise an error.
 
     Args:
         row: the row as read from the data.
@@ -101,7 +101,7 @@ class Task:
         return None
 
     def keep(self, row: Row) -> bool:
-        """Return whether to use a row; rows for which this is false are dropped."""
+        """Return whether to use a row; the others are dropped. By default, all rows are used."""
         return True
 
     def columns(self, row: Row) -> Row:

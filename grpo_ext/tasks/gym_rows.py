@@ -54,8 +54,9 @@ def rows(generators: Sequence[Mapping[str, Any]], seed: int, test: bool) -> Iter
 
 
 def problems(name: str, options: dict[str, Any], seed: int, test: bool) -> Iterator[dict]:
-    """Yield rows with distinct questions from one generator, until it generates no new questions.
+    """Yield rows with distinct questions from one generator, until it is exhausted.
 
+    It counts as exhausted if `CHUNK` successive problems contain no new question of the split.
     Problems whose answer is an empty string are skipped. Problems whose answer is `None`, because
     the generator states no answer, are kept.
 

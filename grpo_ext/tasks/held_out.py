@@ -84,7 +84,7 @@ class HeldOutFilter:
 
         Args:
             count: the number of rows, at least 2.
-            other: which share would divide the rows, a "larger" or a "smaller" one.
+            other: whether a "larger" or a "smaller" share would divide the rows.
         """
         if self.lowest == self.highest:
             return (

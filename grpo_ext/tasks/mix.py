@@ -84,7 +84,7 @@ def mixed_streams(
 
     A stream that ends earlier starts again. The column "task" contains the name of each row's task,
     and every row has the columns of all tasks, with `None` for those that its task lacks. The first
-    row of each stream is read at once.
+    row of each stream is read immediately.
 
     Args:
         parts: the rows of each task, by the task's name.

@@ -98,7 +98,7 @@ def open_dataset(
 
 
 def has_one_line(path: Path) -> bool:
-    """Return whether only the first line of a file is not blank."""
+    """Return whether a file has no lines after the first, or only blank ones."""
     with open_plain(path) as file:
         lines = lines_of(file, path)
         next(lines, None)

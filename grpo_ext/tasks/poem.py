@@ -1,4 +1,4 @@
-"""Poem: write the last line of a Chinese quatrain or eight-line poem in its tones and rhyme.
+"""Poem: write the last line of a Chinese poem so that it fits the poem's tonal pattern and rhyme.
 
 Rows have the column `lines` and may have `title` and `author`. `lines` is either the whole poem (4
 or 8 lines) or all lines but the last (3 or 7), with an optional column `last_line`. The package

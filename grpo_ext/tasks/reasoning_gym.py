@@ -1,4 +1,4 @@
-"""Problems from the package `reasoning_gym`: a hundred generators, which also score the answers.
+"""Problems from the package `reasoning_gym`: about a hundred generators that also score answers.
 
 The package is an extra: `pip install 'grpo_ext[reasoning-gym]'`. Rows have the columns `question`,
 `answer` (one correct answer; empty if the generator states none), `task` (the name of the

@@ -19,8 +19,7 @@ def chat_messages(prompt: object) -> Any:
     and a chat template would skip messages of the roles `human` and `gpt`, or raise an error.
 
     Raises:
-        ValueError: if a sender has no counterpart among the chat roles, such as that of a tool
-            call.
+        ValueError: if a sender, such as `function_call`, has no counterpart among the chat roles.
     """
     if not is_sharegpt(prompt):
         return prompt

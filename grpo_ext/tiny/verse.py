@@ -103,7 +103,11 @@ class Urn:
 
 
 class Poet:
-    """Composes meaningless quatrains from the characters of a task's training poems."""
+    """Composes meaningless quatrains from the characters of a task's training poems.
+
+    The attribute `ends` maps the name of each rhyme group to the characters with which a rhyming
+    last line may end.
+    """
 
     def __init__(self, task: Poem) -> None:
         counts: Counter[str] = Counter()

@@ -57,7 +57,7 @@ class Parts:
 
     Args:
         trainer: the trainer, whose `GRPOTrainer` constructor has run.
-        sampler: the sampler that the user passed, or `None` to choose one by the arguments.
+        sampler: the sampler that the user passed, or `None` to choose one based on the arguments.
         recipe: the values to write to `recipe.yaml`; `None` to write the trainer's arguments.
 
     Raises:

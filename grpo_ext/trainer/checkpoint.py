@@ -134,8 +134,9 @@ class Checkpoints:
         """Write a checkpoint and its manifest, then delete surplus older checkpoints.
 
         If a file cannot be written, the checkpoint is deleted, a warning is logged, and the run
-        continues; the attribute `error` contains the reason. With a sharded model, and for errors
-        other than `UNWRITABLE`, the error is raised instead. All ranks must call it.
+        continues; the attribute `error` contains the reason. The error is raised instead if it is
+        not in `UNWRITABLE`, or if the model is sharded and a file other than the manifest cannot be
+        written. All ranks must call it.
 
         Args:
             write: saves the files that TRL and transformers write themselves.

@@ -15,12 +15,12 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
     Args:
         trainer: the trainer, with its model; without `deterministic: true`, nothing is checked.
         sampler: the sampler that the user passed, or `None`.
-        by_trl: whether TRL generates.
+        by_trl: whether TRL generates because of a multimodal processor or because of tools.
 
     Raises:
-        ValueError: if the user passed a sampler or a `rollout_func`, if TRL generates, if
-            `max_completion_length` is too large, if the model's attention is not `sdpa`, or if its
-            positions count padding.
+        ValueError: if the user passed a sampler or a `rollout_func`, if `by_trl` is true, if
+            `max_completion_length` is not below `MOST_KEYS`, if the model's attention is not
+            `sdpa`, or if its positions count padding.
     """
     if not trainer.args.deterministic:
         return

@@ -51,10 +51,14 @@ def decoding_of(args: CheckedArguments) -> Decoding | None:
 
 
 def check_decoding(trainer: Trainer, by_trl: bool) -> None:
-    """Raise `ValueError` if `eval_temperature` is set, but `generate` cannot evaluate the run.
+    """Raise `ValueError` if `eval_temperature` is set, but evaluations cannot use `generate`.
 
-    The model's `generate` does not support a `rollout_func`. It also does not support a multimodal
-    processor or tools that TRL calls; in both cases, `by_trl` is true.
+    The model's `generate` supports neither a `rollout_func` nor generation by TRL.
+
+    Args:
+        trainer: the trainer, with its decoding settings for evaluations.
+        by_trl: whether TRL itself generates, as it does for a multimodal processor and for tools
+            that it calls.
     """
     if trainer.eval_decoding is not None and (trainer.rollout_func is not None or by_trl):
         raise ValueError(

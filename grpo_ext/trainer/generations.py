@@ -376,8 +376,8 @@ class Generations:
     ) -> Scored:
         """Return a copy of this rank's table with `advantages` and `signal` set.
 
-        With `credit: turn`, each turn has its own advantage, computed from the rewards. All ranks
-        must call it.
+        With `credit: turn`, each turn has its own advantage, computed from the rewards and the
+        gains of the turns (see `TurnCredit`). All ranks must call it.
 
         Args:
             table: this rank's completions.
@@ -466,7 +466,9 @@ class Generations:
         )
 
     def _limit(self, episodes: list[Episode]) -> None:
-        """Limit each episode to the tokens that its prompt leaves; warn once if one leaves none.
+        """Limit each episode to the tokens for which its prompt leaves room.
+
+        Warn once if a prompt leaves room for none.
 
         Raises:
             ValueError: on all ranks, if no episode of any rank has room for a token.

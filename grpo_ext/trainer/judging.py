@@ -1,4 +1,4 @@
-"""Run the rewards of a trainer: look them up, guard them, and raise failures on all ranks."""
+"""Run the rewards of a trainer: look them up, handle failures, and raise errors on all ranks."""
 
 import logging
 import math
@@ -38,7 +38,7 @@ def rewards_for(
     model: str | PreTrainedModel | None = None,
     train_dataset: Dataset | IterableDataset | None = None,
 ) -> list[Any]:
-    """Look up rewards given by name, and wrap functions in guards.
+    """Look up rewards given by name, and wrap reward functions in `Guard`s, which handle failures.
 
     Reward models are left as they are, and `None` is skipped. Functions that share a name are
     numbered, with a warning.
@@ -292,8 +292,9 @@ class Judge:
     def _as_returned(self, rounded: Tensor) -> Tensor:
         """Return the rewards in float64, exactly as the reward functions returned them.
 
-        If a subclass of the trainer has changed a reward since TRL computed it, the changed value
-        is returned. On an Apple GPU, which has no float64, `rounded` is returned.
+        The scores of reward models stay rounded. If a subclass of the trainer has changed a reward
+        since TRL computed it, the changed value is returned, also rounded. On an Apple GPU, which
+        has no float64, `rounded` is returned.
 
         Args:
             rounded: TRL's rewards (B of all ranks, R), in float32.
@@ -341,8 +342,9 @@ class Judge:
             gather: the collective that concatenates the lists of all ranks.
 
         Raises:
-            RewardFailure: on all ranks, if a reward failed too often on some rank, or if on every
-                rank its latest batches had failures but no scores, on at least two prompts in all.
+            RewardFailure: on all ranks, if a reward failed too often on some rank. Also if, on
+                every rank, it has failed since it last scored a completion, and these failures are
+                on at least two different prompts in total (unless `reward_max_failure_rate` is 1).
         """
         failed: Counter[str] = Counter()
         asked: Counter[str] = Counter()

@@ -49,10 +49,10 @@ class Learning(TrainerCallback):
     # ---- from the parts of the trainer
 
     def generated(self, table: Scored) -> None:
-        """Count the completions of a training generation in `progress`.
+        """Add this rank's completions of a training generation to the counts in `progress`.
 
-        Completions in groups with signal are also counted separately, and of these, the completions
-        with a nonzero advantage and a token in the loss.
+        The counts are `completions` (all of them), `with_signal` (those in groups with signal) and
+        `with_advantage` (of these, those with a nonzero advantage and a token in the loss).
         """
         signal = table.signal > 0  # (B,)
         in_loss = table.loss_mask.any(dim=1)  # (B,)
@@ -64,7 +64,11 @@ class Learning(TrainerCallback):
     def judged(
         self, rewards: Tensor, signal: Tensor, left_out: Tensor, rows: slice, shape: GroupShape
     ) -> None:
-        """Count this rank's completions in `progress`, before any groups are left out.
+        """Add this rank's judged completions to the counts in `progress`.
+
+        The counts are `judged` (all completions, including those that are about to be left out),
+        `unscored` (those without a score), `varied` (those in groups whose rewards differ) and
+        `filtered` (those with signal that `group_filter` leaves out).
 
         Args:
             rewards: (B of all ranks, R), the rewards; NaN where a reward did not score.
@@ -95,7 +99,7 @@ class Learning(TrainerCallback):
             self.progress.kl_alone += share < LEAST_SHARE
 
     def played(self, failures: list[int]) -> None:
-        """Count the episodes of a training generation in `progress`, and those with failures.
+        """Add the episodes of a training generation, and those that failed, to `progress`.
 
         `failures` holds the number of environment failures in each episode.
         """
@@ -138,7 +142,7 @@ class Learning(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Record whether the step changed a weight, unless an earlier step did.
+        """Count the step, and record whether it changed a weight, unless an earlier step did.
 
         After the last step, set the verdict; if nothing was learned, add an alarm to the run log.
         """

@@ -22,8 +22,9 @@ from grpo_ext.trainer.settings import set_checkpointing
 def choose_eval_batch_size(trainer: Trainer) -> None:
     """Set `per_device_eval_batch_size`, unless the user has set it.
 
-    It becomes the largest size with which an evaluation needs no more memory than training, within
-    the bounds that `eval_batch_size` describes.
+    It becomes the largest size with which an evaluation is estimated to need no more memory than
+    training. The size has fixed bounds, and the batches of all ranks together consist of whole
+    groups (see `eval_batch_size`).
     """
     args = trainer.args
     if "per_device_eval_batch_size" not in args.left_to_trainer:

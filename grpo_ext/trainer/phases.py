@@ -144,7 +144,7 @@ class Phases(TrainerCallback):
     def figures(self) -> dict[str, float]:
         """Return the metrics for the time since the last call that returned any.
 
-        The result is empty until a step has ended.
+        The result is empty if no step has ended since then.
 
         - `time/PHASE`: seconds per optimizer step.
         - `throughput/tokens_per_second`: prompt and completion tokens of all ranks per second, not

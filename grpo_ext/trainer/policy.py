@@ -102,7 +102,7 @@ class OldAndReference:
         return replace(table, old_per_token_logps=sampled.nan_to_num(nan=0.0))
 
     def with_kept(self, table: Scored) -> Scored:
-        """Return the table with its old log-probs and, if sampling is truncated, its kept tokens.
+        """Return the table with its old log-probs and, with top-k, top-p or min-p, its kept tokens.
 
         If any of them is missing, a forward pass of the policy computes it. Call this before the
         policy changes.

@@ -19,7 +19,10 @@ UNIFORM_SHARE = 0.1
 
 
 class PromptOrder:
-    """The resumable order of a trainer's prompts, which may depend on their pass rates."""
+    """The resumable order of a trainer's prompts.
+
+    It may depend on their pass rates or difficulty.
+    """
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
@@ -99,7 +102,7 @@ def make_rates(trainer: Trainer) -> PassRates | None:
 
     Raises:
         ValueError: if a curriculum is set and the dataset is a stream, or if a line of
-            `pass_rates_file` is not a completion or lacks the outcome reward.
+            `pass_rates_file` does not describe a completion or lacks the outcome reward.
         OSError: if `pass_rates_file` cannot be read.
     """
     args = trainer.args

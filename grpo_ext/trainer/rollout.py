@@ -62,7 +62,7 @@ class Rollout:
         """Generate, score and log completions for this rank's rows, and return them.
 
         In `rows`, the copies of a prompt are adjacent. In training with `group_filter: refill`, the
-        completions may belong to other prompts.
+        completions may belong to prompts that are not in `rows`.
         """
         if not self.trainer.model.training:
             judged = self.generations(rows)
@@ -211,9 +211,10 @@ class Rollout:
         return old_and_reference(table)
 
     def _scaled(self, table: Scored, rewards: Tensor, shape: GroupShape) -> Scored:
-        """Recompute this rank's advantages from the used groups, if the estimator compares groups.
+        """Return this rank's table, with advantages recomputed if they depend on other groups.
 
-        `scale_rewards: batch` is such an estimator. With an estimator that does not compare groups,
+        They do if `scale_rewards` is an estimator that compares groups with each other, such as
+        "batch". They are then recomputed from the groups that are used. With any other estimator,
         the table is returned unchanged.
 
         Args:

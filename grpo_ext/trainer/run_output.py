@@ -38,7 +38,7 @@ SHOWN = ("learning_rate", "per_device_train_batch_size", "steps_per_generation",
 
 
 class RunOutput(TrainerCallback):
-    """Callback that writes the output at the start and the end of a run.
+    """Callback that writes `recipe.yaml` when a run starts, and its results when it ends.
 
     `recipe` holds the values to write to `recipe.yaml`; if it is `None`, they are taken from the
     trainer's model, arguments and rewards.
@@ -103,9 +103,9 @@ class RunOutput(TrainerCallback):
     def sentences(self) -> list[str]:
         """Return the sentences that follow the gains at the end of a run.
 
-        They compare outcome rewards with the best constant answer, and say how often rewards and
-        environments failed, and in how many steps the KL drowned out the rewards. If nothing was
-        learned, the last sentences explain why.
+        Depending on the run, they compare outcome rewards with the best constant answer, and say
+        how often rewards and environments failed, and in how many steps the KL drowned out the
+        rewards. If nothing was learned, the last sentences explain why.
         """
         parts = self.trainer.parts
         history = self.trainer.state.log_history
@@ -151,8 +151,9 @@ def columns_of(rows: object) -> list[str]:
 def check_prompt(rows: object, argument: str = "train_dataset") -> None:
     """Raise `ValueError` unless `rows` is a single dataset with a usable column `prompt`.
 
-    A mapping of splits does not pass, nor do prompts in the ShareGPT format. `None` and a stream
-    without column names pass. `argument` names the dataset in the message.
+    A mapping of splits does not pass, nor does a dataset whose first prompt is in the ShareGPT
+    format. `None` and a stream without column names pass. `argument` names the dataset in the
+    message.
     """
     if isinstance(rows, Mapping):
         first = "train" if "train" in rows else next(iter(rows), "train")
@@ -279,7 +280,7 @@ def sharding(trainer: Trainer) -> str:
 
 
 def adapter_of(model: torch.nn.Module) -> str:
-    """Describe a model's adapters and its number of trained parameters; `""` if it has none."""
+    """Describe a model's adapters and its number of trained parameters; `""` without adapters."""
     if not isinstance(model, PeftModel):
         return ""
     kinds = {PeftType(config.peft_type).value for config in model.peft_config.values()}

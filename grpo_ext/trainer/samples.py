@@ -99,10 +99,14 @@ class Samples:
     def _tokens(self, table: Scored, row: int, step: int) -> dict[str, list[Any]]:
         """Return the decoded tokens of a completion and their metrics, with one list for each key.
 
-        The keys are `text`; `advantage`; `age`, in optimizer steps, at the first step that may
-        train on the token; `last_age`, at the last such step, if there are several; and `logp`, if
-        the sampler or a scoring pass returned log-probs. Tokens that the completion mask leaves out
-        are omitted.
+        Tokens that the completion mask leaves out are omitted. The keys are:
+
+        - `text`, the decoded token;
+        - `advantage`;
+        - `age`, the token's age in optimizer steps at the first step that may train on it;
+        - `last_age`, its age at the last such step; missing if there is only one;
+        - `logp`, its old log-prob or, without old log-probs, the sampler's; `None` if it is NaN,
+          and missing if the table has neither kind.
 
         Args:
             table: this rank's completions.
@@ -197,7 +201,10 @@ class Samples:
                 callback.on_samples(samples)
 
     def _count_groups(self, step: int, dataset: str, groups: int) -> int:
-        """Count the next groups of a step and dataset, and return the index of the first one."""
+        """Reserve the indices of the next `groups` groups, and return the first index.
+
+        The indices start at 0 whenever `step` or `dataset` changes.
+        """
         if self._counted != (step, dataset):
             self._counted = (step, dataset)
             self._group_count = 0

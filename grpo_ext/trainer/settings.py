@@ -45,7 +45,7 @@ def checked_arguments(
     rollout_func: object = None,
     from_python: bool = True,
 ) -> CheckedArguments:
-    """Check and complete the arguments of a trainer, before a model is loaded.
+    """Check the arguments of a trainer and add missing fields, before a model is loaded.
 
     `args` is changed in place and returned. Fields that a plain `GRPOConfig` lacks get this
     package's defaults. If gradient checkpointing is not set, it is turned on, or off with
@@ -169,8 +169,8 @@ def trl_generates(trainer: Trainer) -> bool:
         )
     except ValueError as error:
         logger.warning(
-            "TRL itself generates and calls the tools, because this package cannot play the tool "
-            "calls as episodes: %s",
+            "Falling back to TRL's own generation and tool calling, because grpo_ext cannot run "
+            "these tool calls: %s",
             error,
         )
         return True
@@ -183,7 +183,7 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
     Args:
         trainer: the trainer, with the option `environment` or `environments`, or with tools.
         sampler: the sampler that plays the episodes.
-        by_trl: whether TRL generates.
+        by_trl: whether TRL generates because of a multimodal processor or because of tools.
 
     Raises:
         ValueError: if both an environment and tools are given, if an environment is given but TRL
@@ -225,8 +225,9 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
 def align_reference(trainer: Trainer) -> None:
     """Copy the policy's weights into the reference model, if there is one.
 
-    TRL loads the reference from the policy's path. If the policy was changed in memory, that is a
-    different model. Under DeepSpeed and FSDP, and for a quantized model, nothing is copied.
+    TRL loads the reference from the policy's path. Without this copy, the reference would therefore
+    differ from a policy that was changed in memory. Under DeepSpeed and FSDP, and for a quantized
+    model, nothing is copied.
     """
     sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     if trainer.ref_model is None or sharded or getattr(trainer.model, "is_quantized", False):

@@ -2,7 +2,7 @@
 
 The checks apply to recipes and to trainers made in Python alike. What can be known before a model
 is loaded is checked earlier: arguments in `recipe/arguments.py`, rewards in
-`rewards/reward_checks.py`.
+`rewards/reward_checks.py`, and the metric for the best model in `check_metric_of_call`.
 """
 
 import logging
@@ -213,8 +213,9 @@ def check_metric(
 
     It does not fit if no evaluation logs it, if it is `eval_loss`, which says nothing about a
     policy (except with a loss that needs no advantages), or if `greater_is_better: false` would
-    choose the lowest reward. Nothing is checked if no option uses the metric, or if there is no
-    `eval_dataset`. A name that resembles no known metric passes, because a reward may log it.
+    choose the lowest reward. Nothing is checked if neither an option nor a callback uses the
+    metric, or if there is no `eval_dataset`. A name that resembles no known metric passes, because
+    a reward may log it.
 
     Args:
         args: the training arguments.

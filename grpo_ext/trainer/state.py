@@ -42,7 +42,7 @@ def load_plain(path: Path) -> Any:
     of a few megabytes could fill the memory.
 
     Raises:
-        CheckpointMismatch: if the file cannot be read, is compressed, or contains anything else.
+        CheckpointMismatch: if the file cannot be read, is compressed, or contains other types.
     """
     try:
         with open_plain(path, path.parent) as file, torch.serialization.safe_globals(RECORDS):
@@ -65,8 +65,8 @@ def load_plain(path: Path) -> Any:
 def _is_uncompressed(file: BinaryIO) -> bool:
     """Return whether a zip archive contains only uncompressed data.
 
-    Its parts must also be, together, no larger than the file. The file position is reset to the
-    start.
+    The result is also `False` if the parts are together larger than the file. The file position is
+    reset to the start.
     """
     size = os.fstat(file.fileno()).st_size
     parts = zipfile.ZipFile(file).infolist()

@@ -5,9 +5,9 @@ stops runs in its own way, without this module.
 
 A signal is recorded on arrival, and all ranks act on it after the step (`StopSignals`).
 
-An inf or NaN in a log-prob, a loss or a gradient makes the norm of the step's gradient inf or NaN
-on every rank, because gradients are summed over ranks. `FiniteSteps` counts such a step and deletes
-its gradient, so that the optimizer changes neither weights nor moments.
+An inf or NaN in a loss or a gradient makes the gradient norm of the step inf or NaN on every rank,
+because gradients are summed over ranks. `FiniteSteps` counts such a step and deletes its gradient,
+so that the optimizer changes neither weights nor moments.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class StopSignals:
 
 
 class NonFiniteSteps(RuntimeError):
-    """Raised if too many steps in a row had a non-finite gradient, or DeepSpeed applied one."""
+    """Raised if DeepSpeed applied a non-finite gradient, or too many steps in a row had one."""
 
 
 class FiniteSteps:

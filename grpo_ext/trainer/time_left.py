@@ -17,8 +17,9 @@ from grpo_ext.trainer.port import Trainer
 class TimeLeft(TrainerCallback):
     """Callback that prints the time left, and provides it as the metric `progress/hours_left`.
 
-    It is printed after the first few steps, and again after the first evaluation and after the
-    first save. The steps of the first generation are not measured, because they are slower.
+    The line is printed after the first few steps, and again when an evaluation or a save has been
+    measured for the first time. The steps of the first generation are not measured, because they
+    are slower.
     """
 
     def __init__(self, trainer: Trainer, phases: Phases, write: Callable[[str], None] = tqdm.write):

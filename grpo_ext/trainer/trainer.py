@@ -1,4 +1,4 @@
-"""`GRPOExtTrainer`: the only class of this package that TRL calls; it delegates to its parts.
+"""`GRPOExtTrainer`, which overrides methods of `GRPOTrainer` and delegates to its parts.
 
 With `loss_normalization: micro_batch` (`preset: trl`), TRL generates and computes the loss; the
 methods below then take the branch `self.as_trl`.
@@ -220,8 +220,8 @@ class GRPOExtTrainer(GRPOTrainer):
 
         These are reward failures and skipped steps; in training, time, throughput, memory and the
         hours left; in TRL's evaluation, the scores of the best constant answer. If TRL evaluates
-        one of several datasets, the dataset's name is added to the names of the metrics. If the run
-        has resumed, `train_loss` is the mean over all of its steps.
+        one of several datasets, the dataset's name is added to the names of the metrics.
+        `train_loss` is replaced by the mean over all steps of the run, also if it has resumed.
         """
         if "train_loss" in logs:
             logs["train_loss"] = mean_loss(self)
@@ -256,14 +256,15 @@ class GRPOExtTrainer(GRPOTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Evaluate with TRL, or by decoding if `eval_temperature` is set.
+        """Evaluate with the model's `generate` if `eval_temperature` is set, otherwise with TRL.
 
-        Decoding does not affect training. TRL's evaluation draws from the same RNG as training.
+        With `eval_temperature`, evaluations do not affect training. TRL's evaluation draws from the
+        same RNG as training.
 
         Args:
             eval_dataset: a dataset, a mapping of named datasets, or the name of one of the
                 trainer's held-out datasets; `None` for all of them.
-            ignore_keys: as in transformers; decoding ignores this argument.
+            ignore_keys: as in transformers; not used with `eval_temperature`.
             metric_key_prefix: the prefix of the metric names, without the `_` that follows it.
 
         Returns:

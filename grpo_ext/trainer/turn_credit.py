@@ -47,9 +47,10 @@ class TurnCredit:
                 self.rewards.append(StateReward(key, weight, reward.tasks))
 
     def weights(self, episode: Episode) -> dict[str, float] | None:
-        """Return the weight of each scored entry of the state, by name.
+        """Return the weight of each entry of the state that a reward scores, by name.
 
-        With `credit: episode`, where all turns share one advantage, the result is `None`.
+        Rewards that do not score the episode's task are left out. With `credit: episode`, where all
+        turns share one advantage, the result is `None`.
         """
         if episode.rules.credit == "episode":
             return None

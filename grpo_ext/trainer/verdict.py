@@ -11,7 +11,8 @@ LEAST_SHARE = 0.01
 #: there were at least `ENOUGH_STEPS` of them.
 MOST_STEPS = 0.9
 ENOUGH_STEPS = 10
-#: The rounding of float32 (half its epsilon): weights that moved by less have not moved.
+#: The precision of float32 (half its epsilon). Weights that changed by less, relative to their
+#: size, count as unchanged.
 ROUNDING = 2.0**-24
 
 
@@ -157,7 +158,7 @@ def remarks_of(
     """Return sentences about failures and the KL for the end of the run, excluding the verdict.
 
     The sentence about the KL is added if there is no verdict and the KL drowned out the rewards in
-    at least half of its steps.
+    at least half of the steps with a KL and with advantages.
 
     Args:
         failed: for each reward, the number of completions on which it failed.

@@ -1,7 +1,7 @@
-"""Middleware for vLLM's option `--middleware`, which protects a server's routes with its key.
+"""Middleware for vLLM's option `--middleware`, which accepts only requests signed with the API key.
 
-vLLM's own key protects only the routes under `/v1`, not those that receive weights, return settings
-or call functions of the workers.
+vLLM itself checks the key only for the routes under `/v1`, not for those that receive weights,
+return settings or call functions of the workers.
 """
 
 import hashlib

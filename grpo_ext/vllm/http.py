@@ -1,8 +1,8 @@
 """HTTP requests to a server that may not be vLLM, with limits on time, size and format.
 
 `VllmLine` replaces the `requests.Session` of TRL's client. That session limits only the time of a
-single read from the socket, so it would wait forever for a server that sends byte by byte. With a
-key, requests are signed and responses are verified; the key itself is never sent.
+single read from the socket, so a server that sends byte by byte could keep it waiting indefinitely.
+With a key, requests are signed and responses are verified; the key itself is never sent.
 """
 
 import os

@@ -272,8 +272,8 @@ def check_reach(url: str) -> None:
             "or use 127.0.0.1 as the host in vllm_server_host or vllm_server_base_url."
         )
     logger.warning(
-        f"The vLLM server will listen at {host}. Its requests and responses are signed with the "
-        "key, but not encrypted."
+        f"The vLLM server will listen on {host}. Requests and responses are signed with {KEY} but "
+        "not encrypted, so anyone on the network can read them."
     )
 
 

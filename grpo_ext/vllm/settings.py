@@ -71,10 +71,10 @@ class TextModel:
         )
 
     def cache_bytes(self, dtype: str, sequences: int, tokens: int) -> int:
-        """Return the size of the KV cache in bytes, from 64 MiB to 4 GiB.
+        """Return the size of the KV cache for a number of sequences, in bytes.
 
-        It may be too small for all sequences, since vLLM queues those that do not fit. However, it
-        is always large enough for one sequence, even if this takes more than 4 GiB.
+        The size is from 64 MiB to 4 GiB; vLLM queues sequences that do not fit. It exceeds 4 GiB
+        only if a single sequence needs more.
 
         Args:
             dtype: dtype of the cache.

@@ -60,9 +60,9 @@ def listening_store(address: str, port: int, world_size: int) -> TCPStore:
 class WeightGroup:
     """A process group of the trainer and a server's workers.
 
-    The constructor waits until all members have joined. By default, gloo uses the address of the
-    host name, which is often 127.0.0.1; here, each member uses an address at which the others can
-    reach it.
+    The constructor waits until all members have joined, and raises `RuntimeError` if this takes
+    longer than `TIMEOUT`. By default, gloo uses the address of the host name, which is often
+    127.0.0.1; here, each member uses an address at which the others can reach it.
 
     Args:
         store: the store through which the members find each other.

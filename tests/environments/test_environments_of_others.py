@@ -257,7 +257,7 @@ def test_a_class_of_gym_gets_the_text(server):
 def test_a_class_without_step_and_an_unknown_outcome_are_refused(server):
     with pytest.raises(ValueError, match="has no method 'step', so it cannot be played"):
         episode_rules({"name": f"openenv:{server}:Silent"})
-    with pytest.raises(ValueError, match="with a separate event loop"):
+    with pytest.raises(ValueError, match="with its own event loop"):
         episode_rules({"name": f"openenv:{server}:MCPEnvironment"})
     with pytest.raises(TypeError, match="step must return"):
         outcome("over")

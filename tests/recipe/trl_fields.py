@@ -25,9 +25,9 @@ VERSIONS = {"trl": ["1.16.0"], "transformers": ["5.23.0", "5.24.0"]}
 CLASSES = (ScriptArguments, ModelConfig, GRPOConfig, SFTConfig)
 HEAD = '''"""The fields of TRL's dataclasses that are recipe keys: types, choices and defaults.
 
-`make fields` writes this file. If the installed versions are in `VERSIONS`, a recipe is read and
-checked with it, without the seconds that importing TRL, transformers and torch takes (except a
-recipe with `parallelism_config`). The classes only list fields: do not instantiate them.
+`make fields` writes this file. If the installed versions are in `VERSIONS`, recipes are read and
+checked against it, which avoids the slow imports of TRL, transformers and torch. Recipes that set
+`parallelism_config` still import them. The classes only list fields: do not instantiate them.
 """
 
 from dataclasses import dataclass, field

@@ -15,7 +15,7 @@ pytest.importorskip("reasoning_gym")
 from grpo_ext.common.gym_package import import_gym
 from grpo_ext.rewards import build
 from grpo_ext.rewards.example_checks import check_reward
-from grpo_ext.rewards.gym_patterns import ANSWERS, PROBLEMS, may_score
+from grpo_ext.rewards.gym_patterns import ANSWERS, PROBLEMS, check_problem, may_score
 from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.reasoning_gym_reward import score
 from grpo_ext.tasks.gym_rows import problems
@@ -187,6 +187,23 @@ def test_a_row_runs_no_code(name, tmp_path):
             except Exception:
                 continue
     assert path.exists()
+
+
+@pytest.mark.parametrize(
+    "problem",
+    ["9**9**9**9", "(2)**9", "1<<99999999999", "1 << 0x12", "1<<(9*9*9)", "0x1111 + " * 2000 + "z"],
+)
+def test_a_row_with_huge_numbers_is_refused_at_once(problem):
+    entry = {"generator": "bitwise_arithmetic", "answer": "0x1", "metadata": {"problem": problem}}
+    with pytest.raises(ValueError, match="`problem` is missing or unsafe"):
+        check_problem(entry)
+
+
+def test_bitwise_problems_of_all_depths_are_scored():
+    for difficulty in range(1, 11):
+        rows = problems("bitwise_arithmetic", {"difficulty": difficulty}, 0, test=False)
+        for row in islice(rows, 5):
+            check_problem(ast.literal_eval(row["entry"]))
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from grpo_ext.common.http import Answer, target_of
 from grpo_ext.vllm import guard as guard_module
 from grpo_ext.vllm import http as http_module
 from grpo_ext.vllm import signature as signature_module
@@ -132,6 +133,26 @@ def test_an_errors_text_cannot_steer_a_terminal():
     with serving(says(reply(b"\x1b[2J\x07" + b"no " * 500, 500))) as base:
         text = VllmLine(10).get(f"{base}/x").text
     assert text.isprintable() and "no no no" in text and len(text) == 300
+
+
+def test_a_key_of_a_response_cannot_steer_a_terminal():
+    answer = Answer("/x", 200, b'{"\\u001b[2J\\nno": "text"}', {})
+    with pytest.raises(ValueError, match="no") as raised:
+        answer.read_as(dict[str, int])
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("http://host:80/v1?a=1", "/v1?a=1"),
+        ("HTTP://HOST/v1", "/v1"),
+        ("http://host", "/"),
+        ("http://host?a=1#part", "/?a=1"),
+    ],
+)
+def test_a_request_names_the_path_and_the_query(url, target):
+    assert target_of(url) == target
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_a_server_that_others_reach_needs_a_key(host, monkeypatch, caplog):
     monkeypatch.setenv(KEY, "secret")
     made = server.server_of(recipe)
     assert (
-        "will listen at" in caplog.text
+        "will listen on" in caplog.text
         and "secret" not in " ".join(made.command)
         and "--middleware" in made.command
     )

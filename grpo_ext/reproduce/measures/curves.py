@@ -165,7 +165,7 @@ def dip(runs: Runs, metric: str) -> Figure | None:
 
     The depth is the smaller of the fall to the lowest part and the rise after it. The lowest of m
     means of noise is about sqrt(2 ln m) standard errors below their average. This amount is
-    subtracted, so the result is negative if the curve only falls or only rises. Returns `None` if
+    subtracted, so the result is at most 0 if the curve only falls or only rises. Returns `None` if
     there are fewer than three values.
     """
     values = values_of(runs[0], metric)

@@ -49,7 +49,7 @@ def variants() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def simplified() -> dict[str, str]:
-    """Return a map from traditional characters to their simplified forms, and these to themselves.
+    """Return a map from traditional and simplified characters to their simplified forms.
 
     Characters whose simplified form has several traditional forms are not included.
     """

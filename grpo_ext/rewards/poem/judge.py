@@ -36,7 +36,7 @@ class Verdict:
         rhyme_group: the group with the most rhyming lines, such as 八齐; `None` if no rhyming line
             has a group.
         last_line_score: the share of positions in the last line without a fault, 0 to 1.
-        rhyme_score: 1 if the last line rhymes in the rhyme group, else 0.
+        rhyme_score: 1 if the last line has the right length and rhymes in the rhyme group, else 0.
         line_faults: the faults of each line.
         pattern: the tones of each line in `form`.
         rhyming: the rhyming lines of `form`, counted from 0, in order of precedence for

@@ -187,10 +187,10 @@ def poem_yun(
     rhyme_book: RhymeBook = "pingshui",
     strict: bool = False,
 ) -> list[float | None]:
-    """1 if the last line ends on a level-tone character of the poem's rhyme group, else 0.
+    """1 if the last line has the right length and ends in the poem's rhyme group, else 0.
 
-    The rhyme group is the group with the most rhyming lines. The rhyming lines are the even lines,
-    and the first line if it rhymes in the best pattern.
+    The rhyme group is the group with the most rhyming lines; only level-tone readings rhyme. The
+    rhyming lines are the even lines, and the first line if it rhymes in the best pattern.
 
     Args:
         lines: the poem's given lines, all but the last, as a list or one string for each row. Rows

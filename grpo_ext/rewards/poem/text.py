@@ -16,7 +16,7 @@ LONGEST = 50  # read from the beginning of a line
 
 
 def han(line: str) -> str:
-    """Return the first Chinese characters of a line, at most `LONGEST` of them."""
+    """Return the Chinese characters among a line's first `TAIL` characters, at most `LONGEST`."""
     return OTHER.sub("", line[:TAIL])[:LONGEST]
 
 

@@ -100,7 +100,7 @@ def read_output(fd: int, deadline: float, room: int) -> tuple[bytes, bool]:
 def end_of(pid: int, in_time: bool, deadline: float) -> int | None:
     """Wait for the program, which may run on after closing its output; return its exit code.
 
-    At the deadline, or at once if `in_time` is false, kill the program and return `None`.
+    At the deadline, or immediately if `in_time` is false, kill the program and return `None`.
 
     Args:
         pid: the process id of the program.
@@ -161,7 +161,7 @@ def close(fd: int) -> None:
 
 
 def limit(seconds: float, megabytes: int) -> None:
-    """Limit the CPU time, address space, file size and descriptors of this process.
+    """Limit this process's CPU time, address space, file size and descriptors; allow no core dumps.
 
     The address space is limited only on Linux, because macOS does not support such a limit.
     """
