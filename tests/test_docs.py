@@ -257,8 +257,8 @@ def test_foreign_keys_are_not_ours_and_told_in_a_recipe():
             },
         )
     assert "torch_dtype is a key of open-r1, ms-swift. Use dtype." in str(error.value)
-    assert "Write group_filter: refill" in str(error.value)
-    assert "Write layout: packed" in str(
+    assert "Use group_filter: refill" in str(error.value)
+    assert "Use layout: packed" in str(
         error.value
     )  # and not that it is a key of supervised training
 

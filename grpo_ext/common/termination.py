@@ -13,7 +13,7 @@ EXIT_TERMINATED = 128 + signal.SIGTERM  # the exit code that a shell gives
 class Terminated(KeyboardInterrupt):
     """Raised when SIGTERM arrives within `terminable`.
 
-    It is a `KeyboardInterrupt`, which the functions that catch errors of user code raise again.
+    It derives from `KeyboardInterrupt`, so code that catches the errors of user code re-raises it.
     """
 
 

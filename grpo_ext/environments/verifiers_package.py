@@ -146,7 +146,7 @@ class VerifiersEnvironment(Environment):
         return list(normalize(messages, field_name="env_response"))
 
     def _recorded(self, tool: Callable[..., Any]) -> Tool:
-        """Wrap a tool so that the environment makes its calls and the rubric can see them."""
+        """Wrap a tool so that the environment runs it and the rubric can see its calls."""
         name = getattr(tool, "__name__", type(tool).__name__)
 
         @functools.wraps(tool)

@@ -113,7 +113,7 @@ class RunData:
 
     @property
     def rewards(self) -> list[Row]:
-        """A mapping for each reward, with its `name` and what else `run.json` holds about it.
+        """One mapping per reward, with its `name` and whatever else `run.json` contains about it.
 
         If `run.json` lists no rewards, the names come from the first completion. Has at most
         `MOST_REWARDS` entries.

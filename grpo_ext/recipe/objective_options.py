@@ -24,18 +24,21 @@ class ObjectiveOptions:
     """Recipe keys for the loss; a base of `GRPOExtConfig`.
 
     Args:
-        loss_normalization (`str`, defaults to `"step"`): the counts by which the loss is divided.
-            `"step"`: those of the whole optimizer step, over all micro-batches and ranks, so that
-            the gradient does not depend on how the step is split. `"micro_batch"`: as in TRL.
+        loss_normalization (`str`, defaults to `"step"`): the token or completion counts that the
+            loss is divided by. `"step"`: those of the whole optimizer step, over all micro-batches
+            and ranks, so that the gradient does not depend on how the step is split.
+            `"micro_batch"`: as in TRL.
         positive_nll_coef (`float`, defaults to 0.0): the weight of an additional supervised loss.
             This loss is the mean negative log-likelihood per token of the step's correct
             completions (see `pass_threshold`), including those in groups where all completions are
-            correct. Its log-probs are those of `logprob_policy`, and it has no importance ratios.
+            correct. It uses the log-probs that `logprob_policy` selects, without importance ratios.
             VAPO (arXiv 2504.05118) uses 0.1.
         kl_estimator (`str`, defaults to `"k3"`): the estimator of the KL to the reference: `"k1"`,
-            `"k2"` or `"k3"`. With `use_bias_correction_kl`, `"k1"` and `"k3"` train on the exact
-            reverse KL, and `"k2"` is an error. Without it, `"k2"` trains on the exact reverse KL,
-            `"k3"` on the forward KL, as in the GRPO paper, and `"k1"` is an error.
+            `"k2"` or `"k3"`. With `use_bias_correction_kl`, the expected gradient of `"k1"` and
+            `"k3"` is that of the reverse KL, and `"k2"` is an error. Without it, and only for
+            completions of the current policy, the expected gradient of `"k2"` is that of the
+            reverse KL, and the one of `"k3"`, which the GRPO paper uses, is that of the forward KL;
+            `"k1"` is an error.
         dppo_delta (`float`, defaults to 0.15): the change in a token's probability above which
             `loss_type: dppo` masks the token, if the update would change it further.
     """

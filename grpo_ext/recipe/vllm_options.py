@@ -58,9 +58,10 @@ class EngineOptions:
             which the check of `vllm_sync_check_steps` saves a checkpoint and ends the run. If
             `None`, it is 0.001 if the engine and the trainer both compute in float32, otherwise
             0.2.
-        vllm_server_retries (`int`, defaults to 3): how often a generation or sync is retried if the
-            server died, hung or was restarted. Before each retry, the trainer waits up to
-            `vllm_server_timeout` seconds for the server, and sends it the current weights.
+        vllm_server_retries (`int`, defaults to 3): the maximum number of times that a generation or
+            sync is retried if the server died, hung or was restarted. Before each retry, the
+            trainer waits up to `vllm_server_timeout` seconds for the server, and sends it the
+            current weights.
         vllm_server_request_timeout (`float`, defaults to 1800): the number of seconds after which a
             request to the server, or to a sampler process, counts as hung. A request is for one
             generation, turn or round.

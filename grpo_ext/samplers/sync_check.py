@@ -99,9 +99,9 @@ class SyncCheck:
         if not difference <= limit:
             raise EngineFailure(
                 f"The sampler's log-probs differ by {difference:.3g} on average from the "
-                f"trainer's, but may differ by at most {limit:g}. Probably the engine does not use "
-                "the weights that it was sent. If the engine only rounds differently, raise "
-                "vllm_sync_check_limit."
+                f"trainer's, but may differ by at most {limit:g}. The engine is probably not using "
+                "the weights that it was sent: restart it, and resume from the checkpoint. If it "
+                "only rounds differently, raise vllm_sync_check_limit."
             )
         figures = {"sampling/sync_difference": difference}
         if self._has_kept(table):

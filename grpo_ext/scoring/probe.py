@@ -14,7 +14,10 @@ from grpo_ext.scoring.prompts_once import ReadPrompts
 
 @dataclass(frozen=True)
 class Probe:
-    """Compares the log-probs of a layout with the log-probs of padded rows."""
+    """Tests whether a model computes the same log-probs in another layout as with padded rows.
+
+    The other layouts are packed rows, and prompts that are run once for all their completions.
+    """
 
     run: RunModel  # calls the model; all ranks must call it the same number of times
     vocab_size: int

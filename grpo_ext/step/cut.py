@@ -151,9 +151,10 @@ def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Score
 
 
 def _all_fit(batches: list[Tensor], tokens: Tensor, max_tokens: int) -> bool:
-    """Return whether every batch of several rows has at most `max_tokens` tokens.
+    """Return whether every batch with more than one row has at most `max_tokens` tokens.
 
-    `tokens` (B,) is the number of tokens of each row.
+    A batch of one row may have more, because it cannot be split. `tokens` (B,) is the number of
+    tokens of each row.
     """
     several = [rows for rows in batches if len(rows) > 1]
     return all(int(tokens[rows].sum()) <= max_tokens for rows in several)

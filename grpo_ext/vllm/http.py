@@ -110,7 +110,7 @@ class VllmLine(Line):
 
         Raises:
             ConnectionError: if no complete response arrives in time. With a key, also if the proof
-                is missing or wrong, or if the server rejects the time of the request.
+                is missing or wrong, or if the server rejects the timestamp of the request.
         """
         if not self.key:
             unverified = super().ask(method, url, body, seconds, **headers)
@@ -133,7 +133,7 @@ class VllmLine(Line):
 
 
 class Clock(BaseModel):
-    """The body of the response with which a server rejects the time of a request.
+    """The body of the response to a request that a server rejects because of its timestamp.
 
     Both fields are in seconds since 1970.
     """

@@ -38,10 +38,11 @@ def engine_settings(v: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def server_flags(v: Mapping[str, Any]) -> dict[str, Any]:
-    """Return command-line flags that make a vLLM server on a GPU return kept tokens.
+    """Return the command-line flags with which a vLLM server on a GPU returns kept tokens.
 
-    The flags are those of `engine_settings`, by name without leading dashes, and the flag that
-    enables the route with kept tokens if the installed vLLM needs one.
+    The keys are the names of the flags, without leading dashes. In addition to the settings of
+    `engine_settings`, there is a flag for the route that returns kept tokens, if the installed vLLM
+    has such a flag. If `engine_settings` returns no settings, there are no flags.
     """
     flags = {name.replace("_", "-"): value for name, value in engine_settings(v).items()}
     if flags and installed_version() >= ROUTE_VERSION:

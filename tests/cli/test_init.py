@@ -362,7 +362,7 @@ def test_it_asks_which_column_has_the_answers(tiny_folder, tmp_path, monkeypatch
 
     monkeypatch.setattr("builtins.input", answer)
     assert main(["init", "rows.jsonl", str(tiny_folder)]) == 0, capsys.readouterr().out
-    assert "must be one of wanted, level, not 'wnted'" in capsys.readouterr().out
+    assert "must be one of wanted, level; got 'wnted'" in capsys.readouterr().out
     assert asked[1].startswith("Which column has the right answers: wanted or level?")
     assert asked[3].endswith("for [exact] (wanted has short texts): ")
     recipe = written_recipe()
@@ -423,7 +423,7 @@ def test_flags_answer_the_questions(tiny_folder, tmp_path, monkeypatch, capsys):
     words = ["init", "rows.jsonl", str(tiny_folder), "--prompt", "Sort: {text}"]
     for flags, message in (
         (["--reward", "my_rewards.py:is_srted"], "Did you mean 'is_sorted'?"),
-        (["--reward", "exact"], "Name the column of the right answers with --answer"),
+        (["--reward", "exact"], "pass the column of the right answers with --answer"),
         (["--reward", "exact", "--answer", "wnated"], "Did you mean 'wanted'?"),
         (["--reward", "exact", "--answer", "text"], "The prompt contains the answer column"),
     ):

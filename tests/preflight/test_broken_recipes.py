@@ -235,7 +235,7 @@ BROKEN = {
     "held_out_rows_without_a_name": (
         {"dataset_name": "right.jsonl", "eval_strategy": "steps", "eval_dataset_name": ""},
         "eval_dataset_name",
-        "remove it",
+        "remove the key",
     ),
     "misspelt_data": (
         {"dataset_name": "rihgt.jsonl"},

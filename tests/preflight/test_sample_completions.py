@@ -166,7 +166,7 @@ def test_without_sample_the_verdict_says_less(path, capsys):
     assert main(["check", "--config", path]) == 0
     out = capsys.readouterr().out
     assert "'constant' gave 0.25 to each of 3 made-up completions" in out
-    assert "say little about a reward that judges words" in out and "check --sample 8" in out
+    assert "say little about a reward that judges wording" in out and "check --sample 8" in out
     assert "samples  " not in out
     hint = "equal scores of made-up completions say little: try --sample 8"
     assert hint in out

@@ -88,7 +88,7 @@ def test_check_wants_examples(command, capsys, tmp_path):
         )
     )
     assert command("rewards", "check", "--plugin", path, "bare_one") == 1
-    assert "an example that earns more" in capsys.readouterr().out
+    assert "no two examples have different scores" in capsys.readouterr().out
 
 
 def test_help_has_examples(command, capsys):

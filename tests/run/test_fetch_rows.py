@@ -44,7 +44,7 @@ def folder(tmp_path, monkeypatch):
 
 def advised(printed: str) -> dict[str, str]:
     """The keys of a recipe that the command printed."""
-    return yaml.safe_load(printed.partition("without a network:\n")[2])
+    return yaml.safe_load(printed.partition("set these keys in a recipe:\n")[2])
 
 
 def test_files_have_the_rows_of_both_splits_and_a_recipe_reads_them(folder, tmp_path, capsys):

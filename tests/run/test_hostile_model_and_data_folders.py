@@ -408,7 +408,7 @@ BOMBS = [
     (deep_and_damaged, ".jsonl", "nested deeper than 100 levels"),
     (new_names, ".jsonl", "different column names"),
     (new_names_of_answers, ".jsonl", "most of the table would be empty"),
-    (many_columns, ".csv", "more than 10,000 commas"),
+    (many_columns, ".csv", "10,000 commas or more"),
     (later_hole, ".jsonl", "a sparse file"),
     (later_hole, ".csv", "a sparse file"),
     (later_hole, ".json", "a sparse file"),

@@ -106,7 +106,7 @@ def test_gpus_of_server_and_trainers(monkeypatch):
     assert server.trainer_devices(recipe) == {"CUDA_VISIBLE_DEVICES": "0,1"}
     assert server.server_of(recipe).environment["CUDA_VISIBLE_DEVICES"] == "2, 3"
     for wrong in (None, "0,1,2,3"):
-        with pytest.raises(ValueError, match="at least one of 0,1,2,3"):
+        with pytest.raises(ValueError, match="at least one of the GPUs 0, 1, 2, 3"):
             server.trainer_devices(load_recipe(None, {**SERVER, "vllm_server_devices": wrong}))
 
 

@@ -240,10 +240,12 @@ def evaluate(folder: Path) -> None:
 def merge(folder: Path) -> None:
     path = folder / "adapter" / "adapter_config.json"
     if path.is_file() and not path.is_symlink() and path.stat().st_size < 2**16:
-        with suppress(ValueError):
+        with suppress(ValueError, OSError):
             config = json.loads(path.read_text())
             config["base_model_name_or_path"] = str(folder / "model")
-            path.write_text(json.dumps(config))
+            # it may be a link by now, to a private file
+            with open(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW), "w") as file:
+                file.write(json.dumps(config))
     command("merge", "--model", str(folder / "adapter"))
 
 

@@ -111,5 +111,5 @@ def test_it_can_be_saved_and_loaded(tmp_path) -> None:
 
 
 def test_too_small_a_vocabulary_is_refused() -> None:
-    with pytest.raises(ValueError, match="vocab_size is 100"):
+    with pytest.raises(ValueError, match="vocab_size must be at least 259, but is 100"):
         build_tokenizer(CORPUS, vocab_size=100)

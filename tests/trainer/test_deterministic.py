@@ -86,7 +86,7 @@ class Other(Sampler):
 
 
 def test_other_samplers_and_models_are_refused(tiny_folder, tmp_path):
-    with pytest.raises(ValueError, match="arguments sampler and rollout_func"):
+    with pytest.raises(ValueError, match="arguments `sampler` and `rollout_func`"):
         make(tiny_folder, tmp_path, sampler=Other())
     with pytest.raises(ValueError, match="at most 32768 tokens"):
         make(tiny_folder, tmp_path, max_completion_length=2**15)

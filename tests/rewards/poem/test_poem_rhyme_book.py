@@ -92,5 +92,5 @@ def test_xinyun():
 
 
 def test_an_unknown_book():
-    with pytest.raises(ValueError, match="rhyme_book='guangyun'"):
+    with pytest.raises(ValueError, match="unknown rhyme_book 'guangyun'"):
         level_groups("东", "guangyun")

@@ -195,8 +195,10 @@ def confine(libc: Any, filter_bytes: bytes) -> None:
 def run_program(job: dict[str, Any], writing_fd: int) -> None:
     """Run the program as `__main__`; if there are expressions, write their values and exit.
 
-    The canonical text of each value is written to `writing_fd`. The exit code is 0, or 1 if an
-    expected value does not fit in memory.
+    For each expression, a line is written to `writing_fd`: the canonical text of its value, or `!`
+    if it has none. Errors of the program are ignored, so that definitions before the error can be
+    evaluated. The exit code is 0, or 1 if memory runs out for a value that the tests expect
+    (`job["expected"]`).
 
     Without expressions, exceptions and `SystemExit` reach the interpreter, which shuts down as
     after any script: it waits for threads, runs `atexit` handlers, flushes its buffers, and sets
