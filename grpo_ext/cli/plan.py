@@ -169,7 +169,11 @@ def remedy_lines(remedies: tuple[Remedy, ...]) -> Iterator[tuple[str, str]]:
 
 
 def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) for the lines about batch, steps, checkpoints, evaluations and tokens."""
+    """Yield (title, text) for each line about the plan of a run.
+
+    The lines are about the batch, the steps, the checkpoints, the evaluations and the tokens. The
+    title is empty if the line continues the previous one.
+    """
     plan = forecast.plan
     batch = plan.batch
     prompts = "prompts"

@@ -153,8 +153,10 @@ def check_config(config: GenerationConfig) -> None:
     mode = config.get_generation_mode()
     if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
         raise NotSupported(
-            f"the generation config selects {mode.value}; remove the option that does so from "
-            "generation_kwargs, or from the model's generation_config.json"
+            f"the generation config selects {mode.value}, but fast_generate supports only sampling "
+            "and greedy decoding; remove the option that selects it (such as num_beams, "
+            "penalty_alpha or prompt_lookup_num_tokens) from generation_kwargs, or from the "
+            "model's generation_config.json"
         )
     for name in ("return_dict_in_generate", "prefill_chunk_size", "cache_implementation"):
         if getattr(config, name, None):

@@ -90,9 +90,10 @@ def turns_with_thought(prompt: str) -> Iterator[Message]:
 
 
 def sampled_turn(prompt: str) -> str:
-    """Return the turn of `turns_with_thought` as a model would sample it after `prompt`.
+    """Return a turn with a thought, as a model would sample it after the rendered `prompt`.
 
-    The rendered prompt may already open or close the thought.
+    If `prompt` ends with `<think>`, the turn begins with the thought itself. If it ends with
+    `</think>`, the turn has no thought.
     """
     rest = f"{THOUGHT}\n{CLOSES_THOUGHT}\n\n{TURN}"
     if prompt.rstrip().endswith(CLOSES_THOUGHT):

@@ -1,4 +1,4 @@
-"""Cut off an environment's answers that would leave no room for the model's next turn."""
+"""Truncate long answers of an environment, so that the model's next turn has room."""
 
 from bisect import bisect_right
 from collections.abc import Sequence

@@ -108,9 +108,13 @@ class Replay:
         self._check(world, exchange.answer is None or expected == (self.answer, self.over))
 
     def _check(self, world: GuardedEnvironment, is_same: bool) -> None:
-        """Discard the environment if it failed or if `is_same` is `False`.
+        """Discard the environment if it failed, or did not return what the model saw.
 
-        Its failures and seconds are then added to those of this replay.
+        The failures and the seconds of a discarded environment are added to those of this replay.
+
+        Args:
+            world: the new environment.
+            is_same: whether it returned what the model saw, if the model saw anything.
         """
         if world.broken or not is_same:
             self.failures += world.failures

@@ -7,11 +7,11 @@ from grpo_ext.seams.precision import MIXED, Precision, choose_precision
 
 
 def precision_of(recipe: Recipe, model: PreTrainedModel) -> Precision:
-    """Return the dtypes in which a run of the recipe samples with transformers.
+    """Return the dtypes that a run of the recipe uses when it samples with transformers.
 
-    They also hold for DeepSpeed, which converts the weights instead of using autocast, but
+    They also apply with DeepSpeed, which converts the weights instead of using autocast, but
     multiplies in the same dtype. `fp16` is ignored on a CPU, where accelerate has no autocast to
-    float16. `attention_in_fp32` counts as `False` with transformers' continuous batching.
+    float16. With transformers' continuous batching, `attention_in_fp32` is ignored.
 
     Raises:
         ValueError: if `residual_in_fp32` or `attention_in_fp32` is true, but the model does not

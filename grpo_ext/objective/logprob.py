@@ -297,13 +297,15 @@ def _removed_tokens(
     z: Tensor,
     params: SamplingParams,
 ) -> Tensor | None:
-    """Return a bool mask (n, V) of the tokens that could not be drawn; `None` if all could be.
+    """Return a bool mask (n, V) of the tokens that could not be drawn.
+
+    The result is `None` if there are neither truncation nor suppressed tokens.
 
     Args:
         target: (n, 1), the sampled tokens, which never count as removed.
         kept: (n, V), bool, the tokens that truncation kept; `None` without truncation.
         z: (n, V), the scores; only their shape and device matter.
-        params: the sampling parameters, with the suppressed tokens.
+        params: the sampling parameters; their suppressed tokens are used only without `kept`.
     """
     if kept is not None:
         return (~kept).scatter_(-1, target, False)

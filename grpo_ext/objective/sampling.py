@@ -204,7 +204,8 @@ def _refuse(values: Mapping[str, Any], watched: bool) -> None:
         if value is True or value not in NEUTRAL:  # True equals 1, but switches an option on
             raise SamplingError(
                 name,
-                f"`{name}: {value}` cannot be scored exactly, because {reason}",
+                f"completions sampled with `{name}: {value}` cannot be scored exactly, because "
+                f"{reason}",
                 way_out,
             )
     if watched:
@@ -212,7 +213,7 @@ def _refuse(values: Mapping[str, Any], watched: bool) -> None:
     for name in _masks(values):
         raise SamplingError(
             name,
-            f"`{name}: {values[name]}` cannot be scored exactly with this sampler, which does not "
-            "return the tokens that it removed",
+            f"completions sampled with `{name}: {values[name]}` cannot be scored exactly, because "
+            "this sampler does not report which tokens the option removed",
             way_out,
         )

@@ -224,9 +224,10 @@ def placed(
     faults: list[str] | None = None,
     start: int = 0,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (position, row) for each row of a log that `read` yields.
+    """Yield (position, row) for each valid row of a log, oldest first.
 
-    The position is the byte offset of the row in all parts together.
+    `read` describes which rows are valid. The position is the byte offset of the row in the
+    concatenation of all parts.
 
     Args:
         path: the newest part of the log.

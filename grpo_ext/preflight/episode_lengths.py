@@ -16,19 +16,25 @@ def check_episode_lengths(
 ) -> None:
     """Check that a second turn fits into an episode, and record how many turns fit.
 
-    If no second turn fits, that is a problem if the environment answered a made-up turn; otherwise
-    it is a note, because the model may never call a tool. It is also a note if no second turn fits
-    after a first turn of `turn_tokens`, or if answers are cut off. Nothing is checked if episodes
-    have a single turn, or if there are no answers and no tools.
+    The first of these findings that applies is added:
+
+    - a problem if no second turn fits; only a note if `answers` is empty, because the model may
+      never call a tool;
+    - a note if no second turn fits after a first turn of `turn_tokens` tokens;
+    - a note if answers are cut off.
+
+    Nothing is checked or recorded if episodes have a single turn, or if there are no answers and no
+    tools.
 
     The figure "episodes" is a dict, in which lengths are in tokens:
 
     - `room`: the argument `room`.
     - `answers`: the lengths of the shortest and longest answer; `None` if `answers` is empty.
     - `shortest_answer`: the length of the shortest possible answer.
-    - `turns`: the number of turns of `turn_tokens` tokens that fit between answers of mean length,
-      or of length `shortest_answer` if `answers` is empty. If the recipe does not set
-      `turn_tokens`, the turns may be as short as one token.
+    - `turns`: how many turns of `turn_tokens` tokens fit between answers of mean length, or of
+      length `shortest_answer` if `answers` is empty; at least 1, and at most the maximum number of
+      turns of an episode. If the recipe does not set `turn_tokens`, the turns may be as short as
+      one token.
     - `turn_tokens`: the recipe's value or, if it is not set, the mean length that is left for each
       of these turns.
 

@@ -268,9 +268,11 @@ def report_failures(guards: dict[str, Guard], findings: Findings, max_rate: floa
 def spreads(
     names: list[str], samples: list[Sample], findings: Findings
 ) -> dict[str, dict[str, float]]:
-    """Return the `mean` of each reward's scores, and their mean `std` within a group.
+    """Return `{"mean": ..., "std": ...}` for each reward, by its name.
 
-    A reward without scores has no entry. A note names each reward whose scores are all equal.
+    These are the mean of the reward's scores, and the mean of their standard deviations within the
+    groups. A reward without scores has no entry. A note is added for each reward that gave the same
+    score to all of the completions that it scored, if these are at least two.
 
     Args:
         names: the names of the rewards.

@@ -184,14 +184,14 @@ def environments_that_do_not_fit(v: Values, _: int) -> Iterator[Problem]:
                 yield Problem(f"environment: `credit: turn` needs `{key}: {in_yaml(value)}`.", key)
     if v.curriculum == "adaptive":
         yield Problem(
-            "environment: `curriculum: adaptive` tracks pass rates per prompt, but episodes of the "
-            "same prompt differ by their seed. Set `curriculum: none`.",
+            "environment: `curriculum: adaptive` tracks pass rates per prompt, but with different "
+            "seeds, episodes of the same prompt are different problems. Set `curriculum: none`.",
             "curriculum",
         )
     if v.pass_rates_file:
         yield Problem(
-            "environment: pass_rates_file has pass rates per prompt, but episodes of the same "
-            "prompt differ by their seed. Remove pass_rates_file.",
+            "environment: pass_rates_file has pass rates per prompt, but with different seeds, "
+            "episodes of the same prompt are different problems. Remove pass_rates_file.",
             "pass_rates_file",
         )
     yield from ends_that_turns_cannot_have(v)

@@ -77,17 +77,18 @@ class RunOptions(RowOptions, LaunchOptions):
     """Keys of `grpo-ext train` that do not belong to the trainer, the model or the task.
 
     Args:
-        task (`str`): the name of the task; see `grpo_ext.tasks`.
+        task (`str`, defaults to `"countdown"`): the name of the task; see `grpo_ext.tasks`.
         tasks (`dict`, *optional*): several tasks instead of `task`, each with its own rows, prompts
-            and rewards. The key of an entry is the task's name; its value is a mapping of fields of
-            the task and keys of `grpo_ext.recipe.several_tasks.TaskOptions`. Rows get a column
-            `task`.
+            and rewards. Each entry maps a name, which is also that of the task unless the entry
+            sets `task`, to fields of the task and keys of
+            `grpo_ext.recipe.several_tasks.TaskOptions`, or to `null`. Rows get a column `task`.
         preset (`str`, *optional*): the name of a set of values; the recipe's own values take
             precedence. `grpo_paper`, `dr_grpo_paper` and `dapo_paper` are the values of these
             papers, and `trl` makes a run bitwise equal to TRL's. `grpo_ext.objective.presets` has
             the source of each value.
-        reward_funcs (`list`, *optional*): rewards by name, or as `{name: ..., weight: ..., option:
-            ...}`. If `None`, the rewards are those of the task, with their weights.
+        reward_funcs (`list`, *optional*): the rewards, each a name, or a mapping with `name`,
+            `weight` and the reward's options. If `None`, the rewards are those of the task, with
+            their weights.
         reward_plugins (`list[str]`, *optional*): Python files that register more rewards.
         resume (`str`, defaults to `"auto"`): where the run starts. `"auto"`: at the newest complete
             checkpoint of `output_dir`, or from scratch if there is none; it is an error if

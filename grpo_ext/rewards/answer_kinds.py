@@ -67,14 +67,14 @@ def exact(completions: list[str], solution: list[Any], *, ignore_case: bool = Fa
 def choice(
     completions: list[str], solution: list[Any], *, first_index: Literal[0, 1] | None = None
 ) -> list[float | None]:
-    r"""1 if the answer chooses the solution's option, else 0.
+    r"""1 if the answer chooses the correct option, else 0.
 
     `None` if the solution is neither a letter nor, with `first_index`, the number of an option.
 
-    If the last `\boxed{}` in the answer, or the whole answer if it has no box, is a single letter,
-    that letter is the choice, whether upper- or lower-case. Otherwise, the choice is the last
-    single capital letter that follows "answer", "option" or "choice", is in parentheses, precedes
-    `)`, `.` or `:`, or ends the answer.
+    If the last `\boxed{}` in the answer, or the whole answer if it has no box, is a single letter
+    in upper or lower case, that letter is the choice; parentheses, `*`, `.` and `:` around it are
+    ignored. Otherwise, the choice is the last single capital letter that follows "answer", "option"
+    or "choice", is in parentheses, precedes `)`, `.` or `:`, or ends the answer.
 
     Args:
         solution: the letter of the correct option for each row: `B`, `(B)` or `B.`; with

@@ -44,10 +44,11 @@ def lone_end(text: str) -> int:
 
 
 def only_thoughts(text: str) -> str:
-    """Keep only the thoughts, which are the text that `without_thoughts` replaces.
+    """Replace everything except the thoughts with spaces, which preserves character offsets.
 
-    All other text is replaced with spaces, and the think tags with line breaks, so that character
-    offsets are preserved. Without think tags, the result is blank.
+    The thoughts are all `<think>` blocks, including an unclosed last one, and any text before a
+    `</think>` without an opening tag. The think tags become line breaks. Without think tags, the
+    result is blank.
     """
     end = lone_end(without_blocks(text))  # the end of the thoughts so far
     segments = [text[:end]]

@@ -296,7 +296,11 @@ def computed_sides(sides: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def has_symbol(side: str) -> bool:
-    """Return whether a side contains a symbol; `e`, `i` and the letters of a unit do not count."""
+    """Return whether one side of an equation or inequality contains a symbol.
+
+    A symbol is a Latin letter other than `e` and `i` that follows neither a letter nor a backslash,
+    or one of the Greek letters in `_SYMBOL`. The letters of a unit do not count.
+    """
     core, _ = split_unit(side)
     return _SYMBOL.search(core) is not None
 

@@ -161,7 +161,7 @@ def is_of_user_code(error: BaseException) -> bool:
 
 
 def in_standard_library(path: str) -> bool:
-    """Return whether a source file belongs to the standard library, such as a file of `asyncio`."""
+    """Return whether `path` is a source file of the standard library, for example of `asyncio`."""
     return path.startswith(STANDARD_LIBRARY) and "site-packages" not in path
 
 

@@ -41,7 +41,7 @@ class Source:
 
 @dataclass(frozen=True)
 class RowsFile:
-    """A file that holds the rows of one split, and the number of these rows."""
+    """The path of the file with the rows of one split, and the number of rows in it."""
 
     split: str
     path: Path

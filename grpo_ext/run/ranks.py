@@ -115,10 +115,10 @@ def check_sharding(fsdp: bool, deepspeed: bool) -> None:
     for name, is_sharded in (("FSDP", fsdp), ("DeepSpeed", deepspeed)):
         if is_set(f"ACCELERATE_USE_{name.upper()}") and not is_sharded:
             raise SystemExit(
-                f"The accelerate config asks for {name}, but accelerate has not set it up: on a "
-                "CPU it never shards, and silently gives each rank the complete model. On a CPU, "
-                "set `accelerate_config: cpu_2`, or pass recipes/accelerate/cpu_2.yaml to "
-                "`accelerate launch --config_file`."
+                f"The accelerate config asks for {name}, which accelerate has not set up. On a "
+                "CPU, accelerate never shards, and silently gives each rank the complete model. To "
+                "train on a CPU, set `accelerate_config: cpu_2`, or pass "
+                "recipes/accelerate/cpu_2.yaml to `accelerate launch --config_file`."
             )
 
 

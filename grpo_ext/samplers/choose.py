@@ -284,7 +284,7 @@ def _warn_of_dropout(trainer: SampledTrainer) -> None:
     if rates and trainer.accelerator.is_main_process:
         logger.warning(
             f"The model uses dropout ({max(rates):g}), which changes with each pass. Completions "
-            "are therefore scored under a different policy than the one that sampled them, and "
+            "are therefore scored under a policy other than the one that sampled them, and "
             f"ratios differ from 1. {remedy}"
         )
 
@@ -298,19 +298,19 @@ def _warn_of_another_policy(trainer: SampledTrainer, abilities: SamplerAbilities
     except SamplingError as error:
         logger.warning(
             "`logprob_policy: model` scores completions without the options that they are sampled "
-            f"with ({error.problem}), so the gradient is that of a different policy than the one "
+            f"with ({error.problem}), so the gradient belongs to a policy other than the one "
             "that sampled them. sampling/logp_difference and sampling/ratio show the difference. "
             "Remove the options to avoid the difference."
         )
         return
     if params.temperature != 1.0 or params.restricted:
         logger.warning(
-            "`logprob_policy: model` scores completions without the temperature and truncation "
-            f"that they are sampled with (temperature {params.temperature:g}, top_k "
-            f"{params.top_k}, top_p {params.top_p:g}, min_p {params.min_p:g}), so the gradient is "
-            "that of a different policy than the one that sampled them. sampling/logp_difference "
-            "and sampling/ratio show the difference; set `logprob_policy: sampling` to score the "
-            "policy that sampled them."
+            "`logprob_policy: model` scores completions without the options that they are sampled "
+            f"with (temperature {params.temperature:g}, top_k {params.top_k}, top_p "
+            f"{params.top_p:g}, min_p {params.min_p:g}), so the gradient belongs to a policy other "
+            "than the one that sampled them. sampling/logp_difference and sampling/ratio show the "
+            "difference. Set `logprob_policy: sampling` to score them under the policy that "
+            "sampled them."
         )
 
 

@@ -45,6 +45,7 @@ class ServerClient(ServerConnection):
     """
 
     def __init__(self, *args: Any, vocabulary: int, **kwargs: Any):
+        # whether the next call of `generate` starts its request without waiting for the response
         self.starts = False
         self.seconds = 0.0
         # whether completions come with the tokens that truncation kept; see `ask_for_kept`
@@ -94,10 +95,13 @@ class ServerClient(ServerConnection):
         The reason for a failure is stored in `failure`.
 
         If `returns_kept` is `True`, the key `kept` holds the tokens that truncation kept, as a
-        `KeptSet` for each completion.
+        `KeptSet` for each completion. The attribute `kept` has them, too.
 
-        If `starts` is `True`, the request is sent from a thread, and `NOTHING` is returned at once.
-        The next call returns the completions of this request and ignores its own arguments.
+        If `starts` is `True`, the call only starts the request, in a thread, resets `starts` to
+        `False`, and returns `NOTHING`. The next call waits for this request, returns its
+        completions, and ignores its own arguments.
+
+        Each call first waits for the response to a request that `drop_answer` discarded, if any.
 
         Args:
             prompts: strings or lists of token ids.

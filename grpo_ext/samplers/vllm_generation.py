@@ -298,15 +298,15 @@ class OurVLLM(VLLMGeneration):
             if failure.refused:
                 raise EngineFailure(
                     f"The vLLM server at {self.server_base_url} rejected a request: "
-                    f"{failure.message}. See the log of the server, and correct the settings. Then "
+                    f"{failure.message}. Check the server's log, and correct the settings. Then "
                     "run the command again with `--resume auto`, or "
                     "`train(resume_from_checkpoint=True)` in a script, to continue from the newest "
                     "checkpoint."
                 )
         raise EngineFailure(
             f"The vLLM server at {self.server_base_url} still fails after all retries "
-            f"(`vllm_server_retries: {retries}`): {failure.message}. See the log of the server, "
-            "and restart it. Then run the command again with `--resume auto`, or "
+            f"(`vllm_server_retries: {retries}`): {failure.message}. Check the server's log, "
+            "and restart the server. Then run the command again with `--resume auto`, or "
             "`train(resume_from_checkpoint=True)` in a script, to continue from the newest "
             "checkpoint."
         )

@@ -1,4 +1,7 @@
-"""Score a table of completions: lay it out, run it chunk by chunk, and restore its order."""
+"""Compute the log-probs of a table of completions.
+
+The rows are laid out, the model runs chunk by chunk, and the order of the rows is restored.
+"""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def score_images(
     block: int | None,
     aux_loss: bool,
 ) -> Scores:
-    """Score completions for prompts with images, in padded batches as TRL does, with our head.
+    """Score completions for prompts with images, using `head` and padded batches like TRL's.
 
     Entropies are computed for all models except the trainer's reference model.
 

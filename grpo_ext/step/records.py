@@ -250,13 +250,13 @@ COLUMNS = tuple(f.name for f in fields(Scored) if f.name != "model_inputs")
 
 
 def join(parts: Sequence[Scored]) -> Scored:
-    """Concatenate tables along the batch dimension, padding them to the widest one.
+    """Concatenate tables along the batch dimension, padding prompts and completions to the longest.
 
     A single table is returned unchanged.
 
     Raises:
-        ValueError: if there are several tables, and one of them has model inputs, or only some of
-            them have a field that is not in `MISSING`.
+        ValueError: if any of several tables has model inputs, or if a field that is not in
+            `MISSING` is set in some tables but not in others.
     """
     if len(parts) == 1:
         return parts[0]

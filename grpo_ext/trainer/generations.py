@@ -167,9 +167,10 @@ class Generations:
             self._close_environments(sampled.episodes)
 
     def _scored_and_judged(self, sampled: Sampled, score_policies: bool) -> Judged:
-        """Compute log-probs and rewards of this rank's completions, and judge their groups.
+        """Compute rewards and log-probs of this rank's completions, and judge their groups.
 
-        A group may span several ranks.
+        Old and reference log-probs are computed only with `score_policies`. A group may span
+        several ranks.
         """
         ids = sampled.generation.completion_ids
         # rewards in worker processes run while the policies are scored
@@ -252,7 +253,7 @@ class Generations:
         return episodes
 
     def _scored(self, sampled: Sampled, score_policies: bool) -> Scored:
-        """Return the table of this rank's completions, with log-probs and with advantages of 0.
+        """Return the table of this rank's completions, with log-probs; all advantages are 0.
 
         Without `score_policies`, it contains only the sampler's log-probs. If `overlap` is off, the
         weights of a separate sampler are also checked.
@@ -351,10 +352,11 @@ class Generations:
     def _table(
         self, generation: Generation, truncated: list[bool], episodes: Sequence[Episode] = ()
     ) -> Scored:
-        """Return the table of a generation, with advantages of 0.
+        """Return the table of a generation; all advantages are 0.
 
-        An episode is left out of the loss if its environment failed, unless failed episodes are
-        trained on. With `mask_truncated_completions`, truncated completions are left out too.
+        An episode whose environment failed is left out of the loss, unless the environment has
+        `on_failure: train`. With `mask_truncated_completions`, truncated completions are left out
+        too.
 
         Args:
             generation: this rank's completions.

@@ -1,6 +1,9 @@
-"""Pass scored completions to the callbacks that want them.
+"""Pass scored completions to the callbacks with the methods `wants` and `on_samples`.
 
-Such a callback has two methods. `wants(step, group) -> bool` is called on every rank.
+`wants(step, group) -> bool` is called on every rank. `step` is the optimizer step that follows
+the generation, counted from 1, or, in an evaluation, the number of steps before it. `group` is the
+index of the group within this step and dataset, from 0.
+
 `on_samples(rows)` is called on the main process, with every sample that at least one callback
 wants. docs/report.md describes the rows. TRL also keeps completions, but mixes those of training
 and evaluation.

@@ -324,7 +324,7 @@ def make_scorer(trainer: Trainer, params: SamplingParams, layout: Layout) -> Sco
             pass.
     """
     if trainer.args.deterministic:
-        # the sampler's log-probs are computed as in our head, which a compact layout always uses
+        # the sampler's log-probs are computed as in `Head`, which a compact layout always uses
         layout = replace(layout, compact_head=True)
     probe = probe_of(trainer)
     model = trainer.accelerator.unwrap_model(trainer.model)

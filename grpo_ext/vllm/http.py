@@ -75,7 +75,7 @@ class VllmAnswer(Answer):
             return self.read_as(form)
         except ValueError as error:
             raise ConnectionError(
-                f"the response does not have vLLM's format: {self.path}: {error}"
+                f"the response to {self.path} does not have vLLM's format ({error})"
             ) from None
 
 

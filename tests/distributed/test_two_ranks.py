@@ -100,7 +100,7 @@ def test_a_run_that_would_not_be_sharded_is_refused(tiny_folder, tmp_path):
     words = words_of(short_settings(tiny_folder, tmp_path, **SMALL))
     with pytest.raises(
         AssertionError,
-        match="The accelerate config asks for FSDP, but accelerate has not set it up",
+        match="The accelerate config asks for FSDP, which accelerate has not set up",
     ):
         on_ranks(2, train, words, environment={"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"})
     assert not (tmp_path / "trainer_state.json").exists()

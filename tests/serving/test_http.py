@@ -71,26 +71,32 @@ ZOO = {
     "moved": (says(reply(b"", 307, ["Location: /health"])), "/health returned status 307"),
     "html": (
         says(reply(b"<html>Welcome to nginx</html>")),
-        "vLLM's format: /version: Invalid JSON",
+        "/version does not have vLLM's format (Invalid JSON",
     ),
     "zipped": (
         says(reply(b"\x1f\x8b\x08\x00", 200, ["Content-Encoding: gzip"])),
-        "vLLM's format: /version: Invalid JSON",
+        "/version does not have vLLM's format (Invalid JSON",
     ),
     "json_of_another": (
         says(reply({"status": "ok"})),
-        "vLLM's format: /version: version: Field required",
+        "/version does not have vLLM's format (version: Field required",
     ),
-    "a_list": (says(reply([1, 2])), "vLLM's format: /version: Input should be a valid dictionary"),
-    "deep": (says(reply(b"[" * 60000)), "vLLM's format: /version: Invalid JSON"),
-    "long_number": (says(reply(b'{"version": ' + b"9" * 60000 + b"}")), "vLLM's format: /version"),
+    "a_list": (
+        says(reply([1, 2])),
+        "/version does not have vLLM's format (Input should be a valid dictionary",
+    ),
+    "deep": (says(reply(b"[" * 60000)), "/version does not have vLLM's format (Invalid JSON"),
+    "long_number": (
+        says(reply(b'{"version": ' + b"9" * 60000 + b"}")),
+        "/version does not have vLLM's format",
+    ),
     "no_models": (
         routes({"/health": {}, "/version": {"version": "1"}, "/v1/models": {"data": []}}),
-        "v1/models: data: ",
+        "v1/models does not have vLLM's format (data: ",
     ),
     "odd_models": (
         routes({"/health": {}, "/version": {"version": "1"}, "/v1/models": {"data": [7]}}),
-        "models: data.0: ",
+        "models does not have vLLM's format (data.0: ",
     ),
 }
 
@@ -169,7 +175,7 @@ def test_a_request_names_the_path_and_the_query(url, target):
 def test_fields_are_those_of_vllm(path, wrong):
     with (
         serving(routes({path: wrong})) as base,
-        pytest.raises(ConnectionError, match=f"vLLM's format: {path}"),
+        pytest.raises(ConnectionError, match=f"{path} does not have vLLM's format"),
     ):
         VllmLine(10).get(base + path).json()
 
@@ -636,4 +642,4 @@ def test_names_of_a_server_are_plain_words(name, which):
     }
     with serving(routes(table)) as base, pytest.raises(ConnectionError) as told:
         who_answers(VllmLine(10, key=None), base)
-    assert "vLLM's format: /v" in str(told.value) and str(told.value).isprintable()
+    assert "the response to /v" in str(told.value) and str(told.value).isprintable()

@@ -50,7 +50,7 @@ WRONG = {
         {"choices": [GOOD[0], choice([10], [1, 2])]},
         "outside the model's vocabulary of 10",
     ),
-    "a_list": ([1], "not have vLLM's format: /v1/completions"),
+    "a_list": ([1], "/v1/completions does not have vLLM's format"),
 }
 
 

@@ -1,1 +1,1 @@
-"""Run a model's programs in isolation and judge them by tests with hidden answers."""
+"""Run programs written by a model in isolation, and test them without the expected results."""
