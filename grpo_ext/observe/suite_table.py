@@ -78,7 +78,10 @@ def number(value: object) -> float | None:
 
 
 def difference_of(value: object) -> Row | None:
-    """Return a difference with exactly the fields of `DIFFERENCE`; `None` if it has no mean."""
+    """Read a difference from an untrusted value, with only the fields of `DIFFERENCE`.
+
+    Missing and invalid fields become `None`. Return `None` if `value` has no valid mean.
+    """
     fields = as_mapping(value)
     if number(fields.get("mean")) is None:
         return None

@@ -125,7 +125,7 @@ def server_address_with_a_password(v: Values, _: int) -> Iterator[Problem]:
     if "@" in v.vllm_server_host:
         yield Problem(
             "vllm_server_host must not contain a user name or password, because recipes, logs and "
-            "reports show the host. Remove everything up to the @.",
+            "reports show the host. Remove everything up to and including the @.",
             "vllm_server_host",
         )
 

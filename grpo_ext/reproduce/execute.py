@@ -246,7 +246,7 @@ class Progress:
         self.predicted = 0.0  # seconds that were predicted for the finished jobs
 
     def print_end(self, job: Job, failed: bool) -> None:
-        """Count a job that has ended, and print its seconds and the time left for the others.
+        """Count a job that has ended, and print how long it took and the time left for the others.
 
         If the job failed, print where to find its error message instead.
         """

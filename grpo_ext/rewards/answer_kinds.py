@@ -32,8 +32,8 @@ _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 def answer_of(completion: str) -> str:
     """Return the answer in a completion, stripped of whitespace and cut to `MAX_TEXT` characters.
 
-    The answer is the content of the last closed `<answer>` block. If there is none or it is empty,
-    the answer is all text outside the thoughts.
+    The answer is the content of the last closed `<answer>` block outside the thoughts. If there is
+    none or it is empty, the answer is all text outside the thoughts.
     """
     text = without_thoughts(completion)
     return (last_answer(text) or text).strip()[:MAX_TEXT]

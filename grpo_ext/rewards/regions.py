@@ -72,7 +72,10 @@ def interval(text: str) -> Interval | None:
 
 
 def inequality(relation: Chain) -> Region | None:
-    r"""Convert `1 < x \le 2`, `x > 3` or `x \ne 2` to a region; return `None` for other chains."""
+    r"""Convert an inequality in one unknown, such as `1 < x \le 2` or `x \ne 2`, to a region.
+
+    Return `None` for any other chain.
+    """
     sides, operators = relation
     closed = [operator == r"\le" for operator in operators]
     if len(sides) == 2 and operators == (r"\ne",) and is_name(sides[0]):

@@ -33,7 +33,7 @@ Options = RunConfig | TaskOptions
 class TaskRows:
     """The rows of a task, and the filters that were applied to them.
 
-    For a stream, the filters are applied, and count the rows, only as the stream is read.
+    The rows of a stream are filtered and counted only as they are read.
     """
 
     rows: Dataset | IterableDataset

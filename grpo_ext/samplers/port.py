@@ -7,9 +7,9 @@ from grpo_ext.seams.port import TRLTrainer
 
 
 class CheckedArguments(GRPOExtConfig):
-    """The training arguments with the types that some of them have after `checked_arguments`.
+    """Training arguments as `checked_arguments` returns them, with narrower types for some fields.
 
-    The class is only for type checkers.
+    The class is used only by type checkers.
     """
 
     output_dir: str

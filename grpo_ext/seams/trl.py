@@ -379,7 +379,7 @@ def generate_and_score(trainer: TRLTrainer, rows: list[Row]) -> Any:
 
 
 def trl_generation(trainer: TRLTrainer, rows: list[Row]) -> dict[str, Any]:
-    """Have TRL generate completions and compute rewards and advantages; return TRL's dict of them.
+    """Let TRL generate completions and compute rewards and advantages; return its output dict.
 
     This is for images, and for tools that TRL calls. TRL does not compute the log-probs of the old
     policy and the reference here, because our own scoring does. An advantage estimator that TRL

@@ -207,11 +207,11 @@ def check_demonstrations(
     give_up: float = 0.6,
     seed: int = 0,
 ) -> Iterator[Demonstration]:
-    """Yield episodes of Countdown with the tool `check`: calls, results, and the answer.
+    """Yield demonstration episodes of Countdown in which the model calls the tool `check`.
 
     Each is a dict with `prompt`, `completion` and `tools`. In an episode, the model checks
-    expressions with distinct values, in random order. In each expression, the numbers have the
-    order of the prompt, or a rotation of it. The answer is the last expression, which is often
+    expressions with distinct values, in random order. Each expression has the numbers in the order
+    of the prompt, or in a rotation of this order. The answer is the last expression, which is often
     wrong.
 
     Args:

@@ -186,7 +186,10 @@ class Parts:
         self.output = RunOutput(trainer, recipe)
 
     def watch(self, trainer: Trainer) -> None:
-        """Add the parts that are callbacks to the trainer; `stopping` is last, as it requires."""
+        """Register the callbacks among the parts with the trainer.
+
+        `stopping` is added last, because it must run after all other callbacks.
+        """
         callbacks: list[TrainerCallback] = [
             self.learning,
             self.phases,

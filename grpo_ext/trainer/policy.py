@@ -231,7 +231,7 @@ class PolicyUpdate:
     def _settings_now(self) -> LossSettings:
         """Return the settings of the loss, with the current values of the trainer's attributes.
 
-        A callback may have changed these attributes, as in TRL.
+        As in TRL, callbacks may change these attributes during training.
         """
         trainer = self.trainer
         options = replace(

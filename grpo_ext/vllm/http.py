@@ -143,10 +143,10 @@ class Clock(BaseModel):
 
 
 def clock_fault(answer: Answer) -> str | None:
-    """Return an explanation of a status 401 that is due to clocks that differ.
+    """Explain a response with status 401 that was caused by different clocks.
 
-    Return `None` if `answer` has another cause, that is, if its body is not a `Clock`. The caller
-    must have verified the proof of `answer`.
+    Return `None` if there was another cause, that is, if the body of `answer` is not a `Clock`. The
+    caller must have verified the proof of `answer`.
     """
     try:
         clock = answer.read_as(Clock)
