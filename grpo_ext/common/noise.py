@@ -77,9 +77,10 @@ def fit_noise(values: Array) -> Noise | None:
 
 @cache
 def trend_basis(count: int) -> Array:
-    """Return basis functions (N, P) for a trend: a constant, a line, and fast changes at the ends.
+    """Return basis functions (N, P) for a trend in N = `count` values.
 
-    The fast change at the end is included only for 25 values or more. N is `count`.
+    They are a constant, a line, and an exponential that decays from the start. If there are at
+    least 25 values, an exponential that rises towards the end is added.
     """
     t = np.arange(count)
     shapes = [

@@ -135,7 +135,7 @@ class PassRates:
         self.samples[number] += samples
 
     def slots(self, num_generations: int, most: int) -> np.ndarray:
-        """Return the number (rows,) of slots of `num_generations` completions for each row.
+        """Return for each row, (rows,), how many slots of `num_generations` completions it gets.
 
         This is the smallest number of slots in which at least one correct completion is expected,
         but no more than `most`. The expected pass rate is the mean of Beta(right + 1, wrong + 1).

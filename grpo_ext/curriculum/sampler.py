@@ -152,9 +152,10 @@ class PromptSampler(Sampler):
         return indices.tolist()
 
     def draw_further(self, num: int, position: int) -> list[int]:
-        """Draw `num` further row indices by the pass rates, for "adaptive" only.
+        """Draw `num` additional row indices, with weights that depend on the pass rates.
 
-        `position`, the number of rows that this method has drawn before, seeds the draw.
+        This requires the curriculum "adaptive". The draw is seeded with `position`, the number of
+        rows that this method has drawn before.
         """
         rng = np.random.default_rng((self.seed, _FURTHER, position))
         return self._draw(rng, num)
@@ -233,7 +234,7 @@ class PromptSupply:
         return [self.dataset[index] for index in indices]
 
     def _index(self, position: int) -> int:
-        """Return the row index at a position of the endless sequence of passes."""
+        """Return the index of the row at `position` in the endless sequence of passes."""
         num_rows = len(self.dataset)
         current_pass, place = divmod(position, num_rows)
         if not self.shuffle:

@@ -154,9 +154,9 @@ def check_config(config: GenerationConfig) -> None:
     if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
         raise NotSupported(
             f"the generation config selects {mode.value}, but fast_generate supports only sampling "
-            "and greedy decoding; remove the option that selects it (such as num_beams, "
-            "penalty_alpha or prompt_lookup_num_tokens) from generation_kwargs, or from the "
-            "model's generation_config.json"
+            "and greedy decoding; in generation_kwargs or in the model's generation_config.json, "
+            "remove the option that selects it (such as num_beams, penalty_alpha or "
+            "prompt_lookup_num_tokens)"
         )
     for name in ("return_dict_in_generate", "prefill_chunk_size", "cache_implementation"):
         if getattr(config, name, None):
@@ -189,14 +189,14 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
     for processor in processors:
         if type(processor) not in STATELESS_PROCESSORS and not isinstance(processor, SelectsRows):
             raise NotSupported(
-                f"{type(processor).__name__} may keep state per row; remove the option that adds "
-                "it from generation_kwargs, or from the model's generation_config.json"
+                f"{type(processor).__name__} may keep state per row; in generation_kwargs or in "
+                "the model's generation_config.json, remove the option that adds it"
             )
     for criterion in criteria:
         if type(criterion) not in STATELESS_CRITERIA:
             raise NotSupported(
-                f"{type(criterion).__name__} may keep state per row; remove the option that adds "
-                "it from generation_kwargs, or from the model's generation_config.json"
+                f"{type(criterion).__name__} may keep state per row; in generation_kwargs or in "
+                "the model's generation_config.json, remove the option that adds it"
             )
     for name in sorted(inputs.keys() - INPUTS):
         if inputs[name] is not None:

@@ -105,9 +105,10 @@ def with_room(states: Tensor, positions: int = 0) -> Tensor:
 
 
 def expand(cache: DynamicCache, rows: Tensor) -> None:
-    """Select rows of a cache in place, and replace its layers by `BufferedLayer`s.
+    """Select rows of a cache in place, and replace its layers with `BufferedLayer`s.
 
-    Empty layers and sliding-window layers, which are short, keep their class.
+    Empty layers keep their class, and so do sliding-window layers, which do not grow beyond their
+    window.
 
     Args:
         cache: the cache to change.

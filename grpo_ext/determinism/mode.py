@@ -29,7 +29,7 @@ REPLACED: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 class InvariantOperations(TorchFunctionMode):
-    """Context manager that replaces the torch functions in `REPLACED` by batch-invariant ones.
+    """Context manager that replaces the torch functions in `REPLACED` with batch-invariant ones.
 
     It affects only the current thread.
     """

@@ -364,7 +364,10 @@ class TurnTokens:
         return ""
 
     def _refusal(self, shapes: list[Shape]) -> ValueError | None:
-        """Return the error of the template with the current options, or `None` if it is usable."""
+        """Read the template for `shapes` with the current options, and return the error, if any.
+
+        Return `None` if the template is usable.
+        """
         try:
             self._read_template(shapes)
         except ValueError as error:

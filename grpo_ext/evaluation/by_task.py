@@ -132,10 +132,11 @@ def compare_by_task(
     names: list[str],
     outcomes: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the differences from `compare`, and those of each task.
+    """Return the result of `compare`, with the differences within each task added to each part.
 
-    The differences of a task are added to each part, under keys such as `tasks/NAME/countdown` and
-    `tasks/NAME/length`.
+    The keys of the added differences are `tasks/TASK/KEY`, where KEY is the name of a reward, such
+    as `accuracy`, or the key for the length. The lists `became_right` and `became_wrong` are for
+    all tasks together.
 
     Args:
         rows: the evaluated rows.

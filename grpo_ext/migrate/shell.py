@@ -50,7 +50,8 @@ def read_commands(text: str) -> list[Command]:
     """Return the commands of a shell script, with known variables substituted.
 
     Raises:
-        ScriptFault: if a quote is not closed, or the words are too many or too long.
+        ScriptFault: if the script ends within a quote or after a backslash, or if the words are too
+            many or too long.
     """
     script = _Script()
     try:
@@ -68,7 +69,8 @@ def _tokens(text: str) -> Iterator[tuple[str, int]]:
     """Yield each word, and each run of `ENDS` characters between words, with its line number.
 
     Raises:
-        ScriptFault: if a quote is not closed, or there are too many words.
+        ScriptFault: if the text ends within a quote or after a backslash, or if there are too many
+            words.
     """
     stream = StringIO(text)
     lexer = shlex.shlex(stream, posix=True, punctuation_chars=ENDS)
@@ -80,7 +82,10 @@ def _tokens(text: str) -> Iterator[tuple[str, int]]:
         try:
             token = lexer.get_token()
         except ValueError:
-            raise ScriptFault("a quote is not closed. Close it.") from None
+            raise ScriptFault(
+                "it ends within a quote or after a backslash. Close the quote, or remove the "
+                "backslash."
+            ) from None
         if token is None:
             return
         if count == MOST_WORDS:

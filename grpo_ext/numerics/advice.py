@@ -84,7 +84,7 @@ def adds_up_in_half(found: Measurement, v: Values) -> bool:
 
 
 def is_on(option: bool | None, found: Measurement) -> bool:
-    """Return whether an option was on in a measurement; `None` means on for a CPU only."""
+    """Return whether an option was on in a measurement; `None` means on if it ran on a CPU."""
     return found.device == "cpu" if option is None else option
 
 

@@ -273,7 +273,7 @@ def _grad_of_scores(
 
 
 def _mask(kept: KeptSet | None, rows: slice, device: torch.device) -> Tensor | None:
-    """Return a bool mask (n, V) of the kept tokens at positions `rows`; `None` without `kept`."""
+    """Return a bool mask (n, V) of the kept tokens at `rows`; `None` if `kept` is `None`."""
     if kept is None:
         return None
     positions = torch.arange(rows.start, rows.stop)
@@ -305,7 +305,7 @@ def _removed_tokens(
         target: (n, 1), the sampled tokens, which never count as removed.
         kept: (n, V), bool, the tokens that truncation kept; `None` without truncation.
         z: (n, V), the scores; only their shape and device matter.
-        params: the sampling parameters; their suppressed tokens are used only without `kept`.
+        params: the sampling parameters; their suppressed tokens are used only if `kept` is `None`.
     """
     if kept is not None:
         return (~kept).scatter_(-1, target, False)

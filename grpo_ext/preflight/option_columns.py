@@ -50,8 +50,8 @@ def find_options(rows: list[Row], names: list[str]) -> Options | None:
 def has_positions(name: str, rows: list[Row]) -> bool:
     """Return whether a column can hold the position of the right entry of each list in `name`.
 
-    Only columns with a name in `POSITIONS` count. Without such positions, all entries of a list may
-    be right answers.
+    Only columns whose name is in `POSITIONS` count. Without such positions, all entries of a list
+    may be right answers.
     """
     for other in POSITIONS:
         if all(is_position(row.get(other), row.get(name)) for row in rows):

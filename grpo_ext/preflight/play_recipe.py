@@ -40,10 +40,11 @@ class Game:
     episode: Episode
 
     def play_text(self, text: str) -> int:
-        """Play a turn that consists of `text`, and return how many of its tokens were used.
+        """Play a turn that consists of `text`, and return how many tokens belong to the turn.
 
         Special tokens in the text are encoded as such. If the text contains no end token, one is
-        added at its end.
+        appended. Tokens after the end of the turn, or beyond its limit, are dropped, and do not
+        count.
         """
         tokens = self.episode.tokens
         return self.episode.play_turn(tokens.ended(tokens.tokens_of(text)))

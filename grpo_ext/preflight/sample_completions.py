@@ -288,9 +288,10 @@ def spreads(
         figures[name] = {"mean": fmean(scores), "std": fmean(stds)}
         if len(scores) > 1 and scores.nunique() == 1:
             findings.note(
-                f"all sampled completions got the same score from reward {name!r}: "
-                f"{scores.iloc[0]:g} for each of the {len(scores)} that it scored. The model "
-                "learns nothing from a reward that scores all completions of a prompt alike.",
+                f"reward {name!r} gave the same score, {scores.iloc[0]:g}, to all {len(scores)} "
+                "sampled completions that it scored. The model learns nothing from a reward that "
+                "scores all completions of a prompt alike. Check the reward and the prompts, or "
+                "sample more completions.",
                 REWARDS,
             )
     return figures

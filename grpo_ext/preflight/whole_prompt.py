@@ -132,7 +132,7 @@ def addition_of_options(options: Options | None, rows: list[Row], question: str)
 def addition_of_classes(golds: Golds, rows: list[Row]) -> Addition:
     """Return an addition that lists the classes or, if they are numbers, asks what they mean.
 
-    The addition is empty if the gold answers are not the classes of a classification.
+    The addition is empty if the gold answers are not the classes of a classification task.
     """
     classes = classes_of(golds, rows)
     if not classes:
@@ -168,11 +168,12 @@ def answers_are_options(golds: Golds | None, options: Options) -> bool:
 
 
 def classes_of(golds: Golds, rows: list[Row]) -> list[str]:
-    """Return the distinct answers, sorted, if they are the classes of a classification.
+    """Return the distinct answers, sorted, if they look like classes; else an empty list.
 
-    There must be at least two and at most `MOST_CLASSES` of them, with at least `ROWS_OF_CLASS`
-    rows each on average. Numbers count as classes only in a column with a name in `LABELS`.
-    Otherwise, or if some rows have lists of answers, return an empty list.
+    Classes are the possible answers of a classification task. There must be at least two and at
+    most `MOST_CLASSES` of them, with at least `ROWS_OF_CLASS` rows each on average. If all answers
+    are whole numbers, they are classes only in a column whose name is in `LABELS`. If some rows
+    have lists of answers, there are no classes.
     """
     classes = sorted(set(golds.texts))
     is_label = golds.column.lower() in LABELS
@@ -185,7 +186,7 @@ def classes_of(golds: Golds, rows: list[Row]) -> list[str]:
 
 
 def is_numbered(golds: Golds, classes: list[str]) -> bool:
-    """Return whether the classes are unsigned numbers in a column with a name in `LABELS`."""
+    """Return whether the classes are unsigned numbers in a column whose name is in `LABELS`."""
     return golds.column.lower() in LABELS and all(text.isdecimal() for text in classes)
 
 

@@ -133,12 +133,12 @@ def last_user_content(messages: Sequence[Any]) -> Any:
 
 
 def asked_unit(text: str) -> str | None:
-    """Return the unit that a question asks for, such as `square feet`; `None` if it is unclear.
+    """Return the unit that a question asks for, such as `square feet`.
 
-    If the last unit is a square or cubic unit, the question must not ask for any other unit, except
-    for one that is part of it (`feet` in `square feet`). Otherwise, square and cubic units are
-    ignored, and the question must ask for only one other unit. If the question contains `£`,
-    `pounds` does not count as a unit.
+    Return `None` if it asks for no unit, or for several. Units count only if they follow
+    `how many`, `number of` or `in`. If the last of them is square or cubic, a unit that is part of
+    it is ignored (`feet` in `square feet`). If not, all square and cubic units are ignored.
+    `pounds` does not count if the question contains `£`.
     """
     units = _ASKED_UNIT.findall(text)
     if "£" in text:

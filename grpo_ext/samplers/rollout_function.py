@@ -54,8 +54,8 @@ class FunctionSampler(Sampler):
         rollout = self.rollout_func(copy.deepcopy(request.prompts), self.trainer)
         if not isinstance(rollout, dict):
             raise ValueError(
-                f"rollout_func must return a dict with the keys {', '.join(REQUIRED)}, but its "
-                f"result has the type {type(rollout).__name__}."
+                f"rollout_func must return a dict with the keys {', '.join(REQUIRED)}, but it "
+                f"returned an object of type {type(rollout).__name__}."
             )
         missing = sorted(set(REQUIRED) - rollout.keys())
         if missing:

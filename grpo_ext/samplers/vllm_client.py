@@ -276,7 +276,9 @@ class ServerClient(ServerConnection):
     # ---- episodes, whose turns are requested by many threads
 
     def room_for(self, request: Request, sampling: dict[str, Any]) -> AbstractContextManager[None]:
-        """Context manager that allows responses as large as the largest turn of the episodes.
+        """Context manager that raises the size limit of responses for the longest possible turn.
+
+        The limit allows for as many tokens, prompt included, as any of the episodes can reach.
 
         Args:
             request: a request with episodes.

@@ -1,4 +1,4 @@
-"""A frozen causal language model, which rewards use to score text given a prompt."""
+"""A frozen causal language model, used by rewards to score text given a prompt."""
 
 import inspect
 from collections.abc import Sequence

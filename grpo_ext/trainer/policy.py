@@ -111,10 +111,11 @@ class OldAndReference:
             return self._old(table)
 
     def scored_everywhere(self, table: Scored) -> Scored:
-        """Return a table of all ranks' completions with missing old log-probs filled in.
+        """Return `table`, which holds the completions of all ranks, with complete old log-probs.
 
-        Each rank scores a share of the rows. All ranks must call it with the same table, before the
-        policy changes, that is, before the step that follows the generation.
+        Rows with missing log-probs are scored as a whole, a share of them on each rank. All ranks
+        must call this with the same table, before the policy changes, that is, before the step that
+        follows the generation.
         """
         old = table.old_per_token_logps
         if old is None:

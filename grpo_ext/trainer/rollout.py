@@ -263,7 +263,11 @@ class Rollout:
         return [slots[first // self.trainer.num_generations] for first in judged.shape.starts]
 
     def _whole_prompts(self, rows: list[Row]) -> list[Row]:
-        """Return the prompts of all ranks, one row per slot of `num_generations` completions."""
+        """Gather one row for each slot of `num_generations` completions, from all ranks.
+
+        `rows` are this rank's rows, one per completion. All ranks must call this, with the same
+        number of rows.
+        """
         first = self.ranks.own_slice(len(rows) * self.ranks.count).start
         size = self.trainer.num_generations
         return self.ranks.gather_objects(

@@ -158,7 +158,7 @@ def check_prompt(rows: object, argument: str = "train_dataset") -> None:
     if isinstance(rows, Mapping):
         first = "train" if "train" in rows else next(iter(rows), "train")
         raise ValueError(
-            f"{argument} has the type {type(rows).__name__} and the splits "
+            f"{argument} is of type {type(rows).__name__} and has the splits "
             f"{', '.join(map(str, rows))}: pass one of them, such as dataset[{first!r}]."
         )
     columns = columns_of(rows)

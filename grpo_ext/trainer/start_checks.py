@@ -75,9 +75,9 @@ def check_parameters(trainer: Trainer, optimizer: Optimizer) -> None:
     missing = [name for name, parameter in trainable if id(parameter) not in optimized]
     if len(missing) == len(trainable):
         raise CannotLearn(
-            f"None of the {len(trainable)} trainable tensors of the policy is in the optimizer, "
-            "which holds other tensors. Create the optimizer from model.parameters() of this "
-            "model, after its adapter has been added."
+            f"The optimizer contains none of the policy's {len(trainable)} trainable tensors, only "
+            "other tensors. Create it from the parameters of this model, after its adapter (if "
+            "any) has been added."
         )
     if missing:
         logger.warning(

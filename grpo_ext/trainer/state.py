@@ -36,13 +36,13 @@ class CheckpointMismatch(ValueError):
 
 
 def load_plain(path: Path) -> Any:
-    """Load a file of tensors, plain types and records to the CPU.
+    """Load a file that contains only tensors, plain Python values and instances of `RECORDS`.
 
-    The file must be an uncompressed archive, as `torch.save` writes it, because a compressed file
-    of a few megabytes could fill the memory.
+    The tensors are loaded onto the CPU. The file must be an uncompressed archive, as `torch.save`
+    writes it, because a compressed file of a few megabytes could expand to fill the memory.
 
     Raises:
-        CheckpointMismatch: if the file cannot be read, is compressed, or contains other types.
+        CheckpointMismatch: if the file cannot be read, is compressed, or contains anything else.
     """
     try:
         with open_plain(path, path.parent) as file, torch.serialization.safe_globals(RECORDS):

@@ -436,7 +436,7 @@ def test_secrets_are_not_written(tmp_path, capsys):
         ("x.sh", "python -m pip install trl grpo\n", "no known command that trains with GRPO"),
         ("x.sh", "python make_grpo_data.py --out d\n", "no known command that trains with GRPO"),
         ("x.sh", "python -m verl.trainer.main_eval data.path=x\n", "no known command that trains"),
-        ("x.sh", "trl grpo 'a\n", "a quote is not closed"),
+        ("x.sh", "trl grpo 'a\n", "it ends within a quote or after a backslash"),
         ("x.sh", "x" * 2**19, "larger than"),
     ],
 )

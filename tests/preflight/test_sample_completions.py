@@ -85,11 +85,9 @@ def test_completions_of_the_model_are_scored(path, capsys):
     out = capsys.readouterr().out
     assert "samples  8 completions, 4 of each prompt, at temperature 1:" in out
     assert out.count("tokens") >= 8 and out.count("words ") >= 8
-    constant = (
-        "all sampled completions got the same score from reward 'constant': 0.25 for each of the 8"
-    )
+    constant = "reward 'constant' gave the same score, 0.25, to all 8 sampled completions"
     assert constant in out
-    assert "same score from reward 'words'" not in out
+    assert "reward 'words' gave the same score" not in out
     assert "groups   2 of 2 have completions with different rewards" in out
 
     assert main(["check", "--config", path, "--sample", "6", "--json"]) == 0

@@ -115,8 +115,8 @@ def test_a_mapping_of_splits_is_told_to_be_one(kind):
     with pytest.raises(ValueError) as error:
         GRPOExtTrainer("no/model", [short], arguments, kind(splits))
     assert str(error.value) == (
-        f"train_dataset has the type {kind.__name__} and the splits test, train: pass one of them, "
-        f"such as dataset['train']."
+        f"train_dataset is of type {kind.__name__} and has the splits test, train: pass one of "
+        f"them, such as dataset['train']."
     )
 
 

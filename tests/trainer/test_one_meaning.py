@@ -94,7 +94,10 @@ def test_a_rollout_func_may_read_any_option_of_generation(tiny_folder, tmp_path)
 @pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
 @pytest.mark.parametrize(
     ("rollout", "message"),
-    [(None, "has the type NoneType"), ({"prompt_ids": []}, "lacks completion_ids, logprobs")],
+    [
+        (None, "returned an object of type NoneType"),
+        ({"prompt_ids": []}, "lacks completion_ids, logprobs"),
+    ],
 )
 def test_a_rollout_func_that_returns_something_else_is_told(
     tiny_folder, tmp_path, rollout, message

@@ -196,7 +196,7 @@ def with_expected_texts(
 
     Literals are parsed in this process. Other expected values are evaluated in a sandbox without
     the program, and cached for the row's other completions. If one of them raises an error, or its
-    value has no canonical text (for example, an object of a class), its question is replaced by a
+    value has no canonical text (such as NaN or a `datetime`), its question is replaced by a
     question about the whole condition.
 
     Args:
