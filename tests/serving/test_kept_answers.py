@@ -114,7 +114,10 @@ WRONG = {
         "kept tokens of completion 3 are outside the model's vocabulary",
     ),
     "negative": (lambda one: one["sampling_mask"][0].append(-1), "kept_ids.3.0."),
-    "text": (lambda one: one["sampling_mask"][0].append("3"), "the response to /inference/v1/generate does not have"),
+    "text": (
+        lambda one: one["sampling_mask"][0].append("3"),
+        "the response to /inference/v1/generate does not have",
+    ),
     "no_log_probs": (lambda one: one.update(logprobs={"content": []}), "log-probs of completion 3"),
 }
 
