@@ -432,7 +432,8 @@ class Bench:
             recipe.training.environment = None
             recipe.training.environments = None
         if self.random_weights:
-            arguments["model"], arguments["processing_class"] = make_random_model(recipe)
+            model, tokenizer = make_random_model(recipe, self.device)
+            arguments |= {"model": model, "processing_class": tokenizer}
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
             trainer = make_trainer(recipe, **arguments)
         self._seconds_to_start = self.budget.clock() - begun

@@ -35,11 +35,13 @@ def has_weights(model: str) -> bool:
     return any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
 
 
-def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def make_random_model(
+    recipe: Recipe, device: str
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return a model with random weights and the shape of the recipe's model, and a tokenizer.
 
-    The model is in bfloat16 on the GPU, or in float32 on the CPU if the recipe sets `use_cpu` or
-    there is no GPU. The tokenizer is a stand-in for the model's own.
+    The model is in float32 on "cpu", and in bfloat16 on any other `device`. The tokenizer is a
+    stand-in for the model's own.
 
     Raises:
         ValueError: if the model is not listed in `shapes.yaml`, and its config cannot be read on
@@ -57,11 +59,7 @@ def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokeni
     tokenizer = build_tokenizer([])
     config.pad_token_id = tokenizer.pad_token_id
     config.eos_token_id = tokenizer.eos_token_id
-    device = "cuda"
-    dtype = torch.bfloat16
-    if recipe.training.use_cpu or not torch.cuda.is_available():
-        device = "cpu"
-        dtype = torch.float32
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     return model, tokenizer

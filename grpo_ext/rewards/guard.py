@@ -366,7 +366,12 @@ def unguarded(reward: object) -> Any:
 
 def takes_guard(reward: object) -> bool:
     """Return whether a reward is a function without a guard, not a reward model or its id."""
-    return callable(reward) and not isinstance(reward, Guard) and not hasattr(reward, "parameters")
+    return callable(reward) and not isinstance(reward, Guard) and not is_reward_model(reward)
+
+
+def is_reward_model(reward: object) -> bool:
+    """Return whether a reward is a model, loaded or given by its id, and not a function."""
+    return isinstance(reward, str) or hasattr(reward, "parameters")
 
 
 def reward_name(reward: Callable) -> str:

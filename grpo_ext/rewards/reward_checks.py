@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from grpo_ext.rewards.guard import reward_name, takes_guard, unguarded
+from grpo_ext.rewards.guard import is_reward_model, reward_name, takes_guard, unguarded
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.reward_columns import parameters_of
 
@@ -119,7 +119,7 @@ def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
             parameters, or is a class.
     """
     function = unguarded(reward)
-    if isinstance(function, str | Reward) or hasattr(function, "parameters"):
+    if isinstance(function, Reward) or is_reward_model(function):
         return
     name = reward_name(function)
     if inspect.isclass(function):

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from grpo_ext.rewards.guard import unguarded
+from grpo_ext.rewards.guard import is_reward_model, unguarded
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.signature import EXTRAS
 
@@ -15,7 +15,7 @@ def needed_columns(reward: Any) -> tuple[str, ...]:
     Return `()` for a reward model, and for a function whose parameters Python cannot determine.
     """
     function = unguarded(reward)
-    if isinstance(function, str) or hasattr(function, "parameters"):
+    if is_reward_model(function):
         return ()
     if hasattr(function, "columns"):
         return tuple(function.columns)
@@ -53,7 +53,7 @@ def columns_read(row: Mapping[str, object], rewards: Iterable[Any]) -> set[str]:
         function = unguarded(reward)
         if isinstance(function, Reward):
             columns |= {name for name in row if function.reads(name)}
-        elif not isinstance(function, str) and not hasattr(function, "parameters"):
+        elif not is_reward_model(function):
             columns |= row.keys()
     return columns
 

@@ -183,7 +183,7 @@ class Generations:
                 sampled.prompts,
                 sampled.completions,
                 ids,
-                instances(sampled.episodes) if sampled.episodes else [],
+                instances(sampled.episodes),
                 left_out,
             )
         return self._judged(sampled, table, raw_rewards)
