@@ -56,12 +56,18 @@ def attention(
         The output, (B, H, Q, D).
 
     Raises:
-        ValueError: if `dropout_p` is not 0, or there are more than `MOST_KEYS` keys.
+        ValueError: if `dropout_p` is not 0, if there are more than `MOST_KEYS` keys, or if `key`
+            has another number of heads than `query` and `enable_gqa` is false.
     """
     if dropout_p:
         raise ValueError(
             "`deterministic: true` does not support attention dropout. Load the model with "
             "attention_dropout=0.0 (in a recipe, `model_init_kwargs: {attention_dropout: 0.0}`)."
+        )
+    if key.size(1) != query.size(1) and not enable_gqa:
+        raise ValueError(
+            f"The keys have {key.size(1)} heads, and the queries {query.size(1)}. Pass "
+            "enable_gqa=True."
         )
     if key.size(2) > MOST_KEYS:
         raise ValueError(

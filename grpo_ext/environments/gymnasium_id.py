@@ -51,36 +51,17 @@ class GymnasiumEnvironment(SteppedEnvironment):
             made = gymnasium.make(environment_id, **arguments, render_mode="ansi")
         super().__init__(made, invalid_action_reward)
         space = made.action_space
-        spaces = gymnasium.spaces
-        self._space = space
         self._words = [word.lower() for word in actions or []]
+        try:
+            check_actions(environment_id, space, self._words)
+        except ValueError:
+            made.close()
+            raise
+        self._space = space
         longest_first = sorted(map(re.escape, self._words), key=len, reverse=True)
         self._word = re.compile(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)")
-        if not isinstance(space, spaces.Discrete | spaces.Text):
-            raise ValueError(
-                f"{environment_id} has the action space {type(space).__name__}, but only Discrete "
-                "and Text are supported, because the model states its actions as text. Use an "
-                "environment with one of these action spaces."
-            )
-        is_numbered = isinstance(space, spaces.Discrete)
-        count = int(space.n) if is_numbered else 0
-        if self._words and not is_numbered:
-            raise ValueError(
-                f"`actions` must not be set for {environment_id}, whose action space is Text. "
-                "Remove `actions`."
-            )
-        if self._words and len(self._words) != count:
-            raise ValueError(
-                f"`actions` has the wrong number of words: {len(self._words)}, but the environment "
-                f"has {count} actions. List one word for each action."
-            )
-        if len({*self._words}) != len(self._words):
-            raise ValueError(
-                "two words in `actions` are equal when case is ignored. Choose a different word "
-                "for each action."
-            )
-        self._first = int(space.start) if is_numbered else 0
-        self._is_numbered = is_numbered
+        self._is_numbered = isinstance(space, gymnasium.spaces.Discrete)
+        self._first = int(space.start) if self._is_numbered else 0
 
     def action(self, text: str) -> object:
         """Return the action in a turn's answer tags or, without such tags, outside its thoughts.
@@ -119,3 +100,41 @@ def plain(observation: Any) -> Any:
     if hasattr(observation, "tolist"):
         return observation.tolist()
     return observation
+
+
+def check_actions(environment_id: str, space: Any, words: Sequence[str]) -> None:
+    """Check that an action space is supported, and that the words fit it.
+
+    Args:
+        environment_id: the id of the environment.
+        space: the action space, from Gymnasium.
+        words: one lowercase word for each action; empty if actions are written as numbers or texts.
+
+    Raises:
+        ValueError: if the action space is not supported, or the words do not fit it.
+    """
+    from gymnasium import spaces
+
+    if not isinstance(space, spaces.Discrete | spaces.Text):
+        raise ValueError(
+            f"{environment_id} has the action space {type(space).__name__}, but only Discrete "
+            "and Text are supported, because the model states its actions as text. Use an "
+            "environment with one of these action spaces."
+        )
+    if not words:
+        return
+    if isinstance(space, spaces.Text):
+        raise ValueError(
+            f"`actions` must not be set for {environment_id}, whose action space is Text. "
+            "Remove `actions`."
+        )
+    if len(words) != space.n:
+        raise ValueError(
+            f"`actions` has the wrong number of words: {len(words)}, but the environment "
+            f"has {space.n} actions. List one word for each action."
+        )
+    if len({*words}) != len(words):
+        raise ValueError(
+            "two words in `actions` are equal when case is ignored. Choose a different word "
+            "for each action."
+        )

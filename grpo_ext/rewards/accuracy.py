@@ -54,12 +54,14 @@ _ALPHANUMERIC = re.compile(r"[0-9A-Za-z]")
 
 
 def explain_accuracy(completion: str, *, solution: str) -> Explanation:
-    """Return an explanation that states the solution, with a mark on the last `<answer>` block.
+    """Return an explanation that states the gold answer, with a mark on the last `<answer>` block.
 
     Nothing is marked if there is no closed block outside the thoughts, or if the last one is blank.
     """
+    gold = gold_answer(solution)
+    text = "The solution has no clear answer." if gold is None else f"The gold answer was: {gold}"
     return Explanation(
-        f"The solution was: {solution}",
+        text,
         answer_marks(completion, last_span(without_thoughts(completion))),
     )
 

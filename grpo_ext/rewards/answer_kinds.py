@@ -205,11 +205,12 @@ def json_schema(completions: list[str], json_schema: list[Any]) -> list[float]:
     for text, schema in zip(completions, json_schema, strict=True):
         if not isinstance(schema, str):
             schema = json.dumps(schema)
-        scores.append(fits(answer_of(text), schema))
+        scores.append(fits(answer_of(text), validator(schema)))
     return scores
 
 
-def fits(answer: str, schema: str) -> float:
+def fits(answer: str, schema: Any) -> float:
+    """Return the score of an answer for a schema, which is a validator of jsonschema."""
     blocks = _FENCE.findall(answer)
     if blocks:
         answer = blocks[-1]
@@ -218,7 +219,7 @@ def fits(answer: str, schema: str) -> float:
     except (ValueError, RecursionError):
         return 0.0
     with suppress(RecursionError):
-        if validator(schema).is_valid(document):
+        if schema.is_valid(document):
             return 1.0
     return 0.2
 

@@ -49,6 +49,11 @@ _BOLD_IN_LATEX = re.compile(r"(?<!\$)\\textbf\{([A-Za-z][A-Za-z' -]*)\}")
 _REMARK_AT_END = re.compile(r"\s\((?:from|since|because|which|short for)\b([^()]{1,200})\)[.\s]*\Z")
 MOST_REMARKS = 2  # sentences that may follow the answer if they only add a remark
 _PRONOUN = re.compile(r"(?:It|This|That|These|They|He|She|Its|His|Her|Their)\b")
+# words that begin a sentence, and are no names by themselves
+_NO_NAME = re.compile(
+    rf"{_PRONOUN.pattern}|(?:The|There|Those|We|You|Our|Your|My|In|On|At|For|From|With|After|Before"
+    r"|When|Since|Because|If|As|By|To|So|And|But|Each|Every|All|Both|One|Here|Now|Then|Thus)\b"
+)
 _TAKEN_BACK = re.compile(
     r"\b(?:but|however|actually|wait|no|not|wrong|incorrect|instead|rather|maybe|perhaps|possibly"
     r"|might|may|could|although|though|answer|correct|correction|unless|except)\b|n't\b|\?",
@@ -174,7 +179,8 @@ def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str |
     The name is the subject of the sentence or ends it, as in
     `The capital of Australia is Canberra`. Return `None` if there is no such name, if the sentence
     shares no word with the question, if it contains a word of denial, doubt or comparison, or if
-    the name is one of several names from the question in the sentence.
+    the name is one of several names from the question in the sentence. A word such as "The" at the
+    beginning of a sentence is no name by itself.
 
     Args:
         sentence: the sentence to search.
@@ -187,6 +193,8 @@ def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str |
     if match is None:
         return None
     name = match[1]
+    if _NO_NAME.fullmatch(name):
+        return None
     known = {word for word in CAPITALIZED.findall(sentence) if word in names}
     if name in known and len(known) > 1:
         return None

@@ -51,6 +51,7 @@ class Side:
     tokens: list[str] = field(default_factory=list)
     operands: list[Fraction] = field(default_factory=list)
     operators: list[str] = field(default_factory=list)
+    begins: list[int] = field(default_factory=list)  # the offset of each token
     # For each open parenthesis, the counts of tokens, operands and operators up to it.
     opened: list[tuple[int, int, int]] = field(default_factory=list)
     length: int = 0  # characters of the tokens
@@ -74,14 +75,18 @@ class Side:
             self.readable = False
         else:
             self.tokens.append(token)
+            self.begins.append(begin)
 
     def cut(self) -> None:
         """Remove everything up to the last unclosed parenthesis: `2 * (3 + 4` becomes `3 + 4`.
 
-        The side must contain an unclosed parenthesis. `begin` is left unchanged.
+        The side must contain an unclosed parenthesis.
         """
         tokens, operands, operators = self.opened[-1]
         del self.tokens[:tokens]
+        del self.begins[:tokens]
+        if self.begins:
+            self.begin = self.begins[0]
         del self.operands[:operands]
         del self.operators[:operators]
         self.opened.clear()
@@ -90,6 +95,7 @@ class Side:
         """Remove trailing operators, which belong to the text that follows: `= 48 - too low`."""
         while self.tokens and self.tokens[-1] in "+-*/":
             self.tokens.pop()
+            self.begins.pop()
             self.operators.pop()
 
     def evaluated(self) -> tuple[bool, Fraction | None]:

@@ -1,5 +1,6 @@
 """Parse and compare dates such as `July 20, 1969`, `the 20th of July 1969` and `1969-07-20`."""
 
+import datetime
 import re
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 _MONTH = re.compile(MONTH)
 _DAY_DIGITS = re.compile(r"(?<![0-9])[0-9]{1,2}(?![0-9])")
 _YEAR_DIGITS = re.compile(r"[0-9]{4}")
+LEAP_YEAR = 2000
 
 
 class Date(NamedTuple):
@@ -33,17 +35,31 @@ class Date(NamedTuple):
 
 
 def date_of(text: str) -> Date | None:
-    """Parse a string that consists of a date; return `None` for any other string."""
+    """Parse a string that consists of a date; return `None` for any other string.
+
+    A date that does not exist, such as `1969-02-30`, is not a date.
+    """
     iso = _ISO_DATE.fullmatch(text)
     if iso is not None:
-        return Date(int(iso[1]), int(iso[2]), int(iso[3]))
+        return existing(Date(int(iso[1]), int(iso[2]), int(iso[3])))
     match = _WHOLE_DATE.fullmatch(text)
     if match is None:
         return None
     name = _MONTH.search(match[1])
     assert name is not None  # every alternative of `DATE` has a month
     month = _MONTHS.index(name[0][:3].lower()) + 1
-    return Date(int_of(_YEAR_DIGITS, match[1]), month, int_of(_DAY_DIGITS, match[1]))
+    return existing(Date(int_of(_YEAR_DIGITS, match[1]), month, int_of(_DAY_DIGITS, match[1])))
+
+
+def existing(parts: Date) -> Date | None:
+    """Return a date if it exists in some year, else `None`."""
+    year = LEAP_YEAR if parts.year is None else parts.year
+    day = 1 if parts.day is None else parts.day
+    try:
+        datetime.date(year, parts.month, day)
+    except ValueError:
+        return None
+    return parts
 
 
 def int_of(digits: re.Pattern[str], text: str) -> int | None:

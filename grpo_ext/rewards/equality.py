@@ -7,7 +7,8 @@ formulas (`engine`).
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import cache
 
 from grpo_ext.rewards.dates import date_of, same_date
 from grpo_ext.rewards.engine import same_equation, same_formula, same_set
@@ -148,7 +149,7 @@ def same_collection(expected: Collection, actual: Collection) -> bool:
     if has_one_name and are_lists and any("=" in part for part in actual.parts):
         # y = \pm x, and x \pm y = 0
         parts = [f"{expected.names[0]} = {part}" for part in expected.parts]
-        return matches(parts, list(actual.parts), equal)
+        return matches(parts, actual.parts)
     if expected.kind == "list" and actual.kind == "single" and len({*expected.parts}) == 1:
         return equal(expected.parts[0], with_name(actual))  # 40, of 40 and 40: "each is 40"
     if is_column(actual) and is_tuple(expected):
@@ -163,7 +164,7 @@ def same_collection(expected: Collection, actual: Collection) -> bool:
         return False
     if has_tuple or "ordered" in kinds:
         return all(map(equal, expected.parts, actual.parts))
-    return matches(list(expected.parts), list(actual.parts), equal)
+    return matches(expected.parts, actual.parts)
 
 
 def same_names(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
@@ -186,23 +187,32 @@ def same_name(expected: str | None, actual: str | None) -> bool:
     return same_names((expected,), (actual,))
 
 
-def matches(expected: list[str], actual: list[str], same: Callable[..., bool]) -> bool:
-    """Return whether the parts of two lists can be paired one to one, in any order.
+def matches(expected: Sequence[str], actual: Sequence[str]) -> bool:
+    """Return whether the parts of two lists can be paired one to one, so that each pair is equal.
 
-    Each part of `expected` is paired with the first part of `actual` that equals it. Paired parts
-    are removed from `actual`, in place.
+    The order does not matter. Equality is not transitive (`36%` equals both `36` and `0.36`), so a
+    part may have to give up its first partner (Kuhn's algorithm for bipartite matching).
 
     Args:
         expected: the parts of the gold answer.
         actual: the parts of the answer.
-        same: a function; `same(expected_part, actual_part)` returns whether the parts are equal.
     """
-    for part in expected:
-        partner = next((other for other in actual if same(part, other)), None)
-        if partner is None:
-            return False
-        actual.remove(partner)
-    return not actual
+    if len(expected) != len(actual):
+        return False
+    equal_parts = cache(lambda part, other: equal(expected[part], actual[other]))
+    part_of: dict[int, int] = {}  # for indices of `actual`, the index of the paired expected part
+
+    def finds_partner(part: int, tried: set[int]) -> bool:
+        for other in range(len(actual)):
+            if other in tried or not equal_parts(part, other):
+                continue
+            tried.add(other)
+            if other not in part_of or finds_partner(part_of[other], tried):
+                part_of[other] = part
+                return True
+        return False
+
+    return all(finds_partner(part, set()) for part in range(len(expected)))
 
 
 def is_column(parts: Collection) -> bool:

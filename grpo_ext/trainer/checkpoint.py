@@ -251,11 +251,17 @@ def why_no_state(checkpoint: Path, missing: str, ranks: int) -> str:
         missing: the name of the rank's file.
         ranks: the number of ranks of the current run.
     """
-    if (checkpoint / STATE.format(0)).exists():
-        saved = len(list(checkpoint.glob(STATE.format("*"))))
+    present = {path.name for path in checkpoint.glob(STATE.format("*"))}
+    if present == {STATE.format(rank) for rank in range(len(present))} and present:
         return (
             f"{checkpoint} has no {missing}: it was saved by fewer ranks than this run has "
-            f"({ranks}). Start the run with `--num_processes {saved}`."
+            f"({ranks}). Start the run with `--num_processes {len(present)}`."
+        )
+    if present:
+        return (
+            f"{checkpoint} has no {missing}, but has {', '.join(sorted(present))}: the checkpoint "
+            "is incomplete. Copy the whole checkpoint again, or resume from another one with "
+            "`resume: PATH`."
         )
     return (
         f"{checkpoint} has no {missing}: it was saved with `save_only_model: true`, or by another "

@@ -125,6 +125,14 @@ def test_attention_refuses_what_it_cannot_compute_exactly():
         attention(query, many, many)
 
 
+def test_fewer_heads_of_keys_need_grouped_queries():
+    query = torch.ones(1, 4, 2, 8)
+    key = torch.ones(1, 2, 2, 8)
+    assert attention(query, key, key, enable_gqa=True).shape == query.shape
+    with pytest.raises(ValueError, match="The keys have 2 heads, and the queries 4"):
+        attention(query, key, key)
+
+
 def test_rounding_keeps_bits_of_the_largest_number_and_powers_are_exact():
     x = torch.tensor([[1.0, 2**-20, 2**-23, -0.75], [0.0] * 4, [3 * 2.0**90, 1.0, -(2.0**80), 0.0]])
     expected = [[1.0, 2**-20, 0.0, -0.75], [0.0] * 4, [3 * 2.0**90, 0.0, -(2.0**80), 0.0]]

@@ -11,6 +11,7 @@ from grpo_ext import Environment, play
 from grpo_ext.environments.background import result_of
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.episode_rules import episode_rules
+from grpo_ext.environments.gymnasium_id import GymnasiumEnvironment
 from grpo_ext.environments.play import NoTokens, rules_of
 from grpo_ext.environments.stepped import outcome
 from grpo_ext.recipe.load import load_recipe
@@ -384,6 +385,15 @@ def test_words_of_actions_may_have_blanks_and_numbers_have_signs(gymnasium):
 def test_environments_of_gymnasium_that_a_text_cannot_play_are_refused(gymnasium, world, words):
     with pytest.raises(ValueError, match=words):
         episode_rules(world)
+
+
+def test_an_environment_whose_actions_do_not_fit_is_closed(gymnasium, monkeypatch):
+    closed = []
+    monkeypatch.setattr(gymnasium.Env, "close", lambda world: closed.append(world))
+    monkeypatch.setattr(gymnasium.Wrapper, "close", lambda world: closed.append(world))
+    with pytest.raises(ValueError, match="wrong number of words"):
+        GymnasiumEnvironment("Blackjack-v1", actions=["hit"])
+    assert len(closed) >= 1
 
 
 def test_the_rows_of_a_package_for_verifiers_have_its_prompts(package):

@@ -93,3 +93,8 @@ def test_json(completion, score):
 def test_a_schema_that_is_none_is_an_error_of_the_row():
     with pytest.raises(Exception, match=r"is not (valid|of type)"):
         build("json_schema")(completions=["1"], json_schema=[{"type": "number", "minimum": "a"}])
+
+
+def test_a_schema_that_is_none_is_an_error_even_if_the_answer_is_not_json():
+    with pytest.raises(Exception, match=r"is not (valid|of type)"):
+        build("json_schema")(completions=["no"], json_schema=[{"type": "number", "minimum": "a"}])

@@ -36,6 +36,7 @@ BACTERIA = (
         ("Is 91 prime or composite?", "composite", "As 91 = 7 · 13, 91 is composite.", 1),
         ("Is 91 prime or composite?", "composite", "91 is prime.", 0),
         (SODIUM, "Na", "The symbol is **Na** (from the Latin *natrium*).", 1),
+        (CAPITAL, "The", "The capital moved to Canberra.", 0),
         (SODIUM, "Na", "The symbol is **N** (from the Latin *natrium*).", 0),
         (SODIUM, "Na", "The symbol is **So** (which is not **Na**).", 0),
         (SODIUM, "So", "The symbol is **So** (which may be Na or So).", 0),

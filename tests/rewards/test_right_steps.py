@@ -307,6 +307,20 @@ def test_the_explanation_marks_wrong_steps():
     assert "2 distinct steps, 1 right" in explanation.text
 
 
+@pytest.mark.parametrize(
+    ("completion", "marked"),
+    [
+        ("2 * (3 + 4 = 8", "3 + 4 = 8"),
+        ("2 * (5 - ( 3 + 4 = 8", "3 + 4 = 8"),
+        ("(1 + 2 = 4", "1 + 2 = 4"),
+        ("2 * 3 - (4 + 1) = 2 - ", "2 * 3 - (4 + 1) = 2"),
+    ],
+)
+def test_a_mark_begins_at_the_step_also_after_an_open_parenthesis(completion, marked):
+    explanation = lookup("right_steps").explain(completion, part="all")
+    assert [completion[begin:end] for begin, end, *_ in explanation.marks] == [marked]
+
+
 def test_the_report_explains_with_the_given_numbers():
     """`nums` is an optional column, which samples.jsonl has if another reward needs it."""
     text = "<think>3 + 4 = 7, 1 + 1 = 2</think>"

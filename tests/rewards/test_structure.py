@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_ext.rewards.dates import date_of
 from grpo_ext.rewards.engine import NeedsEngine, Unreadable, without_engine
 from grpo_ext.rewards.equality import equal
 from grpo_ext.rewards.extraction import find_answer
@@ -130,3 +131,34 @@ def test_exponents_of_summands_and_factors_are_not_multiplied(formula):
 )
 def test_what_would_take_long_or_is_read_wrongly_is_not_tame(formula):
     assert not is_within_limits(formula)
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "expected"),
+    [
+        ("36%, 36", "36, 0.36", True),  # 36 must pair with 36, although 36% equals it, too
+        ("36%, 36", "0.36, 36", True),
+        ("36%, 36%", "36, 0.36", True),
+        ("36%, 36", "0.36, 0.36", False),
+        ("1, 2, 2", "2, 1, 1", False),
+        ("1, 2", "1, 2, 2", False),
+    ],
+)
+def test_parts_are_paired_in_whichever_way_all_are_equal(gold, answer, expected):
+    assert equal(gold, answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "date"),
+    [
+        ("1969-07-20", (1969, 7, 20)),
+        ("1969-99-99", None),
+        ("1969-02-29", None),
+        ("February 29", (None, 2, 29)),
+        ("February 30", None),
+        ("July 1969", (1969, 7, None)),
+        ("31 June 1969", None),
+    ],
+)
+def test_only_dates_that_exist_are_dates(text, date):
+    assert date_of(text) == date

@@ -172,6 +172,14 @@ def test_a_checkpoint_of_fewer_ranks_says_so(tmp_path):
     )
 
 
+def test_a_checkpoint_without_the_file_of_one_of_its_ranks_is_incomplete(tmp_path):
+    for rank in (0, 2):
+        (tmp_path / f"grpo_state_{rank}.pt").touch()
+    message = why_no_state(tmp_path, "grpo_state_1.pt", 3)
+    assert "has no grpo_state_1.pt, but has grpo_state_0.pt, grpo_state_2.pt" in message
+    assert "fewer ranks" not in message and "is incomplete" in message
+
+
 def test_a_resume_does_not_warn_of_tied_weights(tiny_folder, tmp_path, caplog):
     """The tiny model's head is its embedding, which checkpoints hold once."""
     first = make(tiny_folder, tmp_path)
