@@ -28,9 +28,10 @@ def main(words: list[str] | None = None) -> int:
 
 
 def make_trainer(recipe: Recipe) -> SFTTrainer:
-    """Return TRL's `SFTTrainer` for a recipe.
+    """Build TRL's `SFTTrainer` from a recipe.
 
-    The recipe is checked before the model is loaded. Sets `recipe.training.model_init_kwargs`.
+    The recipe is checked before the model is loaded. `recipe.training.model_init_kwargs` is set in
+    place.
 
     Raises:
         ValueError: if the recipe or the dataset has problems.

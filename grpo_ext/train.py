@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def main(words: list[str] | None = None) -> int:
     """Run GRPO training and return the exit code.
 
-    The code is 0 if the run finished, 2 if the recipe, its data, its rewards or the checkpoint
-    cannot be used or the run could not learn anything, 75 if a signal ended the run, and 1 after
-    the failures that `run_training` lists. If a `grpo-ext` command started this process, a signal
-    gives 0 instead of 75. `words` are the command-line arguments; `None` uses `sys.argv`.
+    The code is 0 if the run finished; 2 if the recipe, its data, its rewards or the checkpoint
+    cannot be used, or if the run could not learn anything; 75 if a signal ended the run; and 1
+    after the failures that `run_training` lists. If a `grpo-ext` command started this process, a
+    signal gives 0 instead of 75. `words` are the command-line arguments; `None` uses `sys.argv`.
     """
     return run_training(words, make_trainer)
 

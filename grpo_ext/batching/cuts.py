@@ -72,7 +72,7 @@ def deal_rows(
 
 
 def even_cuts(costs: np.ndarray, num_pieces: int) -> list[int]:
-    """Return ascending positions at which to cut `costs` so that the largest sum is minimal.
+    """Return ascending positions that cut `costs` into pieces whose largest sum is minimal.
 
     There are `num_pieces - 1` positions. No piece is empty if there are at least `num_pieces`
     costs; otherwise, the last pieces are empty.

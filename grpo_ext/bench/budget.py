@@ -14,7 +14,7 @@ MINUTES = 2.0  # the default time limit
 
 
 class BudgetSpent(Exception):
-    """Raised when the time of a benchmark is over, even in the middle of a step."""
+    """Raised when a benchmark's time is up, even in the middle of a step."""
 
 
 class Budget:
@@ -41,7 +41,7 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """The seconds that are left; 0 once the time is over or the budget was interrupted."""
+        """The seconds that are left; 0 once the time is up or the budget was interrupted."""
         return 0.0 if self.interrupted else max(0.0, self.seconds - self.spent)
 
     def interrupt(self) -> None:

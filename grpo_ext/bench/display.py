@@ -39,7 +39,7 @@ class Lines:
 
 
 class Bar:
-    """Context manager that prints results in a terminal, above a bar of the time that has passed.
+    """Context manager that prints results in a terminal, above a bar that shows the elapsed time.
 
     The bar is shown within the context, and removed at its end.
 

@@ -149,7 +149,7 @@ class Bench:
 
         If the budget is limited and a generation has several groups, a first run generates a single
         group, to find out how many groups fit into `RECIPE_SHARE` of the time. The figures of this
-        first run are returned if no more than one group fits, or if the time ends during the run
+        first run are returned if at most one group fits, or if the time ends during the run
         with more groups.
 
         Returns:
@@ -208,13 +208,13 @@ class Bench:
             groups: the number of groups per generation. If it is smaller than the recipe's, each
                 optimizer step trains on a whole generation.
             generations: the maximum number of generations.
-            reserve: the run stops early if another step would leave fewer seconds of the budget
-                than this.
-            pass_reserve: the run fails before a forward pass if no more seconds of the budget than
-                this are left.
+            reserve: the run stops early if another step would leave fewer than this many seconds of
+                the budget.
+            pass_reserve: the run fails before a forward pass if at most this many seconds of the
+                budget are left.
 
         Raises:
-            BudgetSpent: if no more than `pass_reserve` seconds are left before a forward pass.
+            BudgetSpent: if at most `pass_reserve` seconds are left before a forward pass.
             ValueError: if the recipe cannot be used, or GPU memory runs out during training.
         """
         sizes = self.batch
@@ -262,7 +262,7 @@ class Bench:
         self.figures = {**phases.to_dict(), **medians.to_dict()}
 
     def _seconds_per_completion(self) -> float:
-        """Return how many seconds the training phase of `as_it_stands` took for each completion.
+        """Return how many seconds the training phase of `as_it_stands` took per completion.
 
         Completions that the trainer skips because they have no gradient are not counted.
         """
@@ -398,8 +398,8 @@ class Bench:
     def longest_completion(self) -> int | None:
         """Estimate the longest completion, in tokens, that fits on this GPU; 0 if none fits.
 
-        The estimate is for one completion per micro-batch and with gradient checkpointing. Returns
-        `None` without a GPU, or if the model's size is not known.
+        The estimate assumes one completion per micro-batch and gradient checkpointing. The result
+        is `None` if there is no GPU, or if the model's size is unknown.
         """
         if not torch.cuda.is_available() or self.forecast.size is None:
             return None
@@ -441,16 +441,16 @@ class Bench:
 
 
 class TimeLimit(TrainerCallback):
-    """Trainer callback that ends a run when its time is over.
+    """Trainer callback that ends a run when its time is up.
 
     The run stops after a step if there is no time for another one. If the time ends within a step,
     the next forward pass raises `BudgetSpent`, provided that `before_pass` is registered as a hook.
 
     Args:
         budget: the time limit of the benchmark.
-        reserve: the run stops after a step if another one would leave fewer seconds of the budget
-            than this.
-        pass_reserve: `before_pass` raises `BudgetSpent` if no more seconds of the budget than this
+        reserve: the run stops after a step if another one would leave fewer than this many seconds
+            of the budget.
+        pass_reserve: `before_pass` raises `BudgetSpent` if at most this many seconds of the budget
             are left.
         steps: the minimum number of steps before the run may stop between two steps.
     """
@@ -465,7 +465,7 @@ class TimeLimit(TrainerCallback):
         self._begun = 0.0
 
     def before_pass(self, module: torch.nn.Module, inputs: object) -> None:
-        """Forward pre-hook on the input embedding that ends the run if the time is over.
+        """Forward pre-hook for the input embedding that ends the run if the time is up.
 
         Raises:
             BudgetSpent: if at most `pass_reserve` seconds are left.
@@ -487,10 +487,10 @@ class TimeLimit(TrainerCallback):
 
 
 def train_silently(trainer: GRPOExtTrainer, limit: TimeLimit) -> None:
-    """Train until the last step or the limit, without printing to stdout.
+    """Train until the last step or the time limit, without printing to stdout.
 
     Raises:
-        BudgetSpent: if the time is over before a forward pass.
+        BudgetSpent: if the time is up before a forward pass.
         KeyboardInterrupt: after Ctrl-C.
         torch.OutOfMemoryError: if GPU memory runs out.
     """

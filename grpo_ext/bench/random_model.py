@@ -26,7 +26,7 @@ LOG_DEVIATION = 0.43  # standard deviation of the log of drawn lengths, so that 
 
 
 def has_weights(model: str) -> bool:
-    """Return whether a model's weights are in the folder `model`, or in the hub's cache."""
+    """Return whether a model's weights are in the folder `model`, or in the local hub cache."""
     folder = Path(model).expanduser()
     if not folder.is_dir() and model.count("/") < 2:
         config = try_to_load_from_cache(model, "config.json")

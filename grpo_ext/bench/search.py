@@ -52,10 +52,10 @@ class Search:
 
         The measurement is `None` if the settings could not run. Settings come in the order of
         `candidates`. If the first measurement shows that there is time for more completions per
-        step, it is repeated with more. As soon as three settings have run, a further candidate is
-        measured only if there is time for it and for two repetitions. Finally, all settings within
-        `CLOSE` of the fastest are measured two more times, without being yielded again. The search
-        ends early when the budget of the bench ends.
+        step, it is repeated with more. Once three settings have run, another candidate is measured
+        only if there is time for it and for two repetitions. Finally, as far as time allows, all
+        settings within `CLOSE` of the fastest are measured two more times, but are not yielded
+        again. The search ends early when the budget of the bench ends.
 
         Raises:
             ValueError: if no layout can be used or fits into memory.
@@ -112,8 +112,8 @@ class Search:
         - if nothing has run, token limits with gradient checkpointing
 
         Gradient checkpointing is switched off only if the activations are expected to fit into
-        memory. What follows depends on the measurements so far, so the caller should measure each
-        candidate before it requests the next one. Settings may be yielded twice.
+        memory. Each candidate depends on the measurements so far, so the caller should measure it
+        before requesting the next one. The same settings may be yielded twice.
         """
         own = self.own
         yield own
@@ -144,17 +144,18 @@ class Search:
         return own["layout"] in layouts and own["gradient_accumulation_steps"] == 1
 
     def _fastest_or(self, layout: str) -> Settings:
-        """Return the fastest settings except the recipe's own.
+        """Return the fastest settings other than the recipe's own.
 
-        If no others ran, return those of `layout` with the recipe's own gradient checkpointing.
+        If no other settings ran, return the `layout_settings` of `layout` with the recipe's own
+        gradient checkpointing.
         """
         return self._fastest_other() or layout_settings(layout, self.own["gradient_checkpointing"])
 
     def _other_checkpointing(self, layout: str) -> Iterator[Settings]:
         """Yield the settings of `_fastest_or(layout)` with gradient checkpointing toggled.
 
-        Nothing is yielded if it would be switched off, but the activations are not expected to fit
-        into memory.
+        If checkpointing would be switched off, but the activations are not expected to fit into
+        memory without it, nothing is yielded.
         """
         settings = self._fastest_or(layout)
         switched = {**settings, "gradient_checkpointing": not settings["gradient_checkpointing"]}
@@ -164,10 +165,10 @@ class Search:
     def _limits(self, settings: Settings) -> Iterator[Settings]:
         """Yield `settings` with each token limit, from the largest down to the first slow one.
 
-        The caller should measure each before it requests the next one. A limit is slow if training
-        takes more than `SLOWER` times as long as with the previous limit; smaller ones are assumed
-        to be slower still. The largest limit is compared with training without a limit or, if that
-        was not measured, with the recipe's own settings.
+        The caller should measure each settings dict before requesting the next one. A limit is slow
+        if training takes more than `SLOWER` times as long as with the previous limit; smaller
+        limits are assumed to be slower still. The largest limit is compared with training without a
+        limit or, if that was not measured, with the recipe's own settings.
         """
         seconds = self._seconds()
         unlimited = {**settings, "max_tokens_per_micro_batch": None}
@@ -203,7 +204,7 @@ class Search:
 
     @property
     def refused_layouts(self) -> dict[str, str]:
-        """For each layout with settings that cannot be used, the last reason."""
+        """The last reason why settings were refused, by layout; empty if none were refused."""
         return {str(dict(key)["layout"]): reason for key, reason in self.refused.items()}
 
     @property
@@ -321,7 +322,10 @@ class Search:
         return dict(fastest)
 
     def _seconds(self) -> dict[Key, float]:
-        """Return the shortest training time, in seconds, of all settings that ran, by items."""
+        """Return the shortest training time, in seconds, of each settings dict, by its items.
+
+        Settings that could not run are left out.
+        """
         seconds = {}
         for key, measurement in self.measurements.items():
             if measurement is not None:

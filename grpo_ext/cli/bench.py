@@ -60,7 +60,7 @@ def minutes(text: str) -> float:
         number = float(text)
         if 0 < number < math.inf:
             return number
-    raise argparse.ArgumentTypeError(f"must be a number of minutes above 0; got {text!r}")
+    raise argparse.ArgumentTypeError(f"must be a finite number of minutes above 0; got {text!r}")
 
 
 def run(args: argparse.Namespace) -> int:

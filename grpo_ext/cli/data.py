@@ -5,7 +5,7 @@ examples:
   grpo-ext data gsm8k --out data     data/gsm8k-main-train.jsonl and data/gsm8k-main-test.jsonl
   grpo-ext data HuggingFaceH4/MATH-500 --split test
 
-It writes the split train of a hub dataset to a jsonl file and, if there is one, the split test to
+It writes the train split of a hub dataset to a jsonl file and, if there is one, the test split to
 another; --split selects other splits. It prints the number of rows in each file, the license that
 the dataset card states, and the recipe keys to set. An existing file is never replaced with
 different rows.

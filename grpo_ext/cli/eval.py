@@ -106,9 +106,9 @@ def check_options(args: argparse.Namespace) -> None:
     """Check the options before anything slow is done.
 
     Raises:
-        ValueError: if there is neither a recipe nor a suite, if `--suite` names no task, or is
-            given with neither a model nor a recipe, if an option has no effect in this kind of
-            evaluation, or if the `--output` file cannot be written.
+        ValueError: if there is neither a recipe nor a suite, if there is a suite but neither a
+            model nor a recipe, if `--suite` names no task, if an option has no effect in this kind
+            of evaluation, or if the `--output` file cannot be written.
     """
     if args.suite is None and args.config is None:
         raise ValueError(
@@ -242,7 +242,7 @@ def print_suite(evaluation: dict[str, Any]) -> None:
     """Print the figures of all models on a suite's tasks, and compare each model with the first.
 
     If a group of tasks has figures of its own, only these are printed; those of the individual
-    tasks are in the `--output` file.
+    tasks are in the `--output` file. Models without a chat template are named at the end.
     """
     from grpo_ext.evaluation.table import print_parts
 

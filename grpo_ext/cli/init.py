@@ -165,10 +165,10 @@ def measure(recipe: FirstRecipe, recipe_file: Path, proposal: Proposal, lora: bo
 
 
 def describe_time(recipe: FirstRecipe, folder: Path) -> str:
-    """Return a sentence with the estimated time of the run.
+    """Return the text to print about the estimated time of the run.
 
-    If there is no estimate, the sentence names the command that measures a step. If the run would
-    take longer than an evening, advice follows. If `recipe.trial` is set, the command for a shorter
+    If there is no estimate, the text names the command that measures a step. If the run would take
+    longer than an evening, advice follows. If `recipe.trial` is set, the command for a shorter
     trial run follows, which writes to `folder/trial`.
     """
     if recipe.seconds is None:

@@ -69,8 +69,8 @@ def make_parser() -> argparse.ArgumentParser:
 def main(words: list[str] | None = None) -> int:
     """Run one subcommand and return its exit code.
 
-    `words` are the command-line arguments; `None` uses `sys.argv`. Errors are printed, or raised
-    with `--debug`.
+    `words` are the command-line arguments; if `None`, those in `sys.argv` are used. Errors are
+    printed without a traceback, unless `--debug` is set, in which case they are raised.
 
     Raises:
         SystemExit: after `--help`, or if an argument is invalid.
@@ -108,8 +108,8 @@ def main(words: list[str] | None = None) -> int:
 def has_no_reader() -> bool:
     """Return whether the program that reads standard output, such as `head`, has exited.
 
-    This prints an empty line. If there is no reader, it also discards the remaining output, so that
-    Python does not report an error when this process exits.
+    To find out, this prints an empty line. If there is no reader, this also discards the remaining
+    output, so that Python does not report an error when this process exits.
     """
     try:
         print(flush=True)  # a flush alone has nothing to write if Python has dropped the text

@@ -7,7 +7,7 @@ examples:
   grpo-ext plan --config mine.yaml --gpu h100
   grpo-ext plan --config mine.yaml --gpu 16
 
-Batch sizes, steps and checkpoints are exactly those of the run. Memory is an estimate with the
+Batch sizes, steps and checkpoints are exactly those of the run. Memory is estimated with the
 formulas in grpo_ext/recipe/memory.py, and the time is shown once output_dir has a log of this
 recipe. Set --rows to the number of training rows if the dataset cannot be read on this machine. If
 batch sizes do not fit together, the nearest ones that do are shown.
@@ -254,7 +254,7 @@ def time_lines(time: RunTime | None, folder: str) -> Iterator[tuple[str, str]]:
         folder: the `output_dir` of the recipe.
     """
     if time is None:
-        yield "time", "not measured yet: `grpo-ext bench` measures the seconds of a step, and after"
+        yield "time", "not measured yet: `grpo-ext bench` measures how long a step takes, and after"
         yield "", "three steps the run says how long it will take"
         return
     yield "time", f"about {duration(time.seconds)}, according to the log in {printable(folder)}:"

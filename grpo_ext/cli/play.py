@@ -38,7 +38,7 @@ ENDS = {
     "single turn": "the row has no environment, so its completion is one turn",
     "turns": "the episode has reached the limit of turns",
     "failures": "the environment failed too often",
-    "room": "cut off: no room or no turns were left",
+    "room": "cut off: no room, turns or input were left",
 }
 
 

@@ -28,10 +28,10 @@ def gpu_is_there() -> bool:
 
 
 def device_bytes(use_cpu: bool) -> int:
-    """Return the memory of the first CUDA GPU in bytes, or the main memory.
+    """Return the memory of the first CUDA GPU or the main memory, in bytes.
 
-    The main memory is returned if there is no CUDA GPU or `use_cpu` is true. In a container, it
-    is capped at the container's limit.
+    The main memory is returned if there is no CUDA GPU or `use_cpu` is true. In a container, the
+    result is then at most the container's limit.
     """
     import psutil
     import torch

@@ -40,7 +40,7 @@ class Estimate:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Whether a metric rose or fell, if this mean is its change; `None` without an interval."""
+        """The verdict on a metric whose change is this mean; `None` if there is no interval."""
         if self.low is None or self.high is None:
             return None
         return verdict_of(self.low, self.high)
@@ -65,7 +65,7 @@ def clearly_above(
     other: float,
     other_error: float | None,
 ) -> bool:
-    """Return whether a mean is above another one with confidence `LEVEL` (two-sided z-test).
+    """Return whether a mean is above another mean with confidence `LEVEL` (two-sided z-test).
 
     Args:
         mean: the mean to test.
@@ -101,10 +101,10 @@ def mean_of(
 
     If all values are from 0 to 1, the interval is Wilson's (1927) for the effective number of rows,
     for which a proportion would have this variance (Korn and Graubard 1998). The error is then at
-    least the half-width of that interval divided by 1.96, so that ten correct of ten do not give
-    "1 ± 0". If the values are not all 0 or 1, or a problem has several rows, the variance is only
-    an estimate. The interval is then computed for fewer rows, which widens it about as much as
-    Student's t widens a normal interval.
+    least the half-width of that interval divided by 1.96, so that ten correct answers out of ten do
+    not give "1 ± 0". If the values are not all 0 or 1, or a problem has several rows, the variance
+    is only an estimate. The interval is then computed for fewer rows, which widens it about as much
+    as Student's t widens a normal interval.
 
     If there is only one problem, the error and the interval are `None`. If all values are NaN, the
     result is `None`.

@@ -65,8 +65,7 @@ def is_sparse(number: int) -> bool:
     Returns `False` on file systems that do not report holes.
 
     Args:
-        number: the file descriptor. Its position must be the start of the file, and is the start
-            again afterwards.
+        number: the file descriptor, positioned at the start of the file, where it is left.
     """
     size = os.fstat(number).st_size
     if size <= MOST_HOLES:
@@ -257,7 +256,7 @@ def check_tree(folder: Path) -> None:
     are checked. Call this before passing the folder to a library that opens its files.
 
     Raises:
-        ForeignFile: if the folder or a subfolder contains a FIFO, a device, a socket or any other
+        ForeignFile: if the folder or a subfolder contains a FIFO, a device, a socket or an unsafe
             link, or if there are more than `MOST_ENTRIES` entries in all.
         OSError: if a folder does not exist or cannot be read.
     """
@@ -291,7 +290,7 @@ def _is_in(root: Path | None, real: Path) -> bool:
 
 
 def _opened(number: int, path: Path) -> Path:
-    """Return the actual path of an open file; `path` on systems without `/proc`."""
+    """Return the actual path of an open file, or `path` on systems without `/proc`."""
     try:
         return Path(os.readlink(f"/proc/self/fd/{number}"))
     except OSError:  # not on Linux

@@ -118,7 +118,7 @@ def matrix_rate_of(model: PreTrainedModel, device: str, dtype: torch.dtype) -> M
 
 
 def product_seconds(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Multiply `a` (N, K) by the transpose of `b` (M, K), and return the seconds that it takes."""
+    """Multiply `a` (N, K) by the transpose of `b` (M, K), and return how many seconds this took."""
     start = time.perf_counter()
     a @ b.T
     wait_for(a.device.type)

@@ -26,9 +26,9 @@ MOST_GROWTH = 10_000  # maximum factor by which a tokenizer's replacements may l
 
 
 def model_files_fault(folder: Path) -> str | None:
-    """Return an error message if a model's file could block loading or exhaust the memory.
+    """Return an error message if a file in a model folder could block loading or exhaust memory.
 
-    Returns `None` if there is no such file. Links may point anywhere, because large weights are
+    Return `None` if there is no such file. Links may point anywhere, because large weights are
     often stored on another disk.
 
     Raises:

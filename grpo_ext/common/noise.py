@@ -27,7 +27,7 @@ FEW = 50
 class Noise:
     """A noise model fitted to a curve.
 
-    For each candidate autocorrelation, it has the posterior weight and the variance of the noise.
+    For each candidate autocorrelation, it holds the posterior weight and the variance of the noise.
     """
 
     autocorrelations: Array  # (24,), the candidates, for neighboring values

@@ -18,7 +18,7 @@ def start_beside(
     threads: int,
     keep: tuple[int, ...] = (),
 ) -> subprocess.Popen:
-    """Start `python -m module PIPE PARENT *words` with a pipe to this process.
+    """Start and return the process `python -m module PIPE PARENT *words`, with a pipe to this one.
 
     PIPE is the file descriptor of the new process's end of the pipe, and PARENT is the id of this
     process. The new process gets the same import path and an empty standard input. It has its own

@@ -13,7 +13,7 @@ def quiet(name: str, least: int = logging.CRITICAL) -> Iterator[None]:
 
     Args:
         name: the name of the logger.
-        least: the lowest level still logged; by default, only critical messages are logged.
+        least: the lowest level that is still logged; by default, only critical messages are logged.
     """
     logger = logging.getLogger(name)
     level = logger.level

@@ -29,7 +29,10 @@ class RunTime:
         )
 
     def describe(self) -> str:
-        """Describe the parts of the run, such as `290 steps of 14 s, 3 evaluations of 80 s`."""
+        """Describe the parts of the run, such as `290 steps of 14 s, 3 evaluations of 80 s`.
+
+        Evaluations or saves whose duration is unknown are counted at the end of the string.
+        """
         text = f"{counted(self.steps, 'step')} of {duration(self.step_seconds)}"
         unmeasured = []
         for name, count, seconds in (

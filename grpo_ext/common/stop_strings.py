@@ -15,11 +15,12 @@ KEY_IN_VLLM = "stop"
 def stop_strings_of(options: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Return the stop strings in `generation_kwargs`, set as `stop_strings`, as `stop` or as both.
 
-    The tuple is empty if there are none.
+    `options` are the `generation_kwargs`; the tuple is empty if they are `None` or set no stop
+    strings.
 
     Raises:
-        ValueError: if an option is neither a string nor a list of strings, or if a stop string is
-            empty.
+        ValueError: if `stop_strings` or `stop` is neither a string nor a list of strings, or if a
+            stop string is empty.
     """
     texts: list[str] = []
     for key in (KEY, KEY_IN_VLLM):
@@ -48,14 +49,14 @@ class StopStrings:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]):
         self.tokenizer = tokenizer
         self.texts = tuple(texts)
-        #: The number of last tokens in which to look for a stop string. Each token has at least one
-        #: byte. One more token is included, because some tokenizers drop the first token's space.
+        #: How many tokens at the end of a turn to search for a stop string. Each token has at least
+        #: one byte. One more is included, because some tokenizers drop the first token's space.
         self.most_tokens = 1 + max(len(text.encode()) for text in texts)
 
     def cut(self, ids: list[int]) -> list[int]:
-        """Return the tokens up to the one that completes the first stop string.
+        """Return the tokens up to and including the one that completes the first stop string.
 
-        That token is included. If there is no stop string, all tokens are returned.
+        If there is no stop string, all tokens are returned.
         """
         for length in range(1, len(ids)):
             first = max(0, length - self.most_tokens)
@@ -66,9 +67,9 @@ class StopStrings:
     def end_with(self, ids: Sequence[int], first: int = 0) -> bool:
         """Return whether the last token completes a stop string.
 
-        The stop string may end anywhere inside that token. Call this after each token of a turn,
-        until it returns `True`: it decodes the last `most_tokens` tokens and looks for a stop
-        string anywhere in their text.
+        The stop string may end anywhere inside that token. Call this method after each token of a
+        turn, until it returns `True`. It looks for a stop string anywhere in the text of the last
+        `most_tokens` tokens, so it would also find one that an earlier token has completed.
 
         Args:
             ids: the tokens so far.

@@ -1,4 +1,4 @@
-"""A stopwatch that adds up the seconds of several blocks."""
+"""A stopwatch that adds up the time spent in several blocks of code."""
 
 import time
 from types import TracebackType
@@ -28,7 +28,7 @@ class Stopwatch:
             self._seconds += time.perf_counter() - self._since
 
     def take(self) -> float:
-        """Return the seconds spent in blocks that ended since the last call; reset the total."""
+        """Return the total seconds of the blocks that ended since the last call to this method."""
         seconds = self._seconds
         self._seconds = 0.0
         return seconds

@@ -13,7 +13,8 @@ EXIT_TERMINATED = 128 + signal.SIGTERM  # the exit code that a shell gives
 class Terminated(KeyboardInterrupt):
     """Raised when SIGTERM arrives within `terminable`.
 
-    It derives from `KeyboardInterrupt`, so code that catches the errors of user code re-raises it.
+    It derives from `KeyboardInterrupt`, so that code which catches the errors of user code does not
+    swallow it.
     """
 
 

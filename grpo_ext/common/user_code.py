@@ -24,7 +24,7 @@ class TooLate(BaseException):
 
 @contextmanager
 def deadline(seconds: float | None) -> Iterator[None]:
-    """Context manager that raises `TooLate` inside the block after `seconds`; `None` is no limit.
+    """Context manager that raises `TooLate` in the block after `seconds`; `None` means no limit.
 
     The error is raised again every 0.5 s until the block exits, even inside `except` and `finally`.
     The limit has no effect outside the main thread, where signals do not arrive, or if the
@@ -52,8 +52,8 @@ def preserve_process_state(seed: int) -> Iterator[None]:
     """Context manager that seeds the RNGs, then restores their states and the working directory.
 
     The RNGs are those of Python and, if already imported, NumPy and torch. Blocks may overlap, as
-    in async rewards: the first one to begin saves the states and sets the seed, and the last one to
-    end restores the states.
+    in async rewards: only the first block to begin saves the states and sets the seed, and only the
+    last block to end restores them.
 
     Args:
         seed: a 32-bit seed.
@@ -80,7 +80,8 @@ def random_generators() -> Iterator[
 ]:
     """Yield the functions (get_state, set_state, set_seed) of each random number generator.
 
-    These are Python's and, if already imported, NumPy's and torch's, with CUDA's if initialized.
+    These are the generators of Python and, if already imported, of NumPy and torch. Those of CUDA
+    are included if torch has initialized CUDA.
     """
     yield random.getstate, random.setstate, random.seed
     numpy = sys.modules.get("numpy")

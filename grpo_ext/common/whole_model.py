@@ -50,4 +50,4 @@ def folder_faults(folder: Path) -> Iterator[str]:
                 with safe_open(path, framework="np"):  # compares the header with the file's size
                     pass
         except (OSError, SafetensorError) as error:
-            yield f"{path} is incomplete ({error}). Copy the folder again."
+            yield f"{path} is incomplete or cannot be read ({error}). Copy the folder again."

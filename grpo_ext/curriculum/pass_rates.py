@@ -37,7 +37,7 @@ def read_pass_rates(
     Raises:
         ValueError: if a line is not a completion with the first of `rewards`. The message names the
             line.
-        OSError: if a file cannot be opened, or a line is too long.
+        OSError: if a file exists but cannot be opened, or if a line is too long.
     """
     counts: dict[str, PromptCounts] = {}  # by prompt id
     for part in parts(path):
@@ -96,7 +96,8 @@ class PassRates:
         prompt_ids: the prompt id of each row.
         decay: the factor applied to the counts of a prompt before new ones are added, because the
             policy changes: 0 remembers only the last group, 1 remembers everything.
-        start: counts to begin with, as (correct, scored) by prompt id.
+        start: counts to begin with, as (correct, scored) by prompt id; ids of prompts that no row
+            has are ignored.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class PassRates:
         self.samples[number] += samples
 
     def slots(self, num_generations: int, most: int) -> np.ndarray:
-        """Return for each row, (rows,), how many slots of `num_generations` completions it gets.
+        """Return how many slots of `num_generations` completions each row gets, (rows,).
 
         This is the smallest number of slots in which at least one correct completion is expected,
         but no more than `most`. The expected pass rate is the mean of Beta(right + 1, wrong + 1).
@@ -148,7 +149,7 @@ class PassRates:
         return slots[self.of_row]
 
     def chance_of_signal(self, num_generations: int, most_slots: int = 1) -> np.ndarray:
-        """Return the probability (rows,) that a group has both correct and wrong completions.
+        """Return the probability that a group has both correct and wrong completions, (rows,).
 
         This is the mean of 1 - p^G - (1-p)^G over Beta(right + 1, wrong + 1), and at least 1e-12.
         The group size G is `num_generations` times the number of slots (at most `most_slots`).

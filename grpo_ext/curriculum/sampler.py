@@ -130,7 +130,7 @@ class PromptSampler(Sampler):
         return easy_first[start:end]
 
     def _draw(self, rng: np.random.Generator, num: int) -> list[int]:
-        """Draw `num` row indices by weight; with replacement only if there are fewer rows.
+        """Draw `num` row indices by weight, with replacement only if the dataset has fewer rows.
 
         If `most_slots` is above 1, the index of a hard prompt is repeated, so that the prompt
         occupies several of the `num` slots.

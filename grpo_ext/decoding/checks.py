@@ -109,7 +109,7 @@ class SelectsRows(Protocol):
 
 @runtime_checkable
 class ForcesTokens(Protocol):
-    """Protocol for a logits processor that can force the next tokens."""
+    """Protocol for a logits processor that can force the next token of a row."""
 
     def gives_all(self) -> bool:
         """Return whether the next token of every row is forced, so that no logits are needed."""

@@ -74,8 +74,8 @@ class BufferedLayer(DynamicLayer):
         """Append the states of new positions, and return the keys and values of all positions.
 
         Args:
-            key_states: (b, heads, new positions, dim).
-            value_states: (b, heads, new positions, dim).
+            key_states: (b, heads, new positions, dim), the keys to append.
+            value_states: (b, heads, new positions, dim), the values to append.
             args: ignored, as in `DynamicLayer`.
             kwargs: ignored, as in `DynamicLayer`.
         """
@@ -171,7 +171,7 @@ class DecodeBatch:
         """Return the model inputs for the next forward pass, by name.
 
         The tokens are those that are not yet in the cache: usually one for each row, and more after
-        tokens were forced. They are not returned again.
+        tokens were forced. The next call returns only tokens that have been appended since.
         """
         inputs = {
             "input_ids": self._ids[:, self._num_read : self.length],

@@ -1,4 +1,4 @@
-"""Draw the next token of each row from its scores, fast on a CPU.
+"""Draw the next token of each row from its scores, using a fast method on a CPU.
 
 On a CPU, a token is drawn by inverse transform sampling, with one random variate per row.
 `torch.multinomial` is slower there, because it draws an exponential variate for each token of the
@@ -64,7 +64,7 @@ def draw_by_blocks(probs: Tensor) -> Tensor:
 
 
 def point_below(total: Tensor) -> Tensor:
-    """Draw a uniform variate from 0 to the total mass of each row, as a float64 tensor (b, 1).
+    """Draw a uniform float64 variate, (b, 1), between 0 and the total mass of each row.
 
     Args:
         total: (b, 1), the total mass of each row.

@@ -77,7 +77,7 @@ class Player(LogitsProcessor):
         return all(episode.pending or episode.ended or episode.waits for episode in self.episodes)
 
     def select_rows(self, input_ids: LongTensor, rows: LongTensor) -> None:
-        """Continue with only the rows `rows`, (b',); the others leave the batch."""
+        """Continue with only the rows at the indices `rows`, (b',); `input_ids` is ignored."""
         self.episodes = [self.episodes[row] for row in rows.tolist()]
 
 

@@ -23,7 +23,7 @@ class StopStringEnds(StoppingCriteria):
     Use a new one for each `generate` call.
 
     Args:
-        stops: finds the stop strings.
+        stops: the stop strings to look for.
     """
 
     def __init__(self, stops: StopStrings):

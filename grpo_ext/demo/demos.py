@@ -80,7 +80,7 @@ class Demo:
         return folder / ("warm_start" if self.sft_recipe else "model")
 
     def inputs(self, task: Any) -> list[Any]:
-        """Return the JSON values that determine the prepared files, besides task and seed."""
+        """Return what determines the prepared files besides task and seed, as JSON values."""
         return []
 
 
@@ -211,10 +211,11 @@ def demonstrations_of_two(
 
 
 def check_tokenizer(task: Task) -> dict[str, Any]:
-    """Return keyword arguments for `build_tokenizer` for the demo `check`, which calls a tool.
+    """Return the keyword arguments of `build_tokenizer` for the demo `check`, which calls a tool.
 
-    They set Qwen2.5's chat template and split numbers as in `NUMBERS`. The tags, the system message
-    that describes the tool, and the markup of calls and results become single tokens.
+    They set Qwen2.5's chat template and the pattern `NUMBERS`, which splits numbers. The tags, the
+    system message that describes the tool, and the markup of calls and results become single
+    tokens. `task` is not used.
     """
     prompt = build_tokenizer([]).apply_chat_template(
         [{"role": "user", "content": "?"}],

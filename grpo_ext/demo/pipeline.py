@@ -159,7 +159,7 @@ def grpo_words(demo: Demo, folder: Path, seed: int, max_steps: int | None) -> li
 
 
 def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> None:
-    """Print metrics, completions of three problems and the stages' times; write `curves.png`.
+    """Print metrics, completions for three problems and how long stages took; write `curves.png`.
 
     Args:
         folder: the folder of the demo.

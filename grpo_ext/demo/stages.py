@@ -38,7 +38,7 @@ class Stages:
             self.done = {}
 
     def run(self, name: str, inputs: object, work: Callable[[bool], None]) -> None:
-        """Run a stage unless it is done.
+        """Run a stage, unless it is already done with the same inputs.
 
         Args:
             name: the name of the stage.
@@ -53,7 +53,7 @@ class Stages:
         begun = record.get("fingerprint") == self.fingerprint
         if begun and record.get("done"):
             self.seconds[name] = record["seconds"]
-            print(f"[dim]{heading}: already done, in {record['seconds']:.0f} s[/dim]")
+            print(f"[dim]{heading}: already done (it took {record['seconds']:.0f} s)[/dim]")
             return
         get_console().rule(heading, align="left")
         self.record(name, done=False)

@@ -1,5 +1,6 @@
 """Operations whose result for a token does not depend on the rest of the batch.
 
-`deterministic: true` samples and scores with them, so that both compute bitwise equal log-probs.
+`deterministic: true` uses them both for sampling and for scoring, so that the log-probs of the two
+are bitwise equal.
 This package imports only torch, so that all other packages may use it.
 """

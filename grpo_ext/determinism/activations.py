@@ -1,8 +1,8 @@
 """Activation functions whose result for an element does not depend on its position in the tensor.
 
 On a CPU, torch computes most elements of a tensor with vector instructions, and the remaining ones
-one by one. In torch's `silu`, `sigmoid` and tanh form of `gelu`, the two ways round differently; in
-`exp` and `tanh`, they do not.
+one by one. In torch's `silu`, `sigmoid` and tanh form of `gelu`, the two methods round differently;
+in `exp` and `tanh`, they do not.
 """
 
 import math

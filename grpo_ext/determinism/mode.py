@@ -47,10 +47,11 @@ class InvariantOperations(TorchFunctionMode):
 
 @contextmanager
 def deterministic_algorithms() -> Iterator[None]:
-    """Context manager that limits torch to deterministic algorithms, also in backward passes.
+    """Context manager that limits torch to deterministic algorithms, including backward passes.
 
-    torch would by default also fill new memory, to expose reads of uninitialized memory; this is
-    turned off. On exit, the previous settings are restored.
+    Operations without a deterministic algorithm raise `RuntimeError`. By default, torch would also
+    fill new memory, to expose reads of uninitialized memory; this is turned off. On exit, the
+    previous settings are restored.
     """
     enabled = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()

@@ -38,8 +38,8 @@ def result_of(coroutine: Coroutine[Any, Any, Any], seconds: float) -> Any:
 class ThreadPool:
     """A pool that runs synchronous code in at most `count` threads at a time.
 
-    A thread whose code takes too long is abandoned and no longer counts. All threads are daemons,
-    so code that hangs does not delay the end of the run.
+    A thread whose code takes too long is abandoned, and no longer counts toward this limit. All
+    threads are daemons, so code that hangs does not delay the end of the run.
     """
 
     def __init__(self, count: int):
@@ -89,7 +89,7 @@ class ThreadPool:
 
 
 def call_all(works: Sequence[Work], returned: Sequence[Future[Any]]) -> None:
-    """Call each function in turn and set its future; stop at the first cancelled future."""
+    """Call each function in turn and set its future; stop at the first canceled future."""
     for work, future in zip(works, returned, strict=True):
         if not future.set_running_or_notify_cancel():
             return
@@ -100,13 +100,14 @@ def call_all(works: Sequence[Work], returned: Sequence[Future[Any]]) -> None:
 
 
 async def settle(result: Future[Any], returned: Future[Any], end: float) -> None:
-    """Set a future to the result or error of user code; a coroutine that it returned is awaited.
+    """Set a future to the result or error of user code; if the code returned a coroutine, await it.
 
     Args:
         result: the future to set.
-        returned: a future with the value that the code returned. If it is not done, `result` is set
-            to `TooLate`.
-        end: the time limit of the coroutine, as a value of `time.monotonic`.
+        returned: a future with the value that the code returned. If it is not done, `result` gets
+            the error `TooLate`, and code that has not been started yet is canceled.
+        end: the time limit of the coroutine, as a value of `time.monotonic`; `result` gets the
+            error `TooLate` if the coroutine takes longer.
     """
     try:
         if returned.cancel() or not returned.done():

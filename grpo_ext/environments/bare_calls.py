@@ -1,9 +1,9 @@
-"""Chat templates that do not keep the text before a tool call: Llama 3, Gemma 4 and gpt-oss.
+"""Chat templates that do not keep the text before a tool call, such as that of Llama 3.
 
-Gemma 4 and gpt-oss also use a separate end token for turns that call tools, and take thoughts from
-a separate field of the message. `TurnTokens` tests these templates with a bare call: a turn that
-contains a call but no text. In an episode, a turn that the template would change, such as a call
-after other text, is answered with an error message.
+The templates of Gemma 4 and gpt-oss also use a separate end token for turns that call tools, and
+take thoughts from a separate field of the message. `TurnTokens` tests these templates with a bare
+call: a turn that contains a call but no text. In an episode, a turn with a call that the template
+would change (for example, because there is text before the call) is answered with an error message.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -29,14 +29,15 @@ NOT_ALONE = (
     "no other text or marks around it"
 )
 CHANGES_CALLS = (
-    "This chat template changes or drops tool calls, or the thoughts before them, once the results "
-    "follow, so the model would not see the tokens that it sampled. Use a model with another chat "
+    "This chat template changes or drops tool calls, or the thoughts, text or end token around "
+    "them, so the model would not see the tokens that it sampled. Use a model with another chat "
     "template, or describe the tools in the prompt and parse the calls in the environment's `step`."
 )
 CHANGES_THOUGHTS = (
-    "This chat template drops the thoughts of earlier turns once `step` has answered a turn, so "
-    "the model would not see the tokens that it sampled. Use an environment that answers with "
-    "tools alone, without `step`, or a model with another chat template."
+    "This chat template drops the thoughts of earlier turns once `step` has answered a turn, or "
+    "changes those turns in another way, so the model would not see the tokens that it sampled. "
+    "Use an environment that answers with tools alone, without `step`, or a model with another "
+    "chat template."
 )
 
 
@@ -74,9 +75,9 @@ class BareCalls:
             answers_texts: whether the environment also answers turns without calls.
 
         Raises:
-            ValueError: if the template fails, or does not end the turn with `end`; or if it changes
-                or drops earlier text, the turn or its thought, either when it renders the turn
-                itself or once results and later turns follow.
+            ValueError: if the template fails, does not end the turn with `end`, or changes or drops
+                the turn, its thought or the text before it. The turn is checked both by itself and
+                when results and later turns follow.
         """
         turn = bare_turn(calls, self.thought_field)
         conversation = [QUESTION, turn, *answer]
@@ -114,9 +115,9 @@ def bare_turn(calls: Sequence[Message], thought_field: str) -> Message:
 
 
 def writes_text_before(written: Written, call: Message) -> bool:
-    """Return whether a chat template keeps the text before a turn's call.
+    """Return whether a chat template keeps the text that precedes a call in the same turn.
 
-    Text that the template renders like a thought does not count as kept.
+    Text that the template renders like a thought does not count as kept. `call` is an example call.
     """
     turn = {"role": "assistant", "tool_calls": [call]}
     with_text = written([QUESTION, {**turn, "content": THOUGHT}])
@@ -135,7 +136,7 @@ def bare_calls(
 
     Args:
         written: renders messages with the chat template.
-        call: a tool call to render.
+        call: an example of a tool call, which is rendered.
         tokenizer: the model's tokenizer; it must already be able to parse tool calls.
         ends: the ids of the tokens that end a turn.
 
@@ -162,7 +163,7 @@ def bare_calls(
 
 
 def opening_of_call(written: Written, call: Message) -> str:
-    """Return the rendered text between a turn's header and the name of the called tool, stripped.
+    """Return the stripped text that a template renders between a turn's header and a tool's name.
 
     Raises:
         ValueError: if this text is blank, the name is missing, or the template changes the prompt.

@@ -62,7 +62,8 @@ class Environment:
 
         Each function needs type hints and a Google-style docstring, and may be async. Its result is
         sent to the model in a message with the role `tool`. Turns without a tool call are passed to
-        `step`. By default, there are no tools. The method `tools` itself must not be async.
+        `step`. By default, there are no tools. The method `tools` itself must not be async; if it
+        is, the environment is rejected before the run starts.
         """
         return ()
 
@@ -103,7 +104,7 @@ class Environment:
         """Handle the last turn of an episode if the episode's token limit cut the turn off.
 
         `step` is not called for such a turn. By default, the turn is ignored, so it does not change
-        the score. The method must not be async.
+        the score. The method must not be async; if it is, each call counts as a failure.
 
         Args:
             text: the incomplete turn, without special tokens.
@@ -141,7 +142,7 @@ class Environment:
         """Return the state, which rewards receive in the column `environment`.
 
         By default, the state contains `score` and the public attributes that hold plain data. The
-        method must not be async.
+        method must not be async; if it is, each call counts as a failure.
         """
         return {"score": self.score, **plain_attributes(self)}
 
@@ -168,8 +169,9 @@ def environment_class(name: str) -> Callable[..., Any]:
             of `ADAPTERS`, a colon and the environment to wrap, as in `gymnasium:FrozenLake-v1`.
 
     Raises:
-        ValueError: if the class cannot be imported, or is neither a subclass of `Environment` nor
-            another class with a `reset` method, as used for TRL's `environment_factory`.
+        ValueError: if the name is unknown, if the class cannot be imported, or if it is neither a
+            subclass of `Environment` nor another class with a `reset` method, such as one for TRL's
+            `environment_factory`. For an adapter, the wrapped environment is not checked.
     """
     package, sign, played = name.partition(":")
     if sign and package in ADAPTERS:

@@ -77,10 +77,10 @@ def after_turn(
 
 
 def turns_with_thought(prompt: str) -> Iterator[Message]:
-    """Yield a turn with a thought, first in a field of the message, then in the message's text.
+    """Yield a turn with a thought as two messages: the thought in its own field, then in the text.
 
-    If `prompt`, the rendered prompt before the turn, ends with a closed thought, yield only a turn
-    without a thought.
+    If `prompt`, the rendered prompt before the turn, ends with a closed thought, yield one message,
+    for a turn without a thought.
     """
     if prompt.rstrip().endswith(CLOSES_THOUGHT):
         yield {"role": "assistant", "content": TURN}

@@ -110,10 +110,7 @@ class Episode:
         return self._retries.begin(self.world, None, [])
 
     def take_opening(self) -> None:
-        """Append the text returned by `reset`, or by its replay, to the prompt.
-
-        Also record the first state.
-        """
+        """Append the text returned by `reset` or its replay to the prompt, and record the state."""
         replay = self._replayed()
         if replay is not None:
             self.opening = replay.opening
@@ -132,7 +129,7 @@ class Episode:
     def limit(self, room: int) -> None:
         """Set the maximum number of tokens in all turns and answers together.
 
-        Call it before the first turn. If `room` is 0 or less, the episode ends at once, and its
+        Call this before the first turn. If `room` is 0 or less, the episode ends at once, and its
         only message is an empty turn.
         """
         self.room = max(room, 0)
@@ -249,7 +246,7 @@ class Episode:
         If the turn reaches the episode's token limit without an end token, it is passed to the
         environment's `cut_off`, and the episode ends. The episode also ends if the environment has
         already failed (see `left_out`), or if this is the last turn and it calls a tool, because
-        the model could not see the result.
+        the model would never see the result.
 
         Args:
             message: the turn as a chat message, with its tool calls.
@@ -287,7 +284,7 @@ class Episode:
 
         The episode ends if the environment ends it, if this was the last turn allowed, if the
         environment has failed (see `left_out`) or at least `MAX_FAILURES` calls have failed, or if
-        there is no room for the answer and another token. A long answer is first cut off, so that
+        there is no room for the answer and one more token. A long answer is first cut off, so that
         there is room for the next turn.
         """
         hear_all([self])
@@ -309,7 +306,7 @@ class Episode:
     def take_answer(self) -> None:
         """Add the answer to `messages` and its tokens to `pending`, or end the episode.
 
-        The episode ends under the conditions given in `hear`.
+        The episode ends under the conditions given in `hear`. In any case, the state is recorded.
         """
         if self.ended:
             self.states.append(self.states[-1])
@@ -358,7 +355,7 @@ class Episode:
 
     @property
     def seconds(self) -> float:
-        """The seconds that `reset` and the answers took, including those of replays."""
+        """The number of seconds that `reset` and the answers took, including those of replays."""
         return self._retries.seconds + self.world.seconds
 
     def _replayed(self) -> Replay | None:
@@ -373,7 +370,7 @@ class Episode:
         return replay
 
     def _numbers(self) -> dict[str, float]:
-        """Return the numbers in the environment's state by name, or `{}` without `credit: turn`.
+        """Return the numbers in the environment's state by name; `{}` unless `credit: turn` is set.
 
         NaN and numbers whose absolute value is 1e30 or more are left out. `True` counts as 1.
         """
@@ -408,7 +405,7 @@ class Episode:
         weights: Mapping[str, float] | None = None,
         counts: bool = True,
     ) -> dict[str, Any]:
-        """Return the fields that the episode adds to its line of `samples.jsonl`.
+        """Return the fields that the episode adds to its line in `samples.jsonl`.
 
         The fields are `prompt`; `seed`; `messages`; `room` (the maximum number of tokens in all
         turns and answers); `turns` (the number of turns); `end` (why the episode ended);
@@ -502,7 +499,7 @@ def hear_all(episodes: Sequence[Episode]) -> None:
 
 
 def seed_of(row: Row) -> object:
-    """Return the seed of a row's episodes: its column `seed`, or a number computed from the row."""
+    """Return the seed for a row's episodes: the row's `seed`, or a number computed from the row."""
     seed = row.get("seed")
     if seed is None:
         columns = repr(sorted(row.items()))

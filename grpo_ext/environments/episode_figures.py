@@ -97,7 +97,8 @@ def episode_figures(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
 def spread(name: str, values: Sequence[float]) -> dict[str, float]:
     """Return the standard deviation and the maximum of `values`, as `{name}/std` and `{name}/max`.
 
-    The standard deviation is that of a sample, or 0 for a single value. `values` must not be empty.
+    The sample standard deviation is used, with n - 1 in the denominator; it is 0 for a single
+    value. If `values` is empty, `ValueError` is raised.
     """
     std = stdev(values) if len(values) > 1 else 0.0
     return {f"{name}/std": std, f"{name}/max": max(values)}

@@ -93,6 +93,8 @@ for key in ("make", "columns", "name", "label", "single_turn"):
 def episode_rules(environment: str | Mapping[str, Any], label: str = "") -> EpisodeRules:
     """Return the episode rules for the `environment` of a recipe.
 
+    One environment, the `probe` of the rules, is created as a check.
+
     Args:
         environment: a name, or a mapping with `name`, keys of `RULE_TYPES`, and options of the
             environment's class.

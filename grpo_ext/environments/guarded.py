@@ -1,4 +1,4 @@
-"""Call an environment's code in such a way that the model gets an answer even if the code fails."""
+"""Call an environment's code so that the model gets an answer even if the code fails."""
 
 import inspect
 import time
@@ -143,7 +143,7 @@ class GuardedEnvironment:
         return results, False
 
     def cut_off(self, text: str) -> None:
-        """Pass the last turn, which was cut off, to the environment's `cut_off`, if it has one."""
+        """Pass the text of a cut-off turn to the environment's `cut_off`, if it has one."""
         if type(self.environment).cut_off is not Environment.cut_off:
             with self.rules.stopwatch:
                 self._answer_of("cut_off", text, lambda: self._note_cut_off(text))
@@ -169,8 +169,8 @@ class GuardedEnvironment:
     def _start(self, works: Sequence[Work]) -> None:
         """Start calls of user code, which share a limit of `step_timeout` seconds.
 
-        With `threads`, the calls run in the background, one after another. Otherwise, synchronous
-        code has finished when this method returns.
+        With `threads`, the calls run in the background, one after another. Otherwise, only async
+        code runs in the background; synchronous code has finished when this method returns.
         """
         self.in_background = False
         self._asked_at = time.monotonic()
@@ -264,8 +264,8 @@ class GuardedEnvironment:
             work: a function that returns the text, or `None` for an empty text.
             is_tool: whether this is a tool call. An error raised by a tool is often the model's
                 fault, and the model may try again, so such an error is recorded in
-                `rules.failures` without counting as a failure of the environment. A timeout counts
-                as one.
+                `rules.failures` without counting as a failure of the environment. A timeout does
+                count as a failure.
         """
         function = getattr(self.environment, method, None)
         try:
@@ -330,6 +330,8 @@ def protected(*key: object) -> AbstractContextManager[None]:
 def checked_step(returned: object) -> tuple[str | None, bool]:
     """Check the result of `step`, and return it as (answer, whether the episode is over).
 
+    The type of the answer is not checked.
+
     Raises:
         TypeError: if `returned` is not a tuple of two values, or the second value is not a Boolean,
             0 or 1.
@@ -361,7 +363,7 @@ def checked_state(returned: object) -> dict[str, Any]:
 
 
 def error_text(error: BaseException) -> str:
-    """Return a line that tells the model the type and message of an error.
+    """Return a string that tells the model the type and the message of an error.
 
     For a `Misuse`, the type is left out. If the error's `__str__` fails, the message is left out.
     """

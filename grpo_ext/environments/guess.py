@@ -70,8 +70,9 @@ class Guess(Environment):
 
 
 def number_in(text: str) -> int | None:
-    """Return the whole number in a turn's answer tags or, without such tags, outside its thoughts.
+    """Return the whole number in a turn's last `<answer>` block, even if it is in the thoughts.
 
+    If no block is closed, or the last one is empty, return the number outside the thoughts instead.
     Signs are ignored. Return `None` if there is no number, more than one, or a number with more
     than nine digits.
     """

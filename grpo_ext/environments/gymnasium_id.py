@@ -22,11 +22,11 @@ class GymnasiumEnvironment(SteppedEnvironment):
     `args` sets another `render_mode`.
 
     Args:
-        environment_id: the id, such as `FrozenLake-v1`, or `package.module:ID`, which imports the
-            module first.
+        environment_id: the id, such as `FrozenLake-v1`, or `package.module:ID` for an id that is
+            registered when the module is imported.
         args: keyword arguments for `gymnasium.make`.
-        actions: one word for each numbered action, in order. The model then writes the word instead
-            of the number.
+        actions: for a `Discrete` space, one word for each action, in order. The model then writes
+            the word instead of the number; case is ignored. If `None`, the model writes numbers.
         invalid_action_reward: added to the score for each turn without a valid action.
 
     Raises:
@@ -64,7 +64,11 @@ class GymnasiumEnvironment(SteppedEnvironment):
         self._first = int(space.start) if self._is_numbered else 0
 
     def action(self, text: str) -> object:
-        """Return the action in a turn's answer tags or, without such tags, outside its thoughts.
+        """Return the action in a turn's last `<answer>` block, even if it is in the thoughts.
+
+        If no block is closed, or the last one is empty, the text outside the thoughts is used.
+        In a `Text` space, all of this text is the action. In a `Discrete` space, the text must
+        contain exactly one number or, if `actions` is set, exactly one of its words.
 
         Raises:
             InvalidAction: if there is no valid action, or more than one.
@@ -72,7 +76,7 @@ class GymnasiumEnvironment(SteppedEnvironment):
         answer = (last_answer(text) or without_thoughts(text)).strip()
         if not self._is_numbered:
             if answer not in self._space:
-                raise InvalidAction(f"Write a text that is valid for {self._space}.")
+                raise InvalidAction(f"Write a string that is valid for {self._space}.")
             return answer
         if self._words:
             named = self._word.findall(answer.lower())

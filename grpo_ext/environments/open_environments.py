@@ -1,7 +1,7 @@
 """Close environments after their episodes have been scored, and whenever a run ends.
 
 This module keeps a list of the process's environments that are not closed yet. If the process is
-killed immediately, such as by SIGKILL, they are not closed.
+killed (with SIGKILL, for example), they are never closed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def is_open(environment: Environment) -> bool:
 def close_played(all_rules: Iterable[EpisodeRules], lasting: bool = False) -> None:
     """Close the open environments that were created with these rules.
 
-    Call it when their episodes are over.
+    Call this once their episodes have been scored, because scoring reads the environments' states.
 
     Args:
         all_rules: the rules of the environments to close.

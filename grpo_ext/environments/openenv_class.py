@@ -22,10 +22,11 @@ OUTCOME = {"done", "reward", "metadata"}  # observation fields that the model do
 class OpenEnvEnvironment(SteppedEnvironment):
     """Plays an instance of a class with `reset` and `step`, such as OpenEnv's `Environment`.
 
-    The text in a turn's answer tags or, without such tags, the turn without its thoughts is
-    converted to an action. If the action class has exactly one field without a default, and that
-    field is a `str`, the text becomes the field's value; otherwise, the text must be a JSON object
-    with the fields of the action. Without an action class, `step` receives the whole turn as a
+    The text in a turn's last `<answer>` block is converted to an action. If no block is closed, or
+    the last one is empty, the turn without its thoughts is converted instead. If the action class
+    has exactly one field without a default, and that field is a `str`, the text becomes the field's
+    value. Otherwise, the text must be a JSON object with the fields of the action; if it is not,
+    the turn has no valid action. If there is no action class, `step` receives the whole turn as a
     string.
 
     Args:

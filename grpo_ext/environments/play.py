@@ -54,8 +54,8 @@ def play(
     Errors and time limits of the environment are handled as in a run. Token limits do not apply.
 
     Args:
-        environment: the `environment` of a recipe, or an instance of a class. With an instance, the
-            number of turns is not limited, and the caller must close the instance.
+        environment: the `environment` of a recipe, or an instance of an environment's class. With
+            an instance, the number of turns is not limited, and closing it is left to the caller.
         turns: the model's turns. Each is a string, or a tool call such as
             `{"name": "check", "arguments": {"expression": "3 + 4"}}`. Turns after the end of the
             episode are not played.

@@ -61,7 +61,10 @@ class Replay:
         self.seconds = 0.0  #: seconds that the calls of those environments took
 
     def begin(self) -> None:
-        """Begin the episode in a new environment; if none can be created, log a warning."""
+        """Begin the episode in a new environment, without waiting for `reset`.
+
+        If the environment cannot be created, log a warning; `world` then stays `None`.
+        """
         try:
             with (
                 protected(self.rules.name, self.row["seed"], "make"),
@@ -179,7 +182,7 @@ def play_again(replays: Sequence[Replay]) -> None:
 
     An environment is discarded if it fails, or if the text returned by `reset` or an answer differs
     from the one that the model saw. If a replay succeeds, its `world` is the new environment;
-    otherwise, it is `None`.
+    otherwise, its `world` is `None`.
     """
     for _ in range(ATTEMPTS):
         without_world = [replay for replay in replays if replay.world is None]

@@ -33,7 +33,7 @@ def reports_of(episodes: Sequence[Episode]) -> list[FailureReport]:
 
 
 def seconds_alone(episodes: Sequence[Episode]) -> float:
-    """Return the seconds since the previous call that were spent only on the environments' code.
+    """Return the seconds spent only on the environments' code since this was last called.
 
     Time spent waiting for that code is included, but time in which environments answer in the
     background while the model generates is not.

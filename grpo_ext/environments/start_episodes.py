@@ -38,8 +38,8 @@ def beginning(
 
     If the recipe has one environment for all rows, every row is played in that environment.
     Otherwise, each row names its environment in the column `environment`: a row that names none is
-    completed in a single turn, and the function raises `ValueError` for a row that names an unknown
-    environment.
+    completed in a single turn, and the returned function raises `ValueError` for a row that names
+    an unknown environment. The function waits until `reset` has returned in all episodes.
 
     Args:
         environments: the recipe's environments by name; an environment for all rows has the name
@@ -121,8 +121,9 @@ def beginning_with_tools(
     """Return a function that creates an episode for each row, with TRL's tools and environments.
 
     Each episode of a batch has its own instance of the environment. Later batches reuse the
-    instances, which are reset for each episode and closed when the run ends. The function raises
-    `ValueError` for a row whose environment is not in `factories`.
+    instances, which are reset for each episode and closed when the run ends. The returned function
+    waits until `reset` has returned in all episodes. It raises `ValueError` for a row that names no
+    environment or one that is not in `factories`, unless there is a single factory for all rows.
 
     Args:
         tools: functions that the model may call in every episode.

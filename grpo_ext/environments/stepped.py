@@ -25,7 +25,7 @@ class SteppedEnvironment(Environment):
 
     A subclass must define `action` and `observation_text`. The score is the sum of the rewards. The
     state also contains `steps`, the number of valid actions, and `invalid_actions`, the number of
-    turns without a valid action.
+    turns without a valid action. After such a turn, the model sees the message of `InvalidAction`.
 
     Args:
         instance: the object with `reset` and `step`.

@@ -87,7 +87,7 @@ class TurnReader:
     def _fault_of(self, ids: list[int]) -> str:
         """Return the error text for a call that cannot be parsed.
 
-        It is `INCOMPLETE` if the turn was cut off, and `UNREADABLE` otherwise.
+        The text is `INCOMPLETE` if the turn was cut off, and `UNREADABLE` otherwise.
         """
         stopped = self.stops is not None and self.stops.end_with(ids)
         if stopped or (ids and ids[-1] in self.ends):
@@ -106,7 +106,7 @@ class TurnReader:
             return {"role": "assistant", "content": text}
 
     def _with_end_of_call(self, ids: list[int]) -> list[int]:
-        """Return the tokens of a turn; if it has no end token, add the end token of calls.
+        """Return the tokens of a turn, adding the end token for calls if the turn has no end token.
 
         Without that token, the parser would accept a call that was cut off before its last brace.
         Nothing is added if `bare` is `None`.
@@ -125,9 +125,9 @@ class TurnReader:
         """Return the chat message for a turn with an invalid call, and the error message in reply.
 
         The reply has the role `tool`. However, a template with a separate end token for calls
-        renders such a message only after that token. If the turn ends with the other end token, the
-        reply has the role `user`, or is `None` if the environment does not answer turns without
-        calls; the episode then ends.
+        renders such a message only after that token. If the turn ends with the end token for turns
+        without calls, the reply therefore has the role `user`; if the environment does not answer
+        turns without calls, there is no reply (`None`), and the episode ends.
 
         Args:
             text: the turn without special tokens.

@@ -58,7 +58,8 @@ class TurnTokens:
     with the model, so that a served model formats conversations as in training.
 
     Args:
-        tokenizer: the model's tokenizer; its chat template may be replaced.
+        tokenizer: the model's tokenizer, which is changed in place: its chat template may be
+            replaced and, with tools, a response template for parsing calls is added.
         ends: the ids of the tokens that end a turn.
         template_options: further arguments for the template (`chat_template_kwargs`).
         tools: functions that the prompt describes and the model may call.
@@ -193,7 +194,7 @@ class TurnTokens:
     def content_tokens(self, message: Message) -> list[int]:
         """Return the tokens of a message's content, as the template renders it.
 
-        The result of a tool is converted to a JSON string if the template does so.
+        The result of a tool is converted to a JSON string if the template renders it as one.
         """
         content = message["content"]
         if message["role"] == "tool" and self._result_is_json:
@@ -201,7 +202,11 @@ class TurnTokens:
         return self.plain_tokens(content)
 
     def ended(self, ids: list[int]) -> list[int]:
-        """Return the tokens of a turn, with the end token added if there is none."""
+        """Return the tokens of a turn, with an end token added if there is none.
+
+        If the template has a separate end token for turns with calls, a turn with a call gets that
+        one, even if the call is invalid.
+        """
         if self.ends & {*ids}:
             return ids
         message, fault = self.message(str(self.tokenizer.decode(ids)), ids, [])
@@ -433,7 +438,7 @@ class TurnTokens:
         number, and the header of the next turn.
 
         Raises:
-            ValueError: if the template fails, or changes the turn.
+            ValueError: if the template fails, or changes the turn or the text before it.
         """
         answer: list[Message] = []
         calls: list[Message] = []
@@ -468,7 +473,7 @@ class TurnTokens:
 
 
 def trained_turns(chat_template: str | dict[str, str] | None) -> str:
-    """Describe in one line which tokens are trained on, and which template renders the others.
+    """Return a line that says which tokens are trained on, and which template renders the others.
 
     Args:
         chat_template: the tokenizer's chat template, which `TurnTokens` may have replaced.
@@ -486,5 +491,5 @@ def trained_turns(chat_template: str | dict[str, str] | None) -> str:
 
 
 def call_of(name: str) -> Message:
-    """Return a call of the tool `name` without arguments, in the format for chat templates."""
+    """Return a call of the tool `name` without arguments, as chat templates expect it."""
     return {"type": "function", "function": {"name": name, "arguments": {}}}

@@ -65,7 +65,13 @@ class VerifiersEnvironment(Environment):
         self._one_call = asyncio.Lock()  # the calls of a turn are recorded one after another
 
     def rows(self, split: str) -> Iterator[Row]:
-        """Yield the rows of the environment's data, each with its prompt.
+        """Yield the rows of the environment's training data, or of its evaluation data.
+
+        Each yielded row has the column `prompt`, a list of chat messages, and the column `ROW`, the
+        whole row of the data as JSON.
+
+        Args:
+            split: "train" for the training data; any other value selects the evaluation data.
 
         Raises:
             ValueError: if there are no rows for this split, or a row cannot be written as JSON.
@@ -318,8 +324,8 @@ def errors_raised() -> Iterator[None]:
     """Context manager that raises `RuntimeError` on exit if `verifiers` logged errors in the block.
 
     If a reward function of a rubric raises an error, `verifiers` only logs the error and uses the
-    value 0. Errors that code outside the block logs at the same time, such as in other threads, are
-    ignored.
+    value 0. Errors that code outside the block logs at the same time, for example in other threads,
+    are ignored.
     """
     handler = RaisedErrors()
     logger = logging.getLogger("verifiers")

@@ -62,9 +62,9 @@ class Decoding:
     ) -> GenerationConfig:
         """Return these settings as a `GenerationConfig`.
 
-        The config contains neither `num_samples` nor `seed` nor `stop_strings` and, for greedy
-        decoding, neither the temperature nor top-p, top-k and min-p. Its end-of-sequence ids are
-        those of the tokenizer and of the model's own generation config.
+        `num_samples`, `seed` and `stop_strings` are left out. For greedy decoding, so are the
+        temperature, top-p, top-k and min-p. The end-of-sequence ids are those of the tokenizer and
+        of the model's own generation config.
         """
         sampling: dict[str, Any] = {"do_sample": False}
         if self.temperature > 0:

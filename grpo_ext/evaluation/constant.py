@@ -55,8 +55,8 @@ def is_costly(guard: Guard) -> bool:
 def candidates(samples: Sequence[Sample], outcome: str) -> list[Sample]:
     """Return at most `CANDIDATES` samples with distinct texts: the most frequent, then the best.
 
-    At most half of them are chosen by frequency. The others are those with the highest scores of
-    the reward `outcome`.
+    At most half of them are chosen by frequency. The others are those with the highest scores from
+    the reward `outcome`; if it scored no sample, there are no others.
     """
     counts = Counter(sample.text for sample in samples)
     texts = [text for text, _ in counts.most_common(CANDIDATES // 2)]
@@ -255,7 +255,8 @@ def constant_sentences(
 def is_outcome_key(key: str, outcome: str) -> bool:
     """Return whether `key` is an evaluation metric of `outcome`, over all rows or for one task.
 
-    `outcome` is the name of a reward. Only the beginning and the ending of `key` are compared.
+    `outcome` is the name of a reward. Only the beginning and the end of `key` are compared, so
+    `eval_my_acc` also counts as a metric of the reward `acc`.
     """
     if not key.startswith("eval_"):
         return False
@@ -266,8 +267,11 @@ def is_outcome_key(key: str, outcome: str) -> bool:
 def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list[str]:
     """Return a sentence for each outcome metric that is not clearly above the best constant answer.
 
-    Metrics of individual tasks are included. Metrics without a constant answer's score are left
-    out.
+    Metrics without a constant answer's score are left out.
+
+    Args:
+        figures: the metrics of one evaluation, such as `countdown` or `tasks/NAME/countdown`.
+        outcomes: the names of the outcome rewards.
     """
     doubts = []
     for key in figures:

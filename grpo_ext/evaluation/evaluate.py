@@ -42,11 +42,11 @@ def evaluate(
         rows: the rows, with `prompt` and the columns that the rewards read.
         rewards: the rewards by name.
         outcomes: the names of the outcome rewards, from `outcomes_of`.
-        max_new_tokens: the maximum number of tokens of a completion.
+        max_new_tokens: the maximum number of tokens in a completion.
         num_samples: the number of sampled completions of each row; if 0, only the greedy one is
             generated.
         temperature: the temperature of the sampled completions.
-        seed: the seed of the sampled completions.
+        seed: the seed for sampling.
         stop_strings: strings that end a completion; episodes have their own.
         constants: whether to add the scores of the best constant answer, such as
             `countdown_constant` and `countdown_constant_se`.

@@ -157,10 +157,10 @@ def rows_and_rewards(recipe: Recipe, num_train_rows: int = 0) -> tuple[list[Row]
 def save_evaluation(path: Path, results: dict[str, Any]) -> list[Path]:
     """Write the results of `evaluate_models` to two files, and return their paths.
 
-    `path` receives the metrics as JSON: for a single model its summary, for several models a
-    mapping with `models` and `comparisons`. `<stem>_completions.jsonl` in the same folder receives
-    every completion with its row, its rewards, the messages of an episode, and its `part`
-    (`greedy` or `sampled`); with several models, also its `model`.
+    `path` receives the metrics as JSON. If there is one model, they are its summary; if there are
+    several, they are a mapping with `models` and `comparisons`. `<stem>_completions.jsonl` in the
+    same folder receives every completion with its row, its rewards, its `part` (`greedy` or
+    `sampled`), the messages of an episode, and, if there are several models, its `model`.
     """
     summaries = results["summaries"]
     several_models = len(summaries) > 1
@@ -297,7 +297,7 @@ def evaluate_on(
 
 
 def load_tokenizer(recipe: Recipe, model_name: str) -> Any:
-    """Load a model's tokenizer, which pads on the left."""
+    """Load a model's tokenizer, set to pad on the left."""
     return AutoTokenizer.from_pretrained(
         model_name,
         revision=init_kwargs(recipe, model_name).get("revision", "main"),

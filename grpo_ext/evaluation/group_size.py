@@ -5,9 +5,9 @@ With a fixed number N of completions per step, there are N / G groups of G compl
 
     s (mean over correct of grad log p - mean over wrong of grad log p),
 
-where s is the std of its rewards; it is 0 if all rewards are equal. If the gradients of different
-prompts point in different directions, the noise of the mean over N / G prompts falls with the
-square root of their number, so the signal-to-noise ratio is proportional to
+where s is the std of the group's rewards, which is 0 if all of them are equal. If the gradients of
+different prompts point in different directions, the noise in the mean over N / G prompts falls with
+the square root of N / G, so the signal-to-noise ratio is proportional to
 
     E[s(G)] / sqrt(G).
 
@@ -167,7 +167,7 @@ def mean_stds(scores: Array) -> Array:
 
     For a row with two different scores, this is the exact mean over all groups of a size. For a row
     with more, it is an unbiased estimate from random groups: the prefixes of random orders of the
-    row's completions. It is 0 for a row whose scores are all equal.
+    row's completions. For a row whose scores are all equal, the mean std is 0.
 
     Args:
         scores: (rows, k), the score of each completion.
@@ -189,7 +189,7 @@ def _stds_of_two_scores(scores: Array) -> Array:
     """Return the mean std over all groups of each size, for rows with two different scores.
 
     If i of the n completions of a group have the higher score, the std of the group is the
-    difference of the two scores times sqrt(i (n - i)) / n. The result has shape (rows, k - 1).
+    difference between the two scores times sqrt(i (n - i)) / n. The result has shape (rows, k - 1).
     """
     k = scores.shape[1]
     highest = scores.max(axis=1, keepdims=True)  # (rows, 1)

@@ -148,7 +148,7 @@ def row_means(samples: list[Sample], name: str | None) -> pd.Series:
 
 
 def problems_of(samples: list[Sample], rows: pd.Index) -> list[str | int]:
-    """Return the problem id of each row in `rows`, or the row number where the id is unknown."""
+    """Return the problem id of each row in `rows`, or the row's number if its id is unknown."""
     problems: dict[int, str | int] = {}
     for sample in samples:
         problem = sample.problem
@@ -202,7 +202,8 @@ def length_key(names: Sequence[str]) -> str:
 def summarize(samples: list[Sample], names: list[str]) -> Figures:
     """Return the mean of each reward, its standard error under `NAME_se`, and the mean length.
 
-    The mean length is in tokens; `length_key` returns its key.
+    A mean and its error are `None` if the reward scored no sample. The mean length is in tokens;
+    `length_key` returns its key.
     """
     means = {}
     for name in names:
@@ -223,7 +224,7 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> Estimate | None:
     Args:
         samples: at least k samples of each row.
         name: the name of the reward that decides whether a completion passes.
-        k: the k of pass@k.
+        k: the number of completions of which at least one must pass.
 
     Returns:
         The estimate, or `None` if no row is left.
@@ -291,10 +292,10 @@ def mixed_share(samples: list[Sample], name: str) -> Estimate | None:
 
 
 def with_outcome(samples: list[Sample], outcomes: Sequence[str]) -> list[Sample]:
-    """Return copies of the samples whose only score is the outcome reward, under `OUTCOME`.
+    """Return copies of the samples with a single score, that of the outcome reward, as `OUTCOME`.
 
-    The outcome reward of a row is the first of `outcomes` that scored any of the row's samples. The
-    score is `None` if there is no such reward, or if this reward did not score the sample.
+    The outcome reward of a row is the first of `outcomes` that scored any of the row's samples. A
+    sample's score is `None` if there is no such reward, or if this reward did not score the sample.
     """
     judges: dict[int, str] = {}  # by row
     for name in reversed(outcomes):  # reversed, so that the first one prevails

@@ -58,7 +58,7 @@ def evaluate_suite(
     Args:
         recipe: the recipe, which sets how models are loaded.
         model_names: the folders or hub ids of the models.
-        suite: the tasks.
+        suite: the tasks, and how to run them.
 
     Yields:
         After each model, the result of `evaluation_of` for all models so far, so that it can be
@@ -133,7 +133,7 @@ def check_names(names: list[str], manager: TaskManager) -> None:
 
 
 def run_tasks(model: LM, tasks: TaskDict, suite: Suite, chat_template: bool) -> dict[str, Any]:
-    """Run tasks with the default seeds of the harness's command line, and return its results.
+    """Run tasks with the default seeds of the harness's command line, and return the results.
 
     Tasks that do not set `num_fewshot` get no few-shot examples. The global RNGs are seeded.
 

@@ -191,8 +191,8 @@ def save_suite(path: Path, evaluation: dict[str, Any]) -> list[Path]:
     """Write a result of `evaluate_suite` to two files, and return their paths.
 
     `path` receives `settings`, `models` (the metrics of each model) and `comparisons` as JSON.
-    `<stem>_completions.jsonl` in the same folder receives each document of each task, with each
-    model's responses and their scores.
+    `<stem>_completions.jsonl` in the same folder receives one line for each model, document and
+    filter, with the model's responses and their scores.
     """
     completions = completions_path(path)
     lines = []

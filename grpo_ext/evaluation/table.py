@@ -112,7 +112,7 @@ def print_figures(summaries: dict[str, Row], count: int) -> None:
 def print_parts(summaries: dict[str, Row], parts: Sequence[str], title: str) -> None:
     """Print the metrics of models side by side, part by part.
 
-    Models that do not fit into the width of the terminal follow in further tables.
+    If the models do not all fit into the width of the terminal, they are split over several tables.
 
     Args:
         summaries: for each model, the metrics of each part.
@@ -181,7 +181,7 @@ def cell(text: str) -> str:
 
 
 def question(row: Row) -> str:
-    """Return a row's prompt if it is a string, otherwise the content of its last message."""
+    """Return a row's prompt if it is a string, else the content of the prompt's last message."""
     prompt = row["prompt"]
     if isinstance(prompt, str):
         return prompt
@@ -190,11 +190,11 @@ def question(row: Row) -> str:
 
 @dataclass(frozen=True)
 class Gain:
-    """The first and last value of a metric, formatted with standard errors, and a verdict.
+    """The first and last values of a metric, formatted with standard errors, and a verdict.
 
     The verdict is "rose", "fell" or "did not clearly change", or `""` if there are too few values
     to judge the change. It ends with `BY_CURVE` if the curve as a whole shows a change, although
-    the first and last value differ by less than the sum of their errors.
+    the first and last values differ by less than the sum of their errors.
     """
 
     name: str
@@ -253,7 +253,7 @@ def gained(
 def draw_curves(folder: Path) -> None:
     """Draw the main curves of the run in `folder`, and save them there as `CURVES`.
 
-    Draws nothing if the run has fewer than `FEWEST` logs with a reward.
+    If the run has fewer than `FEWEST` logs with a reward, draw nothing.
     """
     metrics = list(read(folder / METRICS))
     num_values = sum("reward" in row for row in metrics)

@@ -62,8 +62,8 @@ class VllmCompletions:
         tokenizer: the tokenizer of the model.
         dtype: the dtype of the weights, such as "bfloat16"; `None` or "auto" keeps that of the
             checkpoint.
-        tokens: the maximum number of tokens of a prompt with its completion; `None` uses the
-            model's maximum.
+        tokens: the maximum number of tokens in a prompt and its completion together; `None` uses
+            the model's maximum.
         chat_template_kwargs: additional arguments for the chat template.
         options: additional arguments for `vllm.LLM`.
     """
@@ -151,8 +151,8 @@ def engine_arguments(
     Args:
         model_name: a folder or a hub id.
         dtype: the dtype of the weights; `None` or "auto" keeps that of the checkpoint.
-        tokens: the maximum number of tokens of a prompt with its completion; `None` uses the
-            model's maximum.
+        tokens: the maximum number of tokens in a prompt and its completion together; `None` uses
+            the model's maximum.
         options: additional arguments for `vllm.LLM`, which are also returned.
     """
     from grpo_ext.vllm.settings import MAX_SEQUENCES, TextModel, cpu_settings

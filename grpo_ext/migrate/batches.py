@@ -36,7 +36,7 @@ class Sizes:
 
 
 def write_sizes(draft: Draft, sizes: Sizes, processes: int) -> Batch:
-    """Write batch keys that give steps and generations the sizes of another project's run.
+    """Write batch keys that keep the step and generation sizes of another project's run.
 
     The micro-batch is the largest divisor of a process's share of a step that does not exceed the
     other project's micro-batch. `num_generations` is left out if it must be set by hand.

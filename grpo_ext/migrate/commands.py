@@ -51,7 +51,7 @@ def find_launch(commands: Sequence[Command], project: str | None) -> Launch | No
 
     Args:
         commands: the commands of a script.
-        project: the name of the project; if `None`, it is recognized by the command.
+        project: the name of the project; if `None`, it is inferred from the command.
     """
     training: list[tuple[Command, str, int]] = []
     for find in (training_command, training_file):

@@ -54,7 +54,7 @@ class Source:
 
 @cache
 def recipe_hints() -> dict[str, Any]:
-    """Return a dict from each key of a recipe with `task: prompts` to its type."""
+    """Return the type of each key that a recipe with `task: prompts` can have, by key."""
     hints: dict[str, Any] = {}
     for cls in (Prompts, *reversed(keys_of(grpo=True).values())):
         hints |= hints_of(cls)
@@ -178,8 +178,8 @@ class Draft:
         Args:
             setting: the setting, whose key and place are added to the remark.
             text: the remark.
-            by_hand: whether the user must do or know something. For the whole file, this is always
-                so.
+            by_hand: whether the user must do or know something. Remarks about the whole file always
+                count as such.
         """
         if setting is None:
             self.remarks.append(Remark(text))

@@ -31,8 +31,8 @@ def problems_of(draft: Draft, processes: int) -> list[Problem]:
 def processes_by_default(draft: Draft) -> int:
     """Return how many processes train the recipe if `--num_processes` is not given.
 
-    This is `num_processes` in the recipe's accelerate config, or 1 if there is no config, or it is
-    invalid or does not set the number.
+    This is `num_processes` in the recipe's accelerate config. It is 1 if there is no config, or if
+    the config is invalid or does not set `num_processes`.
     """
     config = draft.values.get("accelerate_config")
     if config is None:

@@ -32,7 +32,7 @@ def read_source(path: Path, project: str | None = None) -> Source:
 
     Args:
         path: a YAML file (`.yaml` or `.yml`) or a shell script.
-        project: one of `PROJECTS`; if `None`, the project is recognized by its keys or command.
+        project: one of `PROJECTS`; if `None`, the project is inferred from the keys or command.
 
     Raises:
         ValueError: if the file is not a valid YAML file or script, has no settings or training
@@ -82,7 +82,7 @@ def from_yaml(path: Path, project: str | None, within: Path | None = None) -> So
 
     Args:
         path: the file.
-        project: one of `PROJECTS`; if `None`, the project is recognized by the keys.
+        project: one of `PROJECTS`; if `None`, the project is inferred from the keys.
         within: the folder that must contain the file after all links are resolved; `None` allows
             any folder.
 
@@ -170,7 +170,7 @@ def from_script(path: Path, project: str | None) -> Source:
 
     Args:
         path: the shell script.
-        project: one of `PROJECTS`; if `None`, the project is recognized by the command.
+        project: one of `PROJECTS`; if `None`, the project is inferred from the command.
 
     Raises:
         ValueError: if the script or the YAML file is not valid, or no command trains with GRPO.
@@ -212,7 +212,7 @@ def from_script(path: Path, project: str | None) -> Source:
 
 
 def read_config(source: Source, launch: Launch, path: Path) -> None:
-    """Add the settings of the YAML file that a command names to `source`.
+    """Add to `source` the settings of the YAML file that a command names.
 
     The file must be in the folder of the script, the current folder, or a subfolder of either. If
     it is not, or its name has parts that are not known, a remark says that its settings were not

@@ -112,8 +112,8 @@ def reward_entry(draft: Draft, table: dict[str, dict[str, Any]], name: str, advi
 def entry_with_options(draft: Draft, info: dict[str, Any], name: str) -> Entry:
     """Return the `reward_funcs` entry for a known reward, with its options.
 
-    The options are taken from the draft, or else are the other project's defaults. If the reward
-    has no counterpart here, `spec` is `None`.
+    The values of the options come from the draft, or else from the other project's defaults. An
+    option that has neither is left out. If the reward has no counterpart here, `spec` is `None`.
 
     Args:
         draft: the recipe under construction, from which the options are removed.

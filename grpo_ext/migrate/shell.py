@@ -60,7 +60,7 @@ def read_commands(text: str) -> list[Command]:
         script.finish()
     except TooLong:
         raise ScriptFault(
-            "its variables expand to too many characters. Write their values into the command."
+            "its variables expand to too many characters. Replace the variables with their values."
         ) from None
     return script.commands
 

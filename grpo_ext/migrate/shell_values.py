@@ -54,7 +54,7 @@ class Word:
 
 
 class TooLong(ValueError):
-    """Raised if the substituted words of a script exceed `MOST_CHARACTERS` or `MOST_TOTAL`."""
+    """Raised if a substituted word exceeds `MOST_CHARACTERS`, or all words exceed `MOST_TOTAL`."""
 
 
 class Variables:

@@ -103,7 +103,7 @@ def write_data(draft: Draft) -> None:
 def write_prompt(draft: Draft) -> None:
     """Write the keys for the columns of prompts and rewards, and the system prompt.
 
-    If the system prompt is in a .txt or .md file, the user must copy it by hand.
+    If the system prompt is in a .txt or .md file, a remark asks the user to copy it by hand.
     """
     columns = draft.take("columns")
     renamed = {}
@@ -138,7 +138,7 @@ def write_held_out(draft: Draft) -> None:
 def write_sharding(draft: Draft) -> None:
     """Write the accelerate config for `deepspeed`, or add a remark if none corresponds to it.
 
-    A remark also says if offloading was not taken over.
+    Offloading is not taken over; if `deepspeed` asks for it, another remark says so.
     """
     setting = draft.take("deepspeed")
     if setting is None:
@@ -179,7 +179,7 @@ def write_all_rewards(draft: Draft) -> None:
 
 
 def plugin_classes(path: str) -> dict[str, str]:
-    """Return the rewards that a plugin registers, as a dict from name to `file.py:Class`.
+    """Return a dict that maps each reward that a plugin registers to its `file.py:Class`.
 
     Only statements such as `orms['name'] = Class` are found. The file is parsed, but never run. The
     dict is empty if the file cannot be read or parsed.
@@ -234,8 +234,8 @@ def write_all_sizes(draft: Draft, found: int | None, processes: int | None) -> B
     Args:
         draft: the recipe under construction.
         found: the number of processes that the launcher starts, or `None` if it is unknown.
-        processes: the number of processes for the recipe; if `None`, those that train on different
-            batches.
+        processes: the number of processes for the recipe; if `None`, it is the number of ms-swift's
+            processes that train on different batches.
 
     Raises:
         ValueError: if a step cannot be shared equally by the processes.
@@ -264,7 +264,8 @@ def data_parallel(draft: Draft, found: int | None) -> int | None:
 
     Args:
         draft: the recipe under construction.
-        found: the number of all processes, unless the key `gpus` is set; `None` if it is unknown.
+        found: the number of all processes, or `None` if it is unknown. The key `gpus` takes
+            precedence.
     """
     found = draft.number("gpus", default=0) or found
     parallel = 1

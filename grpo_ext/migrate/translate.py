@@ -52,7 +52,7 @@ def translate(source: Source, processes: int | None = None) -> tuple[Draft, Batc
 
 
 def leave_out_sharding(draft: Draft, batch: Batch) -> None:
-    """Remove an accelerate config for several processes from the draft if only one trains."""
+    """Remove a multi-process accelerate config from the draft if only one process trains."""
     config = draft.values.get("accelerate_config")
     if batch.num_processes == 1 and config in SHARDED:
         del draft.values["accelerate_config"]

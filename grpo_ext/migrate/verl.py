@@ -21,8 +21,8 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 
     Args:
         draft: the recipe under construction.
-        found: the number of processes that a launcher starts; `None` without a launcher, which verl
-            does not need.
+        found: the number of processes that a launcher starts; `None` if there is no launcher, since
+            verl does not need one.
         processes: the number of processes for the recipe; if `None`, `found` or, if that is `None`
             too, the number of GPUs that train on different batches.
 
@@ -177,9 +177,7 @@ def write_one_reward(draft: Draft) -> None:
         specs.append(f"{path.value}:{name}")
     elif enabled is True and model is not None:
         specs.append(model.value)
-        draft.remark(
-            model, "the reward model must be a classifier with a single label for whole texts."
-        )
+        draft.remark(model, "the reward model must be a sequence classifier with a single label.")
     else:
         draft.write("rename_columns", {"solution": "reward_model.ground_truth"})
         specs.append("accuracy")
@@ -262,7 +260,8 @@ def write_intervals(draft: Draft, steps: int) -> None:
     """Convert verl's intervals from generations to optimizer steps, and write them.
 
     These are the length of the run, the warmup, and the intervals between checkpoints and between
-    evaluations. Without evaluations, the validation settings are left out.
+    evaluations. Without evaluations, the validation settings are left out. Without checkpoints, a
+    remark says that the run cannot be resumed.
 
     Args:
         draft: the recipe under construction.
@@ -326,7 +325,7 @@ def write_logging(draft: Draft) -> None:
 
 
 def write_adapter(draft: Draft) -> None:
-    """Write LoRA's keys if verl's LoRA rank is set and not 0; otherwise drop them."""
+    """Write LoRA's keys if verl's LoRA rank is set and not 0; otherwise drop its LoRA settings."""
     rank = draft.take(f"{MODEL}.lora_rank", f"{MODEL}.lora.rank")
     if rank is None or rank.value == 0:
         for key in ("lora_alpha", "lora.alpha", "target_modules"):

@@ -8,21 +8,22 @@ from grpo_ext.numerics.measure import Comparison, Measurement
 from grpo_ext.recipe.typed_values import Values
 
 OTHER_POLICY = (
-    "this is more than rounding, so look for other weights, another temperature, or dropout. Keep "
-    "the defaults `logprob_policy: sampling` and `disable_dropout: true`. "
+    "this is more than rounding: the sampler may use other weights or another temperature, or "
+    "dropout may be on. Keep the defaults `logprob_policy: sampling` and `disable_dropout: true`. "
     f"See {DOES_NOT_LEARN}#sampler-and-trainer-differ."
 )
 WRONG_LAYOUT = (
-    "the trainer computes in float32, but its passes differ. Unless `disable_dropout` is false, a "
-    "layout or gradient checkpointing is wrong for this model: set `layout: padded`, and report "
-    "the model to the developers of grpo_ext."
+    "the trainer computes in float32, but its passes differ. If `disable_dropout` is false, remove "
+    "it. Otherwise, a layout or gradient checkpointing is wrong for this model: set `layout: "
+    "padded`, and report the model to the developers of grpo_ext."
 )
 
 
 def advice(found: Measurement, v: Values) -> Iterator[str]:
     """Yield lines of advice for the parts of a measurement that exceed their limits.
 
-    Parts with the same remedy share a line, such as "kept sets: the sampler does not return ...".
+    Each line names parts and their remedy, as in "kept sets: the sampler does not return ...".
+    Parts with the same remedy share a line.
 
     Args:
         found: the measurement of the recipe.
@@ -57,8 +58,9 @@ def sampler_advice(found: Measurement, v: Values) -> str:
         )
     return (
         "the correction is on (`vllm_importance_sampling_mode: "
-        f"{v.vllm_importance_sampling_mode}`). To be closer, start the engine with the environment "
-        f"variable VLLM_BATCH_INVARIANT=1 if its GPU supports it, or {type_advice(found, v)}"
+        f"{v.vllm_importance_sampling_mode}`). To reduce the difference, start the engine with the "
+        "environment variable VLLM_BATCH_INVARIANT=1 if its GPU supports it, or "
+        f"{type_advice(found, v)}"
     )
 
 
@@ -84,7 +86,7 @@ def adds_up_in_half(found: Measurement, v: Values) -> bool:
 
 
 def is_on(option: bool | None, found: Measurement) -> bool:
-    """Return whether an option was on in a measurement; `None` means on if it ran on a CPU."""
+    """Return whether an option was on in a measurement; `None` means on if the device was a CPU."""
     return found.device == "cpu" if option is None else option
 
 

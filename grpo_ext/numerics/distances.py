@@ -60,8 +60,8 @@ class Distance:
 def distance(logps: Tensor, other: Tensor, mask: Tensor) -> Distance | None:
     """Return the distance between two sets of log-probs; `None` if the mask selects no token.
 
-    Tokens whose log ratio is not finite are only counted. If there are no other tokens, all figures
-    except the counts are NaN.
+    Tokens whose log ratio is not finite are counted, and otherwise ignored. If no token has a
+    finite log ratio, `kl_error` is `None`, and all other figures except the counts are NaN.
 
     Args:
         logps: (B, T), the reference log-probs, usually under the policy that drew the tokens.

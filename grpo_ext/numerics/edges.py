@@ -49,9 +49,9 @@ class Edges:
 
 @dataclass
 class OtherTargets(Head):
-    """A head that scores the token with the next id instead of each drawn token.
+    """A head that scores, in place of each drawn token, the token with the next id.
 
-    After the last id of the vocabulary, the next one is 0.
+    The id after the last one of the vocabulary is 0.
     """
 
     def __call__(
@@ -67,7 +67,7 @@ class OtherTargets(Head):
 
 
 def with_other_targets(scorer: Scorer) -> Scorer:
-    """Return a copy of `scorer` that scores other tokens in place of the drawn ones."""
+    """Return a copy of `scorer` that scores the tokens of `OtherTargets`, not the drawn ones."""
 
     def run(model: torch.nn.Module, head: Head, labels: Tensor, **inputs: Tensor | bool) -> Scores:
         other = OtherTargets(head.params, head.kept_set, head.compact, head.used)

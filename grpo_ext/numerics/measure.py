@@ -57,7 +57,7 @@ class Measured(Exception):
 
 
 class AtTrainBegin(TrainerCallback):
-    """Callback that calls a function when training begins, then ends the run with `Measured`.
+    """Callback that calls a function when training begins, then ends the run by raising `Measured`.
 
     Args:
         work: the function to call; the trainer has prepared its model by then.
@@ -240,7 +240,7 @@ class AtStart:
         self.found.comparisons.append(Comparison(part, name, apart))
 
     def _compare_sampler(self) -> None:
-        """Compare the sampler, the step and the pass before the step in pairs; add to `found`."""
+        """Compare the sampler, the step and the pass before it pairwise, and extend `found`."""
         table = self.table
         sampled = table.sampling_per_token_logps
         assert sampled is not None  # `sampled_table` raises an error otherwise
@@ -264,7 +264,8 @@ class AtStart:
         """Compare the trainer's passes with each other, and add the comparisons to `found`.
 
         Each layout and the step are compared with passes of one row each. The step is also compared
-        with a step that turns gradient checkpointing on if it is off, or off if it is on.
+        with a step that turns gradient checkpointing on if it is off, or off if it is on. A layout
+        that the trainer would not use for this model gets a reason instead of a distance.
         """
         self.begin(ONE_ROW)
         one_row = self.passes.one_row()
@@ -309,8 +310,8 @@ def sampled_table(trainer: GRPOExtTrainer, num_completions: int) -> Scored:
     """
     if trainer.parts.generations.by_trl or trainer.as_trl:
         raise ValueError(
-            "TRL itself generates in this run, so the sampler's log-probs are not recorded. Use a "
-            "model without a multimodal processor, and set `loss_normalization: step`."
+            "TRL itself generates in this run, so the sampler's log-probs are not recorded. Set "
+            "`loss_normalization: step`, and use a model without a multimodal processor."
         )
     group = trainer.num_generations
     count = -(-num_completions // group) * group

@@ -89,7 +89,7 @@ class Passes:
         The result itself is detached.
 
         Args:
-            checkpointing: whether to use gradient checkpointing; if `None`, as in the run.
+            checkpointing: whether to use gradient checkpointing; `None` keeps the run's setting.
         """
         if checkpointing is None or checkpointing == self.checkpoints:
             return self._with_gradient(self.scorer)
@@ -157,7 +157,7 @@ class Passes:
     def _checkpointing(self, on: bool) -> Iterator[None]:
         """Context manager that turns gradient checkpointing on or off, and reverses this on exit.
 
-        `on` must be the opposite of the run's own setting.
+        `on` must be the opposite of the run's own setting, so that the exit restores that setting.
         """
         model: Any = self.trainer.accelerator.unwrap_model(self.trainer.model)
         set_checkpointing(model, on)

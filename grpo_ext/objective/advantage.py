@@ -308,7 +308,7 @@ def turn_advantages(
     scale_rewards: str = "group",
     std_estimator: str = "sample",
 ) -> Tensor:
-    """Return the advantages of turns: the reward-to-go of each, compared within the group.
+    """Return the advantage of each turn: its reward-to-go, compared within the group.
 
         G_ik = r_i - sum over j < k of g_ij,    A_ik = (G_ik - mean_k) / (std_k + 1e-4)
 
@@ -401,7 +401,7 @@ def joint_advantages(
 
 @register_joint_advantages("normalize_then_sum")
 def normalized_then_summed(rewards: Tensor, weights: Tensor) -> Tensor:
-    """Return the advantages (N, G) of GDPO (arXiv 2601.05242), normalizing each reward separately.
+    """Return the advantages (N, G) of GDPO (arXiv 2601.05242).
 
     As in TRL, each reward is centered and divided by its std within the group. The weighted sum is
     then centered and divided by its std over the batch. Both are sample stds (n - 1). In a group of

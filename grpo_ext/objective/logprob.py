@@ -299,7 +299,7 @@ def _removed_tokens(
 ) -> Tensor | None:
     """Return a bool mask (n, V) of the tokens that could not be drawn.
 
-    The result is `None` if there are neither truncation nor suppressed tokens.
+    Return `None` if `kept` is `None` and no tokens are suppressed.
 
     Args:
         target: (n, 1), the sampled tokens, which never count as removed.

@@ -86,7 +86,7 @@ def aggregate(
 
 @dataclass(frozen=True)
 class LossOptions:
-    """Constants of the losses, named like the training arguments; `epsilon_low` is `epsilon`."""
+    """Constants of the losses, named after the training arguments; `epsilon_low` is `epsilon`."""
 
     epsilon_low: float = 0.2
     epsilon_high: float = 0.2
@@ -168,7 +168,7 @@ def clip_stats(x: LossInputs) -> dict[str, Stat]:
 
 
 def mean_stat(values: Tensor, mask: Tensor, level: str = "token") -> Stat:
-    """Return a `Stat` with the mean of `values` over tokens, or over the sequences with tokens.
+    """Return a `Stat` with the mean of `values` over tokens, or over sequences that have tokens.
 
     Args:
         values: (B, T), or (B, 1) for one value per sequence.

@@ -50,8 +50,8 @@ def log_probs_of(scores: Tensor, token_ids: Tensor) -> Tensor:
 class Recorder:
     """A logits processor that records the kept tokens and the log-probs of one `generate` call.
 
-    It must be the last processor, and returns the scores unchanged. After `generate`, call `rows`
-    for the record.
+    It returns the scores unchanged. It must be the last processor; otherwise, it does not see the
+    scores that tokens are drawn from. After `generate`, call `rows` for the record.
 
     Args:
         params: the resolved sampling parameters.
@@ -88,9 +88,9 @@ class Recorder:
             short_name = name.removesuffix("LogitsWarper").removesuffix("LogitsProcessor")
             if short_name not in _EXACT_PROCESSORS:
                 raise ValueError(
-                    f"{name} changes the sampler's scores in a way that cannot be scored exactly. "
-                    "Remove the generation option that adds it, or set `logprob_policy: model` to "
-                    "score without it."
+                    f"{name} may change the sampler's probabilities in a way that cannot be "
+                    "reproduced, so samples cannot be scored exactly. Remove the generation option "
+                    "that adds it, or set `logprob_policy: model` to score without it."
                 )
             temperature = getattr(processor, "temperature", temperature)
         if temperature != self.params.temperature:
@@ -133,7 +133,7 @@ class Recorder:
     def _drawn(self, tokens: Tensor) -> None:
         """Record the log-probs of the tokens (b,) that were drawn from the last scores.
 
-        Does nothing if the last scores have been recorded already, or there are none.
+        If they have been recorded already, or if there are no scores yet, do nothing.
         """
         if self._scores is None:
             return

@@ -36,7 +36,7 @@ UNTOLD_KEPT_SETS = (
 
 
 class SamplingError(ValueError):
-    """Raised if sampling options are contradictory, out of range, or impossible to score exactly.
+    """Raised if sampling options are contradictory or invalid, or prevent exact scoring.
 
     Args:
         option: the name of the option.
@@ -98,8 +98,8 @@ def resolve_sampling(
             if the sampler uses it, as transformers does.
         sampler: "hf" or "vllm"; it determines the order of truncation, and the values of options
             that are set nowhere.
-        watched: whether the sampler's steps can be observed. If not, options that remove tokens,
-            except top_k, top_p, min_p and suppress_tokens, cannot be scored exactly.
+        watched: whether the sampler's steps can be observed. If not, samples cannot be scored
+            exactly if options other than top_k, top_p, min_p and suppress_tokens remove tokens.
 
     Raises:
         SamplingError: if a field and `generation_kwargs` contradict each other, decoding is greedy,

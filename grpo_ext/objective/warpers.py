@@ -12,9 +12,9 @@ _NO_IDS = torch.empty(0, 0, dtype=torch.long)  # these warpers do not read the t
 def kept_tokens(scores: Tensor, params: SamplingParams) -> Tensor:
     """Return a bool mask (N, V) of the tokens that suppression and truncation keep.
 
-    Truncation uses transformers' logits warpers, which are equivalent to vLLM's `apply_top_k_top_p`
-    and `MinPLogitsProcessor`, including ties. They run in the sampler's order, and each
-    renormalizes over the tokens that the previous one kept.
+    Truncation uses transformers' logits warpers, which keep the same tokens as vLLM's
+    `apply_top_k_top_p` and `MinPLogitsProcessor`, even where scores tie. They run in the sampler's
+    order, and each renormalizes over the tokens that the previous ones kept.
 
     Args:
         scores: (N, V), float32, the logits already divided by the temperature.

@@ -28,8 +28,8 @@ def changes(run: RunData) -> list[dict[str, Any]]:
         One mapping per curve, with the fields of `Change` and these keys:
 
         - `title` and `label`: the title of the panel and the label of the curve.
-        - `constant`: for held-out rewards, the score of the best constant answer as
-          `beside_constant` returns it, or `None` if it is unknown; `None` for other curves.
+        - `constant`: for held-out rewards, the score of the best constant answer, as returned by
+          `beside_constant` (`None` if the score is unknown); `None` for other curves.
         - `change`: `last` minus `first`; `None` if the curve has a single value.
         - `first_steps` and `last_steps`: for each end, the first and the last step of the values
           that are averaged.
@@ -58,7 +58,7 @@ def beside_constant(
 ) -> dict[str, Any] | None:
     """Return the last score of the best constant answer, and whether the model clearly beats it.
 
-    A constant answer is one text used as the completion of every prompt.
+    A constant answer is one string, used as the completion of every prompt.
 
     Args:
         columns: all metrics of the run, by name.

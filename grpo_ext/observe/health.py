@@ -61,7 +61,7 @@ class HealthMonitor(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Start anew and, in a resumed run, replay the earlier logs without repeating alarms."""
+        """Reset the monitor and, in a resumed run, replay earlier logs without repeating alarms."""
         self.watch = Watch(self.rules)
         self.stopped_by = None
         for entry in state.log_history:
@@ -92,7 +92,7 @@ class HealthMonitor(TrainerCallback):
             self.stopped_by = urgent["message"]
 
     def _raise_alarms(self, step: int, logs: dict[str, Any]) -> dict[str, Any] | None:
-        """Write the new alarms and return the one with the strongest action, or `None`."""
+        """Log new alarms and return the one with the strongest action; `None` if there is none."""
         figures = dict(logs)
         if self._repeating:
             figures[REPETITION] = fmean(self._repeating)

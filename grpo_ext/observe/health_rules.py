@@ -31,10 +31,10 @@ class History:
         self.not_finite: set[str] = set()
 
     def add(self, logs: dict[str, Any]) -> None:
-        """Add a log's finite numbers to `values`, and set `not_finite` to its non-finite metrics.
+        """Add a log's finite numbers to `values`, and the names of non-finite ones to `not_finite`.
 
-        Names from earlier logs are removed from `not_finite`. Values that are not numbers are
-        ignored.
+        The names from earlier logs are first removed from `not_finite`. Values that are not numbers
+        are ignored.
         """
         self.not_finite = set()
         for key, value in logs.items():
@@ -80,7 +80,8 @@ def reward_collapse(history: History) -> float | None:
 
     The best is the highest mean of 5 consecutive logs among the last 500. The standard error
     accounts for autocorrelation, which is estimated from the logs up to the best. Returns 0 if the
-    reward fell by at most a fifth of the best, and `None` with fewer than 10 logs.
+    reward fell by at most a fifth of the best's absolute value, and `None` if fewer than 10 logs
+    have a finite reward.
     """
     import numpy as np
 
@@ -111,7 +112,7 @@ def rise(values: list[float], floor: float, window: int = 3) -> float | None:
         window: the number of latest values.
 
     Returns:
-        The ratio, or `None` with fewer than `WINDOW + window` values.
+        The ratio, or `None` if there are fewer than `WINDOW + window` values.
     """
     if len(values) < WINDOW + window:
         return None
@@ -123,7 +124,7 @@ def rise(values: list[float], floor: float, window: int = 3) -> float | None:
 def growth(values: list[float]) -> float | None:
     """Return the mean of the last 5 values divided by the mean of the 5 values 20 logs earlier.
 
-    The divisor is at least 1. Returns `None` with fewer than 30 values.
+    The divisor is at least 1. Returns `None` if there are fewer than 30 values.
     """
     if len(values) < 3 * WINDOW:
         return None
@@ -136,7 +137,7 @@ def growth(values: list[float]) -> float | None:
 def fall_from_start(values: list[float]) -> float | None:
     """Return the mean of the first 10 values divided by the mean of the last 5.
 
-    Returns `None` with fewer than 20 values.
+    The divisor is at least 1e-9. Returns `None` if there are fewer than 20 values.
     """
     if len(values) < 2 * WINDOW:
         return None
@@ -148,8 +149,8 @@ def fall_from_start(values: list[float]) -> float | None:
 def logp_difference(history: History) -> float | None:
     """Return how far the sampler's log-probs are from the trainer's, averaged over the last 3 logs.
 
-    With overlapped generation, only differences measured right after a weight sync count. Returns
-    `None` with fewer than 3 values.
+    If generation is overlapped, only differences measured right after a weight sync count. Returns
+    `None` if there are fewer than 3 values.
     """
     if "overlap/age" in history.values:
         return history.recent("sampling/sync_difference", window=3)
@@ -163,8 +164,8 @@ def logp_difference(history: History) -> float | None:
 def sampler_kl(history: History) -> float | None:
     """Return the mean KL divergence between the sampler and the trainer over the last 3 logs.
 
-    Returns `None` with fewer than 3 values. Also returns `None` with overlapped generation, where
-    the sampler's older weights contribute to the KL divergence.
+    Returns `None` if there are fewer than 3 values. Also returns `None` if generation is
+    overlapped, because the sampler's older weights then contribute to the KL divergence.
     """
     if "overlap/age" in history.values:
         return None
@@ -265,8 +266,8 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
     """Return the rules that the recipe enables, with their thresholds and actions.
 
     Args:
-        settings: for each rule to change, `False` (disables the rule), a threshold, or a mapping
-            with `threshold`, `action` or both; `None` changes nothing.
+        settings: maps the name of each rule to change to `False` (disables the rule), a threshold,
+            or a mapping with `threshold`, `action` or both; `None` changes nothing.
         action: the default action of all rules except those with `only_warns`; `"none"` disables
             all rules and skips the check of `settings`.
 

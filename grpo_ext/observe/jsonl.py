@@ -57,7 +57,7 @@ class JsonLines:
         """Append a line for each row; the first key of a row must be `step`.
 
         A full disk does not end the run: lines that cannot be written are kept in memory, up to
-        `KEPT_BACK` bytes, and written with the next ones. Lines of over `MOST_LINE` bytes are
+        `KEPT_BACK` bytes, and written with the next ones. Lines longer than `MOST_LINE` bytes are
         dropped with a warning.
         """
         for row in rows:
@@ -110,7 +110,7 @@ class JsonLines:
             )
 
     def cut(self, step: int) -> None:
-        """Truncate the log after the lines of `step`, or before an incomplete or invalid line.
+        """Truncate the log after the lines up to `step`, or before an incomplete or invalid line.
 
         The newest part that has lines to keep is truncated (see `end_of`) and becomes
         `NAME.jsonl`. The parts after it are deleted, and those before it stay as they are.
@@ -170,8 +170,8 @@ def end_of(part: Path, step: int) -> int:
     """Return the byte offset at which to truncate a part of the log.
 
     This is the start of the first line that has a step above `step`, is incomplete, does not begin
-    with a step or is too long. Without such a line, it is the size of the file. It is 0 if `part`
-    is not a regular file, or is a link out of its folder.
+    with a step or is too long. If there is no such line, the result is the size of the file. It is
+    0 if `part` is not a regular file, is sparse, or is a link out of its folder.
 
     Raises:
         OSError: if the file does not exist or cannot be read.

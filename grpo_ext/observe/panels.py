@@ -225,8 +225,9 @@ def problems_key(names: Iterable[str], key: str) -> str | None:
 def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
     """Return two panels: the weighted sum of the rewards, and the individual rewards.
 
-    The second panel is empty if there is only one reward and it equals the sum. Both are empty if
-    no rewards were logged.
+    The curves come from `run.curves` or, if it is empty, from the metrics in `columns`. The second
+    panel is empty if there is only one reward and it equals the sum. Both panels are empty if no
+    rewards were logged.
     """
     curves = list(run.curves.values()) or logged_rewards(columns)
     total = Panel("Reward", "Weighted sum, mean over each step.")

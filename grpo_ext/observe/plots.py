@@ -34,9 +34,9 @@ LOOK = data_yaml("grpo_ext.observe", "look.yaml")
 
 
 def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
-    """Draw the panels of one or several runs as one image.
+    """Draw the panels of one or several runs, and save them as one image.
 
-    Panels that show no change are left out, except for rewards (see `Panel.silent`).
+    Panels that show no change are left out. A constant reward is still shown (see `Panel.silent`).
 
     Args:
         runs: the runs to draw; panels with the same title share a plot.
@@ -138,8 +138,9 @@ def legend_line(label: str, style: Style) -> "Line2D":
 def style_of(series: int, run: int | None) -> Style:
     """Return the line style for a curve.
 
-    With a single run, each series has its own color; further series reuse the colors with other
-    dashes. With several runs, the run determines the color and the series the dashes.
+    With a single run, the series differ in color; once all colors are used, they repeat with
+    another dash pattern. With several runs, the color shows the run, and the dash pattern shows the
+    series.
 
     Args:
         series: the number of the series in its panel, starting at 0.

@@ -62,7 +62,7 @@ def main_figures(logs: dict[str, Any]) -> dict[str, float]:
 
 
 def figures_line(logs: dict[str, Any]) -> str:
-    """Format the main metrics of a training log as one line; `""` if it has none of them."""
+    """Format the main metrics of a training log as one line; return `""` if it has none."""
     figures = main_figures(logs)
     return ", ".join(f"{name} {figure:.3g}" for name, figure in figures.items())
 
@@ -85,7 +85,8 @@ def evaluation_line(logs: dict[str, Any]) -> str:
 class RunLines(TrainerCallback):
     """Trainer callback that prints a line for each log, for runs without a progress bar.
 
-    The line has the means of an evaluation or the main metrics of a training log.
+    The line has the means of an evaluation or the main metrics of a training log, and is printed by
+    the first process of each machine.
     """
 
     def on_log(

@@ -115,8 +115,8 @@ class RunData:
     def rewards(self) -> list[Row]:
         """One mapping per reward, with its `name` and whatever else `run.json` contains about it.
 
-        If `run.json` lists no rewards, the names come from the first completion. Has at most
-        `MOST_REWARDS` entries.
+        If `run.json` lists no rewards, the names come from the first completion. There are at most
+        `MOST_REWARDS` mappings.
         """
         entries = mappings(self.about.get("rewards"))
         rewards = [entry for entry in entries if isinstance(entry.get("name"), str)]
@@ -180,7 +180,7 @@ class FirstNames:
     has_more: bool = False
 
     def keep(self, row: Row) -> Row:
-        """Return the row without names that are beyond the limit; new names count toward it."""
+        """Return the row without names beyond the limit; names not seen before count toward it."""
         if row.keys() <= self.names:
             return row
         shortened = {}
@@ -217,8 +217,9 @@ def kept_samples(run: RunData, most: int) -> Iterator[Row]:
     """Yield all completions of a run, and keep at most `most` of them in `run.samples`.
 
     If there are more, a hash selects a share of the prompts, and all completions of these prompts
-    are kept. Also counts the completions in `run.total_samples`, and extends `run.faults`. The
-    caller must iterate to the end, because all this happens as the completions are yielded.
+    are kept. The completions are also counted in `run.total_samples`, and `run.faults` is extended.
+    All of this happens as the completions are yielded, so `run` is incomplete until the caller has
+    iterated to the end.
     """
     share = 1.0
     names = FirstNames("rewards", MOST_REWARDS)

@@ -16,9 +16,9 @@ QUIET = 300.0  # a run without a lock counts as stopped after this many seconds 
 def runs_in(path: Path) -> list[Path]:
     """Return the folder of the run in `path` or, if there is none, of each run in a subfolder.
 
-    Each folder is the one that contains the logs (see `run_folder`). Subfolders are searched in the
-    order of their names. Symbolic links to places outside `path` are skipped, because the user did
-    not name these places. Returns an empty list if there are no runs.
+    The folder of a run is the one that contains its logs (see `run_folder`). Subfolders are
+    searched in the order of their names. Symbolic links to places outside `path` are skipped,
+    because the user did not name these places. Returns an empty list if there are no runs.
 
     Raises:
         OSError: if there is no run in `path` itself and its entries cannot be listed.

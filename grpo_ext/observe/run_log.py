@@ -49,7 +49,7 @@ class RunLog(TrainerCallback):
         """Prepare the logs for a new or resumed run, and write `run.json`.
 
         If the run starts at step 0, earlier logs are moved aside (see `set_aside`). Otherwise,
-        all lines after the resumed step are removed.
+        the lines of all steps after the checkpoint are removed.
         """
         if not state.is_world_process_zero:
             return
@@ -105,7 +105,7 @@ class RunLog(TrainerCallback):
         return in_share(f"{step}:{group}", self.share)
 
     def on_samples(self, rows: list[dict[str, Any]]) -> None:
-        """Append to `samples.jsonl` the rows of all groups for which `wants` is true.
+        """Append the rows of the groups for which `wants` returns true to `samples.jsonl`.
 
         Called by the trainer on the main process, with one row per completion. Nothing is written
         before training begins.
@@ -129,7 +129,7 @@ class RunLog(TrainerCallback):
     def _write_about(self, folder: Path, step: int, args: TrainingArguments) -> None:
         """Write `run.json` with `about`, the package versions, and an entry for each start.
 
-        With `step` 0, earlier starts that the file contains are dropped.
+        The entries of earlier starts are kept unless `step` is 0 or the file cannot be read.
         """
         earlier_starts = []
         if step > 0:

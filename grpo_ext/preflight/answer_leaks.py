@@ -21,10 +21,12 @@ AT_THE_END = 0.9  # share of prompts that end with their answer, above which thi
 def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) -> None:
     """Report prompts that contain the answer.
 
-    It is a problem if most prompts contain their own answer after a marker such as `Answer:`, and
-    not only in a text that all prompts share (see `own_answers`). Otherwise, it is a note if most
-    prompts contain their answer after a marker, if most contain it and it has at least
-    `LONG_ANSWER` characters, or if nearly all prompts end with it although the answers differ.
+    It is a problem if most prompts contain their own answer after a marker such as `Answer:`. An
+    answer in a text that all prompts share does not count (see `own_answers`).
+
+    Otherwise, it is a note if most prompts contain their answer after a marker (in shared texts,
+    too), if most contain an answer of at least `LONG_ANSWER` characters, or if more than 90 % of
+    them (`AT_THE_END`) end with their answer and the answers are not all equal.
 
     Args:
         rows: the rows, with their prompts.
@@ -55,10 +57,10 @@ def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) 
 
 
 def own_answers(rows: Sequence[Row], column: str) -> list[bool]:
-    """Return for each row whether its prompt contains the row's own answer after a marker.
+    """Return for each row whether its prompt contains the row's answer (`column`) after a marker.
 
-    An answer does not count if it also follows a marker in the prompt of the next row with a
-    different answer, because it is then part of a text that all prompts share, such as `Answer: yes
+    An answer does not count if it also follows a marker in the prompt of the next row that has
+    another answer, because it is then part of a text that all prompts share, such as `Answer: yes
     or no.` If all rows have the same answer, the result is `False` for each of them.
     """
     answers = [final_answer(row.get(column)) for row in rows]
@@ -90,10 +92,10 @@ def marks_answer(row: Row, gold: object) -> bool:
 
 
 def contains_answer(row: Row, column: str) -> bool:
-    """Return whether a row's prompt contains the answer in `column`.
+    """Return whether a row's prompt contains the row's answer, which is stored in `column`.
 
-    If the answer is a list of strings, it is enough that the prompt contains one of them. Strings
-    of fewer than `LONG_ANSWER` characters do not count.
+    If the answer is a list, it is enough that the prompt contains one of its entries. Only strings
+    of at least `LONG_ANSWER` characters count.
     """
     golds = row.get(column)
     texts = golds if isinstance(golds, list) else [golds]

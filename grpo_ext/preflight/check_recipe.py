@@ -15,7 +15,7 @@ def check_recipe(
     elsewhere: bool = False,
     num_samples: int = 0,
 ) -> Findings:
-    """Run all checks of a recipe, and return their problems, notes and figures.
+    """Run all checks on a recipe, and return the problems, notes and figures that they find.
 
     No check needs a GPU, and the model is loaded only if `num_samples` is above 0. If individual
     values of the recipe are invalid, nothing else is checked.

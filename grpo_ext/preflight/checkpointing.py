@@ -14,7 +14,7 @@ MEMORY_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """The decision whether to recompute activations in the backward pass, and its reason."""
+    """A decision on whether to recompute activations in the backward pass, with its reason."""
 
     on: bool
     reason: str
@@ -42,7 +42,7 @@ class Checkpointing:
             size: the dimensions of the model.
             v: the values of the recipe.
             batch: the recipe's batch sizes.
-            sharding: 0 if the model is not sharded (see `folder.sharding`).
+            sharding: the ZeRO stage, or 4 for FSDP; 0 if the model is not sharded.
             prompt: the number of tokens in a prompt; `None` if it is unknown.
             memory: the memory of one process, in bytes. If `None`, use the memory of this machine's
                 GPU or, with `use_cpu`, an equal share of its RAM for each process.

@@ -67,9 +67,10 @@ def check_episode_lengths(
     }
     if room < 1 + shortest + 1 and not answers:
         findings.note(
-            f"{place}no tool result fits in max_completion_length {room}, because the shortest one "
-            f"has {shortest} tokens with the chat template around it. Raise max_completion_length, "
-            f"which limits all turns and results together, to at least {shortest + 2}.",
+            f"{place}no tool result fits in max_completion_length {room} between two turns, "
+            f"because the shortest result has {shortest} tokens with the chat template around it. "
+            "Raise max_completion_length, which limits all turns and results together, to at "
+            f"least {shortest + 2}.",
             KEY,
         )
     elif room < 1 + shortest + 1:

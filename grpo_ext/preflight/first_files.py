@@ -1,4 +1,4 @@
-"""Write the files of a first recipe: the recipe, what its reward needs, and README.md."""
+"""Write the recipe that `grpo-ext init` proposes, the files of its reward, and README.md."""
 
 import keyword
 import textwrap
@@ -27,7 +27,7 @@ WIDTH = 100  # maximum number of characters of a line in that file
 def write_files(
     folder: Path, recipe: str, proposal: Proposal, rows: list[Row], commands: str
 ) -> None:
-    """Write the recipe, the files that its reward needs, and README.md.
+    """Write the recipe, the files that its reward needs, and README.md; replace existing files.
 
     Args:
         folder: the folder to write to, which is created if it does not exist.
@@ -55,8 +55,8 @@ def reward_file(folder: Path, proposal: Proposal, rows: list[Row]) -> str:
 
     Args:
         folder: the folder into which the file will be written.
-        proposal: the proposal. The reward reads the first column that is suitable, from the
-            proposal's columns or else from those that may contain the answer.
+        proposal: the proposal. The reward reads the first suitable one of the proposal's columns
+            or, if none is suitable, of the columns that may contain the answer.
         rows: the first rows of the data.
     """
     candidates = [*proposal.columns, *possible_answers(proposal, rows)]
@@ -114,8 +114,8 @@ def in_yaml(recipe: dict[str, Any], proposal: Proposal, lora: bool, measured: bo
         recipe: the keys and values.
         proposal: the prompt and the reward, with the reason for the reward.
         lora: whether an adapter is trained.
-        measured: whether `grpo-ext bench` has measured that the batch size fits; otherwise, this
-            is an estimate.
+        measured: whether `grpo-ext bench` has measured that the batch size fits. If `False`, the
+            comment says that it fits by estimate.
     """
     sizes = "fits by estimate; `grpo-ext bench` measures it"
     if measured:

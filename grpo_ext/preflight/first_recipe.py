@@ -196,8 +196,8 @@ def with_sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> FirstReci
     Args:
         values: the other values of the recipe, not changed in place; the returned `eval_steps`,
             if set, is adapted to the number of steps.
-        max_tokens: the maximum length of a completion in tokens, which `SIZES` may divide; at most
-            64 for a tiny model.
+        max_tokens: the maximum length of a completion in tokens, which `SIZES` may divide. It is
+            capped at 64 for models of fewer than `TINY` parameters.
         lora: whether to train an adapter.
     """
     settings: dict[str, Any] = {"num_generations": 8, "logging_steps": 1}

@@ -74,7 +74,10 @@ def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings)
 
 
 def report_empty(rows: Sequence[Row], reward: Reward, findings: Findings) -> list[tuple[int, Row]]:
-    """Report rows without a gold answer; return the others with their row numbers (1-based)."""
+    """Report rows without a gold answer, and return the other rows with their numbers (1-based).
+
+    Rows without an answer are a problem if they are more than half of the rows, otherwise a note.
+    """
     filled = []
     empty = []
     for number, row in enumerate(rows, 1):
@@ -117,7 +120,7 @@ def report_equal(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Find
 def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Findings) -> None:
     """Report gold answers that a reward leaves without a score or scores 0.
 
-    Both are problems if they concern most of the scored answers, otherwise notes.
+    Each of these faults is a problem if it concerns most of the scored answers, otherwise a note.
 
     Args:
         rows: the rows with a gold answer, with their numbers; the first `SCORED_ROWS` are scored.
@@ -164,7 +167,7 @@ def advice(reward: Reward) -> str:
             " Use the reward `accuracy` for solutions that end with their answer, or name another "
             "answer column in rename_columns."
         )
-    return " Use the reward `exact` for texts or `choice` for letters, or drop these rows."
+    return " Use another reward (`exact` for texts, `choice` for letters), or drop these rows."
 
 
 def scores_of_golds(rows: Sequence[Row], reward: Reward) -> list[Score]:

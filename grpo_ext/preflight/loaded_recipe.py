@@ -45,14 +45,14 @@ MAX_READ_ROWS = 4096  # maximum number of rows read to find out whether they fil
 def check_loaded(
     recipe: Recipe, findings: Findings, num_processes: int | None = None, num_samples: int = 0
 ) -> None:
-    """Run all checks of a recipe whose individual values are valid.
+    """Run all checks on a recipe whose individual values are valid.
 
     Some checks adapt the recipe to this machine in place (`Recipe.fit_machine`).
 
     Args:
         recipe: the recipe to check.
         findings: contains the problems that the rules have found, and receives the results of the
-            checks. Its notes and places are replaced by those of the recipe.
+            checks. The notes and places that it contains are replaced with those of the recipe.
         num_processes: the number of training processes; `None` uses the number in the recipe's
             accelerate config.
         num_samples: the number of completions to sample from the model to try the rewards on; if 0,
@@ -110,9 +110,10 @@ def lacks_environment_of_rows(recipe: Recipe, findings: Findings) -> bool:
 def check_evaluations(
     v: Values, batch: Batch, rows: int | None, eval_rows: int | None, findings: Findings
 ) -> None:
-    """Record the eval batch size; add a note if evaluations together generate more than training.
+    """Record the eval batch size; add a note if evaluation samples more completions than training.
 
-    Does nothing if `eval_strategy` is `no`.
+    Does nothing if `eval_strategy` is `no`. No note is added if the number of training steps cannot
+    be computed.
 
     Args:
         v: the values of the recipe.
@@ -148,7 +149,7 @@ def check_start(
         recipe: the recipe of the run.
         train_dataset: the training rows; `None` in the launcher, which leaves checking them to the
             training processes.
-        rewards: the rewards of the run; used only with `train_dataset`.
+        rewards: the rewards of the run; used only if `train_dataset` is given.
         model_given: whether a model was passed to the run; the recipe's model is then not checked.
 
     Raises:
@@ -288,7 +289,7 @@ def check_written(recipe: Recipe, findings: Findings) -> None:
 def check_difficulty(v: Values, rows: list[Row], findings: Findings) -> None:
     """Check the column by which `curriculum: easy_to_hard` sorts the rows.
 
-    Does nothing for other curricula, or without `difficulty_column` or rows.
+    Does nothing for other curricula, if `difficulty_column` is not set, or if there are no rows.
 
     Args:
         v: the values of the recipe.

@@ -25,7 +25,7 @@ OUTPUT_DIR = "trainer_output"  # where transformers writes if `output_dir` is no
 
 
 def check_machine(v: Values, findings: Findings) -> None:
-    """Check packages, launcher, trackers, uploads, disk and processor; note if there is no GPU."""
+    """Check packages, launcher, trackers, hub login, disk and CPU, and note a missing GPU."""
     check_packages(v, findings)
     check_launcher(v, findings)
     check_reporting(v, findings)
@@ -62,9 +62,10 @@ def check_processor(v: Values, findings: Findings) -> None:
 
 
 def check_workers(rewards: Sequence[Any], findings: Findings) -> None:
-    """Add a note that the memory of reward workers is not limited, unless the system is Linux.
+    """Add a note that the memory of reward workers is limited only on Linux.
 
-    Does nothing if no reward runs in a worker process, or if the run will be on another machine.
+    Does nothing on Linux, if no reward runs in a worker process, or if the run will be on another
+    machine.
 
     Args:
         rewards: the rewards of the run, wrapped in guards.
@@ -215,10 +216,10 @@ def returns_kept(line: VllmLine, base: str) -> bool:
 
 
 def check_disk(v: Values, findings: Findings) -> None:
-    """Check that `output_dir` is writable, and record the free bytes of its disk.
+    """Check that `output_dir` is writable, and record how many bytes are free on its disk.
 
-    The figure is "disk", with the key `free`. If the folder does not exist yet, its nearest
-    existing parent is checked.
+    The number is the entry `free` of the figure "disk". If the folder does not exist yet, its
+    nearest existing parent is checked.
     """
     output_dir = Path(v["output_dir"] or OUTPUT_DIR).expanduser().absolute()
     existing = output_dir

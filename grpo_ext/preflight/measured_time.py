@@ -16,7 +16,7 @@ PHASE = "time/"  # prefix of the metrics that hold the seconds per step of a pha
 
 @dataclass
 class LoggedTime:
-    """Sums over the lines of `metrics.jsonl`, which are untrusted."""
+    """The number and total duration of steps, evaluations and saves in an untrusted log."""
 
     last_step: int = 0  # the step of the last training line
     steps: int = 0  # without the steps of the first line, which are slower
@@ -28,9 +28,10 @@ class LoggedTime:
     save_seconds: float = 0.0
 
     def add(self, row: dict[str, Any]) -> None:
-        """Add one line of the log: a training step, or an evaluation on one dataset.
+        """Add one line of the log: a training line, or an evaluation on one dataset.
 
-        Training lines up to `last_step`, which a resumed run writes again, are skipped.
+        The steps of the first training line are not counted, because they are slower. Training
+        lines up to `last_step`, which a resumed run writes again, are skipped.
         """
         step = row["step"]
         for name in row:

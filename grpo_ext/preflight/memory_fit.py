@@ -52,9 +52,10 @@ class OnGpu:
 
 
 def room_for_training(v: Values, gpu_bytes: int) -> int:
-    """Return how many bytes of a GPU an estimate may fill, without the share of a vLLM engine.
+    """Return how many bytes of a GPU's memory the estimate for a run may fill.
 
-    An engine that sleeps while the model trains leaves its share to training.
+    The share of a vLLM engine on the same GPU is subtracted, unless the engine sleeps while the
+    model trains.
     """
     share = MEMORY_SHARE
     if v.use_vllm and v.vllm_mode == "colocate" and not v.vllm_enable_sleep_mode:
@@ -63,7 +64,7 @@ def room_for_training(v: Values, gpu_bytes: int) -> int:
 
 
 def with_checkpointing(recipe: Recipe, forecast: Forecast) -> Values:
-    """Return a recipe's values, with `gradient_checkpointing` set as its run would choose it."""
+    """Return a recipe's values, with `gradient_checkpointing` set to what its run would use."""
     on = configured(recipe.flat)
     if forecast.checkpointing is not None:
         on = forecast.checkpointing.on

@@ -36,7 +36,7 @@ def check_model(v: Values, findings: Findings) -> None:
 
 
 def repo_faults(name: str) -> Iterator[str]:
-    """Yield an error message if, according to the cache, a model on the hub is only an adapter.
+    """Yield an error message if files in the cache show that a model on the hub is an adapter.
 
     Raises:
         FileNotFoundError: if neither the cache nor the hub has the model.

@@ -48,10 +48,10 @@ def find_options(rows: list[Row], names: list[str]) -> Options | None:
 
 
 def has_positions(name: str, rows: list[Row]) -> bool:
-    """Return whether a column can hold the position of the right entry of each list in `name`.
+    """Return whether some column may hold the position of the right entry of each list in `name`.
 
-    Only columns whose name is in `POSITIONS` count. Without such positions, all entries of a list
-    may be right answers.
+    Only columns whose name is in `POSITIONS` count. If there is no such column, all entries of a
+    list may be right answers.
     """
     for other in POSITIONS:
         if all(is_position(row.get(other), row.get(name)) for row in rows):
@@ -62,7 +62,8 @@ def has_positions(name: str, rows: list[Row]) -> bool:
 def is_position(value: object, entries: object) -> bool:
     """Return whether `value` can be the position of an entry in a list, counted from 0 or 1.
 
-    Return `False` if `entries` is not a list.
+    It may be an integer or a string of digits, but not a bool. Return `False` if `entries` is not a
+    list.
     """
     if isinstance(value, bool) or not isinstance(entries, list):
         return False
@@ -163,8 +164,8 @@ def numbered_columns(prefix: str, names: list[str]) -> list[str]:
     """Return the columns named `prefix` plus a letter (a to j) or a digit, sorted by that mark.
 
     An underscore or a space may follow the prefix. Case is ignored, but without a prefix only
-    capital letters count. Return an empty list if there are both letters and digits, or if they are
-    not a sequence without gaps that begins with `a`, 0 or 1.
+    capital letters count. Return an empty list if there are both letters and digits, or if the
+    marks do not form a sequence without gaps that begins with `a`, 0 or 1.
     """
     pattern = re.compile(f"(?i){prefix}[_ ]?([a-j]|[0-9])" if prefix else "([A-J])")
     found = {}

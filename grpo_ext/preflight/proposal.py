@@ -51,7 +51,9 @@ def columns_for(reward: str, proposal: Proposal, rows: Sequence[Row]) -> dict[st
         rows: the first rows.
 
     Returns:
-        A mapping as in `Proposal.columns`, or `None` if the data lacks a required column.
+        A mapping from the reward's columns to columns of the data, or `None` if the data lacks a
+        required column. For `UNWRITTEN`, it maps `reference` to the column of the gold answers, or
+        is empty if there is none.
     """
     if reward == UNWRITTEN:
         gold = gold_column(proposal, rows)
@@ -74,8 +76,8 @@ def columns_for(reward: str, proposal: Proposal, rows: Sequence[Row]) -> dict[st
 def columns_for_function(function: str, proposal: Proposal, rows: Sequence[Row]) -> dict[str, str]:
     """Return which column of the data to use for each column that a user's reward function needs.
 
-    If the rows lack `solution` or `reference`, the column of the gold answers is used in its place,
-    if there is one. Other columns that the rows lack are left out.
+    If the rows lack `solution` or `reference`, the column of the gold answers, if there is one,
+    takes its place. Other columns that the rows lack are left out.
 
     Args:
         function: the function, as `file.py:function` or `package.module:function`.
@@ -123,8 +125,8 @@ def possible_answers(proposal: Proposal, rows: Sequence[Row]) -> list[str]:
 def gold_column(proposal: Proposal, rows: Sequence[Row]) -> str | None:
     """Return the column of the gold answers, or `None` if there is none.
 
-    This is the column that the proposal uses as `solution` or `reference`. If there is none, it is
-    the column that `find_golds` chooses from those that the prompt does not use.
+    This is the column that the proposal uses as `solution` or `reference`. If the proposal uses
+    neither, it is the column that `find_golds` chooses from those that the prompt does not use.
     """
     for name in ("solution", "reference"):
         if name in proposal.columns:
@@ -137,11 +139,12 @@ def gold_column(proposal: Proposal, rows: Sequence[Row]) -> str | None:
 def with_reward(proposal: Proposal, reward: str, columns: dict[str, str]) -> Proposal:
     """Return a copy of a proposal with the reward that the user chose, without reward options.
 
+    `answer_column` is renamed if the new reward reads the same data column under another name.
+
     Args:
         proposal: the proposal to copy.
         reward: the name of the reward.
-        columns: maps each column that the reward reads to a column of the data; the result of
-            `columns_for`.
+        columns: maps each column that the reward reads to a column of the data.
     """
     answer = proposal.answer_column
     source = None if answer is None else proposal.columns.get(answer)

@@ -49,7 +49,8 @@ def propose(rows: list[Row], prompt: str | None = None, gold: str | None = None)
     if gold is not None and find_golds(rows, [], gold) is None:
         raise ValueError(
             f"The answer column {gold!r} does not exist, or at least half of the rows have no "
-            f"answer in it.{did_you_mean(gold, rows[0])} The columns are {', '.join(rows[0])}."
+            f"answer in it.{did_you_mean(gold, rows[0])} Pass another column with --answer. The "
+            f"columns are {', '.join(rows[0])}."
         )
     if prompt is None:
         proposal = propose_whole(rows, gold)
@@ -58,7 +59,7 @@ def propose(rows: list[Row], prompt: str | None = None, gold: str | None = None)
     if gold is not None and gold in columns_of(proposal.prompt):
         raise ValueError(
             f"The prompt contains the answer column {gold!r}, so the model could copy the answers. "
-            "Pass the column of the question with --prompt."
+            "With --prompt, pass the column of the question, or a template without this column."
         )
     return proposal
 

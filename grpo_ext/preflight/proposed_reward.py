@@ -40,7 +40,7 @@ class RewardChoice:
         reason: why the reward fits, as a clause.
         columns: maps each column that the reward reads to a column of the data.
         options: the options of the reward.
-        question: a question that the data leaves open, so that the user must decide it; `None` if
+        question: a question that the data leaves open, so that the user must answer it; `None` if
             there is none.
     """
 
@@ -107,7 +107,7 @@ def choose_reward(
 
 
 def reward_by_names(rows: list[Row], names: list[str]) -> RewardChoice | None:
-    """Choose a reward by usual column names, such as `tests`; return `None` if there are none."""
+    """Choose a reward by usual column names, such as `tests`; return `None` if none fits."""
     tests = first_of(TESTS, names)
     if tests:
         return reward_for_tests(rows, tests)
@@ -137,7 +137,7 @@ def keep(name: str) -> dict[str, str]:
 
 
 def reward_for_tests(rows: list[Row], column: str) -> RewardChoice:
-    """Return the reward `code`, or `UNWRITTEN` if `code` cannot run tests of this form.
+    """Return the reward `code`, or `UNWRITTEN` if `code` cannot run the tests in `column`.
 
     At least 90 % of the rows (`MOST`) must have tests that `tests_as_list` can parse, and all of
     these must pass `are_tests`.
@@ -206,7 +206,7 @@ def reward_for_golds(golds: Golds, options: Options | None) -> RewardChoice:
     """Choose a reward for gold answers, or `UNWRITTEN` if no rule can judge them.
 
     Args:
-        golds: the gold answers, none of them empty.
+        golds: the gold answers; at least one, and none of them blank.
         options: the options of multiple-choice questions, if there are any.
     """
     column = golds.column
@@ -228,7 +228,11 @@ def reward_for_golds(golds: Golds, options: Options | None) -> RewardChoice:
 
 
 def reward_for_texts(golds: Golds) -> RewardChoice:
-    """Choose `exact` for short strings, and `UNWRITTEN` for long strings and for mappings."""
+    """Choose `exact` for short strings, and `UNWRITTEN` for long strings and for mappings.
+
+    The median length decides whether strings are short. A single mapping, or the JSON text of one,
+    is enough for `UNWRITTEN`.
+    """
     column = golds.column
     if any(is_structured(value) or is_json(value) for value in golds.values):
         reason = f"{column} has mappings, which no rule can judge"
@@ -245,7 +249,7 @@ def reward_for_texts(golds: Golds) -> RewardChoice:
 def is_json(gold: object) -> bool:
     """Return whether a gold answer is the JSON text of a mapping, or of a list that contains one.
 
-    An example is a function call.
+    Function calls, for example, often have this form.
     """
     if not isinstance(gold, str) or not gold.startswith(("{", "[")):
         return False
@@ -298,7 +302,7 @@ def most(flags: Iterable[object]) -> bool:
 def first_of(candidates: Iterable[str], names: list[str]) -> str | None:
     """Return the column in `names` that matches the earliest candidate, or `None` if none does.
 
-    Names are compared as in `usual_names`.
+    Case is ignored, and spaces and hyphens count as underscores.
     """
     return next(iter(usual_names(candidates, names)), None)
 

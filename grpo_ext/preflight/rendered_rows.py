@@ -39,7 +39,7 @@ def judge_rows(
 
     - fewer prompts contain several system messages or belong to rows with different answers,
     - rows with equal prompts differ in other columns that a reward reads,
-    - neither the prompts nor a reward use a column that looks like part of the question.
+    - no prompt and no reward uses a column that looks like part of the question.
 
     Prompts that are only an address or a number, and columns in braces in a system message, are a
     problem or a note (see `report_wordless` and `report_system_messages`).
@@ -69,7 +69,10 @@ def judge_rows(
 
 
 def prompt_key(findings: Findings) -> str:
-    """Return the recipe key to name in findings on prompts."""
+    """Return the recipe key that findings about prompts should name.
+
+    This is `user_prompt` or `prompt_column` if the recipe sets one of them, otherwise `task`.
+    """
     for name in ("user_prompt", "prompt_column"):
         if findings.places.get(name):
             return name
@@ -178,8 +181,9 @@ def report_equal_prompts(
 ) -> None:
     """Report rows that have equal prompts but different values in the columns that rewards read.
 
-    It is a problem if most rows have the same prompt as a row with a different answer. Otherwise it
-    is a note, because columns that only the user's own functions read may be ids or limits.
+    It is a problem if most rows have the same prompt as a row with a different answer, and a note
+    if fewer rows do. Differences only in other columns that rewards read are a note, because these
+    columns may be ids or limits.
 
     Args:
         rows: the rows, with their prompts and all columns.

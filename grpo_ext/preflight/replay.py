@@ -20,7 +20,7 @@ EPISODE: dict[str, FieldType] = {"seed": object, "messages": list, "ids_checksum
 
 
 def row_of_sample(rows: Rows, sample: Row) -> Row:
-    """Return the row with the seed, columns and prompt of a line of `samples.jsonl`.
+    """Return the row that has the same seed, columns and prompt as a line of `samples.jsonl`.
 
     Raises:
         ValueError: if there is no such row.
@@ -149,14 +149,14 @@ def ids_of_turn(episode: Episode, message: Row) -> list[int]:
         return ids
     raise ValueError(
         f"The `raw_ids` of the turn {raw[:80]!r} are not token ids of this model. Set "
-        "model_name_or_path to the model used in the run."
+        "model_name_or_path to the model used in the run, or choose another line with --line."
     )
 
 
 def differences(episode: Episode, scores: dict[str, float | None], sample: Row) -> list[str]:
-    """Return a sentence for each difference between a replayed episode and its logged line.
+    """Return a description of each difference between a replayed episode and its logged line.
 
-    Of the messages, only the first that differs is listed. Scores are rounded to float32
+    Of the messages, only the first one that differs is described. Scores are rounded to float32
     before they are compared, because training computes them in float32.
 
     Args:

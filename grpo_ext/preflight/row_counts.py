@@ -30,8 +30,8 @@ MAX_COUNTED = 20_000  # maximum number of rows counted per task
 def count_train_rows(recipe: Recipe, findings: Findings) -> bool:
     """Record how many training rows each filter of each task keeps, as the figure "rows".
 
-    The figure is a list with a sentence per filter. It is missing if there are no filters, or if
-    the rows cannot be read (`first_rows` reports that).
+    The figure is a list with a sentence for each filter. Tasks whose rows cannot be read are left
+    out, because `first_rows` reports them. If the list would be empty, there is no figure.
 
     Returns:
         `False` if the filters of a task keep none of its rows, which is reported as a problem;
@@ -63,10 +63,10 @@ def count_train_rows(recipe: Recipe, findings: Findings) -> bool:
 
 
 def check_eval_rows(recipe: Recipe, findings: Findings) -> int | None:
-    """Record which rows each task is evaluated on, and how many, as the figure "evaluation".
+    """Record the source and number of each task's evaluation rows, as the figure "evaluation".
 
-    The figure is a list with a sentence per task. If the run evaluates, missing or unreadable rows
-    are also reported as problems or notes; after a problem, there is no figure.
+    The figure is a list with a sentence for each task. If the run evaluates, missing or unreadable
+    rows are also reported as problems or notes; after a problem, there is no figure.
 
     Returns:
         The number of evaluation rows of all tasks together; `None` if it is unknown.
@@ -120,13 +120,17 @@ def describe_eval_rows(recipe: Recipe, task: Task, options: Options) -> tuple[st
         return source, None
     used = count(open_rows())
     if used is None:
-        return f"{source}; the rows are too many to count, or reading them takes too long", None
+        return (
+            f"{source}; the number of rows is unknown, because there are too many to count, or "
+            "reading them fails or takes too long",
+            None,
+        )
     first = "the first " if used == options.max_eval_samples else ""
     return f"{source}: {first}{used:,}", used
 
 
 def count(opened: TaskRows) -> int | None:
-    """Return the number of rows, by reading them.
+    """Count the opened rows of a task by reading them, and return their number.
 
     Return `None` if there are `MAX_COUNTED` rows or more, or if reading fails or takes too long.
     """
@@ -143,7 +147,10 @@ def prefixed(name: str, sentence: str) -> str:
 
 
 def key_of(row_filter: RowFilter) -> str:
-    """Return the recipe key to name in a problem with a filter."""
+    """Return the recipe key that a problem with a filter should name.
+
+    This is the limit of a length filter, or `held_out_share` for any other filter.
+    """
     if not isinstance(row_filter, LengthFilter):
         return "held_out_share"
     return "max_prompt_tokens" if row_filter.max_prompt_tokens else "max_answer_tokens"

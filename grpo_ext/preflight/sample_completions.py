@@ -128,7 +128,7 @@ def try_rewards_on_samples(
 
 
 def rows_of_groups(rows: list[Row], count: int) -> list[int]:
-    """Choose a row for each group at random, with a fixed seed, and return the indices in `rows`.
+    """Choose a row for each group at random, with a fixed seed, and return the rows' indices.
 
     With several tasks, one row of each task is chosen before a second row of any task. Rows are
     repeated if there are more groups than rows.
@@ -196,12 +196,16 @@ def load_model(recipe: Recipe) -> PreTrainedModel:
 def training_decoding(v: Values, num_samples: int = 1) -> Decoding:
     """Return the sampling settings of training as a `Decoding` for transformers.
 
+    If the recipe uses vLLM, only the stop strings of its `generation_kwargs` are kept, because
+    vLLM's other options have different names.
+
     Args:
         v: the values of the recipe.
-        num_samples: the number of completions of each prompt.
+        num_samples: the number of completions for each prompt.
 
     Raises:
-        ValueError: if `max_completion_length` is null, or the stop strings are invalid.
+        ValueError: if `max_completion_length` is null, if the stop strings are invalid, or if
+            `temperature` is 0 and `num_samples` is above 1.
     """
     if v.max_completion_length is None:
         raise ValueError(
@@ -272,7 +276,7 @@ def spreads(
 
     These are the mean of the reward's scores, and the mean of their standard deviations within the
     groups. A reward without scores has no entry. A note is added for each reward that gave the same
-    score to all of the completions that it scored, if these are at least two.
+    score to all completions that it scored, if it scored at least two.
 
     Args:
         names: the names of the rewards.

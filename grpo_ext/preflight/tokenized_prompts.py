@@ -48,7 +48,7 @@ def local_options(v: Values) -> dict[str, Any]:
 
 
 def context_length(v: Values) -> int | None:
-    """Return the maximum number of tokens of a prompt with its completion.
+    """Return how many tokens a prompt and its completion may have together.
 
     This is the model's context length or, if vLLM samples and `vllm_max_model_length` is smaller,
     that value. Unknown limits are ignored; if none is known, return `None`.
@@ -116,7 +116,12 @@ def failing(
     """Return a phrase that names the first prompt on which the chat template fails.
 
     The phrase is, for example, "the prompt of row 3" (1-based), or "the prompts" if the template
-    accepts each prompt alone.
+    accepts each prompt on its own.
+
+    Args:
+        prompts: strings, or lists of chat messages.
+        tokenizer: the model's tokenizer, with the template.
+        kwargs: the `chat_template_kwargs`; `None` if there are none.
     """
     for number, prompt in enumerate(prompts, 1):
         try:
@@ -192,7 +197,7 @@ def note_todays_date(kwargs: dict[str, Any], template: str, findings: Findings) 
 def prompt_figures(
     ids: list[list[int]], tokenizer: PreTrainedTokenizerBase, v: Values, findings: Findings
 ) -> dict[str, Any]:
-    """Check tokenized prompts, and return figures on them.
+    """Check tokenized prompts, and return figures about them.
 
     Args:
         ids: the token ids of each prompt.

@@ -233,7 +233,7 @@ class Answers:
 
 
 def play(episode: Episode, text: str, until: float, answers: Answers) -> None:
-    """Play at most `MAX_TURNS` turns, until the episode is over, has failed, or the time is up.
+    """Play up to `MAX_TURNS` turns; stop early if the episode ends or fails, or at time `until`.
 
     The length of the episode is not limited, so that answers are not cut off.
 

@@ -59,7 +59,7 @@ def try_rewards_of_tasks(
         findings: receives the problems and notes.
         begin: the function that starts an episode for each completion; `None` if the recipe has no
             environment.
-        max_failure_rate: the recipe's `reward_max_failure_rate`, which notes on failures state.
+        max_failure_rate: the recipe's `reward_max_failure_rate`, to be quoted in notes on failures.
 
     Returns:
         The figures `{"rewards": trial}`, where `trial` is the result of `try_rewards`. If the rows
@@ -108,7 +108,7 @@ def try_rewards(
         findings: receives the problems and notes.
         begin: the function that starts an episode for each completion, which becomes the episode's
             first turn; `None` if the recipe has no environment.
-        max_failure_rate: the recipe's `reward_max_failure_rate`, which notes on failures state.
+        max_failure_rate: the recipe's `reward_max_failure_rate`, to be quoted in notes on failures.
 
     Returns:
         A dict such as `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0],
@@ -169,8 +169,8 @@ def made_up(text: str, row: Row, begin: Begin | None) -> Completion:
     Args:
         text: the text of the completion.
         row: the row with the prompt.
-        begin: the function that starts an episode for each row; the completion then contains an
-            episode of which `text` is the first turn. `None` means that there are no episodes.
+        begin: the function that starts an episode for each row. The completion then contains an
+            episode whose first turn is `text`. `None` means that there are no episodes.
     """
     if begin is None:
         return Completion(text, [])
@@ -200,7 +200,7 @@ def score_until(
         row: the row, with its prompt and columns.
         until: the value of `time.monotonic()` at which to stop.
         findings: receives the problem or note.
-        max_failure_rate: the share of failures above which training ends, for the note.
+        max_failure_rate: the share of failures above which training ends, to be quoted in the note.
     """
     # The trainer passes these to every reward in addition to the columns.
     extras = {

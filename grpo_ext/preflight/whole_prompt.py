@@ -28,7 +28,7 @@ class Addition:
         before: a paragraph before the question.
         lines: lines that directly follow the question.
         after: a paragraph after the question.
-        open_question: a question that the user must decide.
+        open_question: a question that the user must answer; an empty string if there is none.
         says_task: whether the addition tells the model what to do.
         reward: the reward to use with the extended prompt; `None` keeps the proposed one.
     """
@@ -47,12 +47,12 @@ def with_whole_prompt(
     """Return the proposal with a prompt that contains everything the question needs.
 
     The prompt may receive contexts (such as Alpaca's `input`), options, the names of classes, or a
-    test that names the function to write. Whatever is still unclear is added to the proposal's
-    questions for the user. If the answers turn out to be numbered classes, the reward becomes
-    `exact`.
+    test that names the function to write. Whatever is still unclear becomes one of the proposal's
+    questions for the user, and may also be marked with `TO DO` in the prompt. If the answers turn
+    out to be numbered classes, the reward becomes `exact`.
 
     Args:
-        proposal: a proposal with a column of strings as its prompt.
+        proposal: a proposal whose prompt is a column of strings.
         rows: the first rows.
         others: the columns other than the question.
         gold: the column of the gold answers, if the user has named it.
@@ -91,10 +91,10 @@ def addition_to(
     """Return the parts that the prompt needs besides the question and its contexts.
 
     Args:
-        proposal: a proposal with a column of strings as its prompt.
+        proposal: a proposal whose prompt is a column of strings.
         rows: the first rows.
         others: the columns other than the question.
-        golds: the gold answers in these columns, if there are any.
+        golds: the gold answers in the columns `others`, if there are any.
     """
     options = find_options(rows, others)
     if proposal.reward == "choice":
@@ -143,7 +143,7 @@ def addition_of_classes(golds: Golds, rows: list[Row]) -> Addition:
     return Addition(
         before=f"{TO_DO} the numbers mean: {names}",
         open_question=(
-            f"What do the numbers of {golds.column} mean ({names})? Write their names into "
+            f"What do the numbers of {golds.column} mean ({names})? Write their meanings into "
             "user_prompt."
         ),
         says_task=True,

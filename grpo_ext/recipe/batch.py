@@ -79,9 +79,10 @@ def batch_of(v: Values, num_processes: int) -> Batch:
 def nearest_fits(batch: Batch) -> list[dict[str, int]]:
     """Return up to three changes, each of one key, that make `batch` fit; the smallest is first.
 
-    Each change is a dict such as `{"num_generations": 6}`. Its size is the larger of the old and
-    the new value, divided by the other one. At most `REACH` values are tried in each direction; for
-    `generation_batch_size`, only multiples of both the micro-batch and `num_generations`.
+    Each change is a dict such as `{"num_generations": 6}`. Changes are ranked by the ratio of the
+    larger to the smaller of the old and new values. At most `REACH` values are tried in each
+    direction; those for `generation_batch_size` are multiples of both the micro-batch and
+    `num_generations`.
     """
     slices = "gradient_accumulation_steps"
     for key in ("generation_batch_size", "steps_per_generation"):

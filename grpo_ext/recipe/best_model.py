@@ -112,8 +112,8 @@ class EvaluationMetrics:
 def chooses_by_metric(v: Values | GRPOConfig) -> str | None:
     """Return the first option that is set and uses an evaluation metric, or `None`.
 
-    The options are `load_best_model_at_end`, `save_strategy: best` and `lr_scheduler_type:
-    reduce_lr_on_plateau`, as written here.
+    The result is `"load_best_model_at_end"`, `"save_strategy: best"` or `"lr_scheduler_type:
+    reduce_lr_on_plateau"`; if several are set, the first in this order.
     """
     if v.load_best_model_at_end:
         return "load_best_model_at_end"
@@ -132,7 +132,7 @@ def plain_metric(metric_for_best_model: str | None) -> str:
 def needs_a_metric(option: str, evaluation: EvaluationMetrics) -> str:
     """Return the error message for an option that would select by `eval_loss`.
 
-    It proposes the first of `evaluation.growing` instead.
+    The message proposes the first of `evaluation.growing` instead.
     """
     return (
         f"`{option}` uses eval_loss, which does not measure a policy trained with GRPO: advantages "
@@ -142,7 +142,7 @@ def needs_a_metric(option: str, evaluation: EvaluationMetrics) -> str:
 
 
 def lowest_reward(metric: str) -> str:
-    """Return the error message for `greater_is_better: false` with a `metric` of rewards."""
+    """Return the error message for `greater_is_better: false` if `metric` measures rewards."""
     return (
         f"`greater_is_better: false` with `metric_for_best_model: {metric}` selects the model with "
         "the lowest reward. Set `greater_is_better: true`, or remove the key."

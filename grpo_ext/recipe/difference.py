@@ -55,7 +55,7 @@ def as_yaml(values: Mapping[str, Any]) -> str:
 def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
     """Compare a recipe with a saved one, and return the (saved, new) values of keys that differ.
 
-    Keys that do not affect training are left out. A key that is not set counts as its default. The
+    Keys that do not affect training are left out. A key that is not set has its default value. The
     result is empty if `folder` contains no saved recipe, or the saved recipe cannot be read.
 
     Args:
@@ -89,7 +89,8 @@ def check_same_run(recipe: Recipe) -> None:
 
     The message lists the differences. Nothing is checked unless the run would resume automatically
     (`resume: auto` without `resume_from_checkpoint`) and `output_dir` contains checkpoints or a
-    finished run. The length of a finished run with checkpoints may be raised.
+    finished run. A finished run with checkpoints may be continued if nothing but `max_steps` or
+    `num_train_epochs` differs, and each that differs was raised.
     """
     if not recipe.flat.has("resume"):
         return  # supervised training resumes only from an explicit `resume_from_checkpoint`

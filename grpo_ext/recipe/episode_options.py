@@ -45,7 +45,7 @@ class EpisodeOptions:
             environment fails: with `"mask"` (default), it is neither scored nor trained on; with
             `"train"`, the model gets the error as the reply; with `"retry"`, it is played again.
             The run stops if more than `max_failure_rate` (0.5) of the last 256 calls of a method
-            failed (once there were 64 calls), or all of its calls in a generation;
+            failed (once there were 64 calls), or if all of its calls in a generation failed;
             `max_failure_rate: 1` prevents both.
             `max_completion_length` limits the whole episode, including the replies. If `None`, a
             completion is a single turn.
@@ -63,8 +63,9 @@ def environments_of(v: Any) -> dict[str, EnvironmentSpec]:
     """Return the environments of a recipe, or of training arguments, by name.
 
     The environment in the key `environment`, which is for all rows, has the name "". An environment
-    in an entry of `tasks` has the name of the entry. If several keys set environments, only the
-    first counts, in the order `environment`, `environments`, `tasks`.
+    in an entry of `tasks` has the name of the entry. In `environments`, a mapping without `name`
+    gets its key as the `name`. If several keys set environments, only the first counts, in the
+    order `environment`, `environments`, `tasks`.
 
     Args:
         v: the values of a recipe, or training arguments, which have no `tasks`.
@@ -116,8 +117,8 @@ def all_rules(v: Values) -> Iterator[EpisodeRules | Problem]:
 def environments_named_twice(v: Values, _: int) -> Iterator[Problem]:
     """Yield problems if several keys set environments, or `environments` has invalid names.
 
-    The keys are `environment`, `environments`, and `environment` in the entries of `tasks`. An
-    empty `environments` is a problem, too.
+    The keys are `environment`, `environments`, and `environment` in the entries of `tasks`. A name
+    is invalid if it is empty or `SINGLE_TURN`. An empty `environments` is a problem, too.
     """
     given = [key for key in ("environment", "environments") if v[key] is not None]
     if environments_of_tasks(entries_of(v)):
@@ -209,8 +210,9 @@ def ends_that_turns_cannot_have(v: Any) -> Iterator[Problem]:
     options = v.generation_kwargs or {}
     for key in sorted(TURN_ENDS & {*options}):
         yield Problem(
-            "environment: a turn ends only at an end token, after turn_tokens tokens or, without "
-            f"vLLM, at stop_strings, so {key} cannot end it. Remove {key} from generation_kwargs.",
+            "environment: a turn ends only at an end token, after turn_tokens tokens or, unless "
+            f"use_vllm or sampler is set, at stop_strings, so {key} cannot end it. Remove {key} "
+            "from generation_kwargs.",
             "generation_kwargs",
         )
     engines = [key for key in ("use_vllm", "sampler") if getattr(v, key)]

@@ -69,7 +69,7 @@ BOUNDS: tuple[tuple[Any, str], ...] = (
 
 @cache
 def hints_of(cls: type) -> dict[str, Any]:
-    """Return a dict from each field name of a dataclass to the field's type.
+    """Return the type of each field of a dataclass, by the field's name.
 
     The types are narrower than the annotations where possible: `TYPES` replaces some of them, a
     field with choices (see `choices_of`) gets a `Literal` type, and `BOUNDS` limits numbers.

@@ -68,7 +68,7 @@ def accelerate_config(name: str) -> Path:
 
 
 def accelerate_settings(name: str) -> dict[str, Any]:
-    """Return the values of an accelerate config; empty for an empty file.
+    """Return the values of an accelerate config, or an empty dict for an empty file.
 
     Args:
         name: the path of the config, or a name in `recipes/accelerate/`.

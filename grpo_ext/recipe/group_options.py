@@ -33,8 +33,8 @@ class GroupOptions:
             are wrong. A group that this reward does not score is judged by the reward with the next
             largest weight that scores it.
         group_filter_max_rounds (`int`, defaults to 4): the maximum number of additional generations
-            per step with `group_filter: refill`; after them, the step trains on the groups that it
-            has.
+            per step with `group_filter: refill`. If groups are still missing after these, the step
+            trains on the groups that it has.
         max_staleness (`int`, defaults to 1): the maximum number of optimizer steps for which a
             surplus group of `group_filter: refill` is kept. A later step trains on it with the
             log-probs of the policy that sampled it. If 0, no surplus groups are generated.
@@ -58,8 +58,8 @@ class GroupOptions:
         difficulty_column (`str`, *optional*): the column by which `curriculum: easy_to_hard` sorts
             the training rows.
         pass_rates_file (`str`, *optional*): a file of completions, from which the initial pass
-            rates of prompts are computed with `group_filter_metric` and `pass_threshold`. It is the
-            `samples.jsonl` of a run, or is written by `grpo-ext eval --train_rows`.
+            rates of prompts are computed with `group_filter_metric` and `pass_threshold`. Use the
+            `samples.jsonl` of a run, or a file that `grpo-ext eval --train_rows` has written.
         pass_rate_decay (`float`, defaults to 0.5): the weight of a prompt's earlier completions in
             its pass rate, relative to those of its newest group.
         max_slots_per_prompt (`int`, defaults to 1): with `curriculum: adaptive`, the maximum number
@@ -134,7 +134,7 @@ def unknown_group_metric(v: Values, _: int) -> Iterator[Problem]:
 
 
 def reward_that_cannot_break_ties(v: Values, _: int) -> Iterator[Problem]:
-    """Yield a problem if `tie_break_reward` is unknown, has a weight, or judges groups."""
+    """Yield a problem if `tie_break_reward` is unknown, has a nonzero weight, or judges groups."""
     name = v.tie_break_reward
     weights = reward_weights_of(v)
     if name is None or not weights:
@@ -175,7 +175,7 @@ def tie_break_fault(name: str, weights: Mapping[str, float], outcome: str) -> st
 def reward_weights_of(v: Values) -> dict[str, float]:
     """Return the weight of each reward of a recipe, by the reward's name.
 
-    Without `reward_funcs` and `tasks`, these are the default rewards of the task; the result is
+    Without `reward_funcs` and `tasks`, the rewards are the default ones of the task; the result is
     empty for an unknown task. If `reward_weights` has the wrong length, every weight is 1.
     """
     task = task_classes().get(v.task)

@@ -1,7 +1,7 @@
 """The keys of each kind of recipe, as the fields of dataclasses.
 
 If `trl_fields` lists the fields of the installed TRL, TRL is not imported. Otherwise, the
-dataclasses that a run builds are used, which import TRL.
+dataclasses that a run builds are used, for which TRL is imported.
 """
 
 from collections.abc import Container
@@ -53,7 +53,8 @@ def keys_of(grpo: bool, keys: Container[str] = ()) -> dict[str, type]:
 def fields_are_known() -> bool:
     """Return whether `trl_fields` lists the fields of the installed TRL and transformers.
 
-    This is true only for the versions in `trl_fields.VERSIONS`; others may have more fields.
+    This is true only for the versions in `trl_fields.VERSIONS`, because other versions may have
+    more fields.
     """
     installed = versions()
     return all(installed.get(package) in known for package, known in trl_fields.VERSIONS.items())

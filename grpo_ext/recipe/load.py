@@ -109,7 +109,7 @@ class Recipe:
 
     @property
     def output_dir(self) -> Path:
-        """The folder of the run, or TRL's default if the recipe has none."""
+        """The folder of the run; TRL's default if the recipe does not set `output_dir`."""
         return Path(str(self.training.output_dir))
 
     @property
@@ -199,8 +199,20 @@ def load_sft_recipe(
 ) -> Recipe:
     """Load and check a recipe for supervised training.
 
-    Takes the same arguments and raises the same errors as `load_recipe`. The keys are the fields of
-    `SFTConfig`, `ModelConfig` and `LaunchConfig`; there is no task and no preset.
+    The keys are the fields of `SFTConfig`, `ModelConfig` and `LaunchConfig`; there is no task and
+    no preset.
+
+    Args:
+        path: a YAML file of `key: value` lines, or the name of a packaged recipe, such as
+            `countdown/tiny-sft`. If `None`, every key has its default unless it is in `overrides`.
+        overrides: values that replace those of the file, as a dict or as command-line arguments.
+        num_processes: the number of training processes; if `None`, it is found as in `load_recipe`.
+
+    Raises:
+        RecipeError: if anything is wrong. The error lists all problems, each with its place and a
+            remedy.
+        FileNotFoundError: if there is no such file or recipe, or it is a folder.
+        OSError: if the file cannot be opened.
     """
     settings = read_settings(path, overrides)
     schema = keys_of(grpo=False, keys=settings)

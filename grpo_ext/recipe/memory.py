@@ -13,8 +13,8 @@ Per GPU, with W processes, B completions per micro-batch and T tokens of prompt 
 - cache, unless vLLM samples: 2 x layers x key-value width x 2 bytes for each token in a process's
   share of a generation
 
-An evaluation has the weights, and for each completion its cache and the activations of a single
-layer.
+An evaluation needs memory for the weights and, for each completion, its cache and the activations
+of a single layer.
 """
 
 import math
@@ -43,13 +43,16 @@ class ModelSize:
 
 
 def weight_bytes(size: ModelSize, v: Values) -> int:
-    """Return the bytes per weight in the recipe's dtype, or else the model's; 4 if unknown."""
+    """Return the bytes per weight in the dtype that the recipe sets, or else in the model's dtype.
+
+    An unknown dtype counts as 4 bytes.
+    """
     dtype = v.dtype if v.dtype not in (None, "auto") else size.dtype
     return BYTES.get(str(dtype).removeprefix("torch."), 4)
 
 
 def trained_bytes(size: ModelSize, v: Values) -> int:
-    """Return the bytes per trained weight; 4 with an adapter, which is in float32."""
+    """Return the bytes per trained weight, which are 4 for an adapter, because it is in float32."""
     return 4 if v.use_peft else weight_bytes(size, v)
 
 
@@ -166,7 +169,7 @@ def longest_that_fits(
 
     Args:
         size: the dimensions of the model.
-        v: the values of the recipe, including `gradient_checkpointing`.
+        v: the values of the recipe; `gradient_checkpointing: null` counts as false.
         batch: the recipe's batch sizes.
         room: the memory of the GPU, in bytes.
         sharding: how the model is sharded, as returned by `folder.sharding`.
@@ -185,8 +188,9 @@ def longest_completion(
 ) -> int:
     """Estimate the longest completion, in tokens, that fits if memory is used sparingly.
 
-    This is `longest_that_fits` with one completion per micro-batch and with gradient checkpointing,
-    for generations of the same size.
+    The estimate is for one completion per micro-batch, gradient checkpointing, and as many
+    completions per generation as in the recipe. The result is 0 if not even one token fits, and
+    never more than 2^24 - 1.
 
     Args:
         size: the dimensions of the model.
@@ -213,7 +217,8 @@ def memory_estimate(
 
     Args:
         size: the dimensions of the model.
-        v: the values of the recipe.
+        v: the values of the recipe; `gradient_checkpointing: null` counts as false, and
+            `max_completion_length: null` as 0.
         batch: the recipe's batch sizes.
         sharding: how the model is sharded, as returned by `folder.sharding`.
         prompt: the number of tokens in a prompt.

@@ -27,7 +27,7 @@ class ObjectiveOptions:
         loss_normalization (`str`, defaults to `"step"`): the token or completion counts that the
             loss is divided by. `"step"`: those of the whole optimizer step, over all micro-batches
             and ranks, so that the gradient does not depend on how the step is split.
-            `"micro_batch"`: as in TRL.
+            `"micro_batch"`: the counts that TRL uses.
         positive_nll_coef (`float`, defaults to 0.0): the weight of an additional supervised loss.
             This loss is the mean negative log-likelihood per token of the step's correct
             completions (see `pass_threshold`), including those in groups where all completions are

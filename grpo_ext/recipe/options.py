@@ -39,7 +39,7 @@ class TrainerOptions(
     SafetyOptions,
     LogOptions,
 ):
-    """The trainer's arguments that are not in TRL's `GRPOConfig` or have another default there.
+    """The trainer's arguments that are not in TRL's `GRPOConfig` or have a different default there.
 
     Args:
         gradient_checkpointing (`bool`, *optional*): whether the backward pass recomputes
@@ -61,7 +61,8 @@ class LaunchOptions:
 
     Args:
         accelerate_config (`str`, *optional*): the accelerate config to launch with: a file, or a
-            name in `recipes/accelerate/`. If `None`, it is `single_gpu`, or `cpu` without a GPU.
+            name in `recipes/accelerate/`. If `None`, it is `single_gpu` if there is a GPU,
+            otherwise `cpu`.
         muon (`bool`, defaults to `False`): whether to train hidden weight matrices with Muon and
             all other weights with AdamW, regardless of `optim`. It cannot be combined with an
             adapter, ZeRO or FSDP. In our measurements, small models with random weights learned in

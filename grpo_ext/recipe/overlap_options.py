@@ -152,11 +152,11 @@ def has_top_k(v: Values) -> bool:
 
 
 def vllm_may_return_kept(v: Values) -> bool:
-    """Return whether vLLM can return the kept tokens, if its version supports it.
+    """Return whether vLLM can return the kept tokens, provided that its version supports this.
 
     These are the tokens that top_k, top_p and min_p keep. vLLM can return them only on a GPU, and
-    only with top_k, which bounds their number. A vLLM server is
-    assumed to run on a GPU, because this is not known before the trainer has connected to it.
+    only with top_k, which bounds their number. A vLLM server is assumed to run on a GPU, because
+    its device is not known before the trainer has connected to it.
     """
     on_cpu = v.use_cpu and v.vllm_mode == "colocate"
     return bool(v.use_vllm and has_top_k(v) and not on_cpu)

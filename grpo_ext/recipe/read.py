@@ -55,7 +55,9 @@ def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
 
 
 def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
-    """Return the value and place (`file:line`) of each key of a recipe; empty for an empty file.
+    """Return the value and the place (`file:line`) of each key of a recipe.
+
+    The result is empty if the file is empty or contains only comments.
 
     Args:
         path: the file or the name of a recipe.

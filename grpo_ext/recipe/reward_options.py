@@ -19,13 +19,13 @@ class RewardOptions:
         reward_max_failure_rate (`float`, defaults to 0.5): the run stops if a reward fails on more
             than this share of the last 256 rows that it did not decline (by returning `None`),
             once there are 64 of these rows; the error shows the last failure. A reward fails if it
-            raises an error, exceeds its time limit, or returns the wrong number of values, a value
-            that is not a number, or one that is not finite or beyond ±1e12; the rows concerned are
-            then not scored, and `rewards/NAME/failed` counts them. If 0, the first failure stops
+            raises an error, exceeds its time limit, or returns the wrong number of values or a
+            value that is not a finite number from -1e12 to 1e12; the rows concerned are then not
+            scored, and `rewards/NAME/failed` counts them. If 0, the first failure stops
             the run.
         reward_workers (`int`, defaults to 1): the number of worker processes per rank for rewards
             that need much CPU time; for `accuracy`, they are started at the first formula. If 0,
-            the training process computes everything, without a memory limit.
+            the training process computes all rewards, without a memory limit.
         reward_timeout (`float`, defaults to 5.0): the time limit of a reward in seconds per row.
             The limit for a batch is this value times the number of rows. If a call exceeds it, the
             rows are scored one at a time, each under the limit per row, and a row that exceeds that

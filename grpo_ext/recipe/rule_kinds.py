@@ -44,7 +44,7 @@ STEP_NORMALIZATION = {"loss_normalization": ("step",)}
 
 @dataclass(frozen=True)
 class Dependency:
-    """A rule that certain values of `key` require certain values of other options."""
+    """A rule that yields a problem for each option whose value conflicts with that of `key`."""
 
     key: str
     free: tuple[Any, ...]  #: the values of `key` that require nothing
@@ -69,8 +69,7 @@ def in_yaml(value: object) -> str:
 class Idle:
     """A rule that yields a note for each option that is set but has no effect.
 
-    `remedy` names the option that is missing. Options with a false value (`false`, 0, `null` or
-    empty) get no note.
+    Options with a false value (`false`, 0, `null` or empty) get no note.
     """
 
     patterns: tuple[str, ...]  #: the options; `*` matches any characters

@@ -52,7 +52,7 @@ def check_values(
         values: the values of the recipe.
         rules: the rules to apply.
         places: the place where each key was set, which is added to the problems.
-        num_processes: the number of training processes; if `None`, `processes(values)`.
+        num_processes: the number of training processes; if `None`, `processes(values)` is used.
     """
     problems: list[Problem] = []
     with suppress(Unsound):

@@ -171,7 +171,7 @@ def make_plan(
 def too_few_rows(rows: int, batch: Batch) -> str:
     """Return the error message for training rows that do not fill a generation.
 
-    TRL would train no step with them.
+    With so few rows, TRL would not train a single step.
     """
     return (
         f"{counted(rows, 'training row')} cannot fill a generation of {batch.prompts} prompts "

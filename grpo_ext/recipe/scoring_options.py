@@ -50,8 +50,8 @@ class ScoringOptions:
 def corrected(v: Values) -> bool:
     """Return whether the gradient is corrected with the log-probs of a separate sampler.
 
-    This is never so with `behaviour_policy: sampler`, whose ratios already compare the policy with
-    the sampler.
+    This is never the case with `behaviour_policy: sampler`, whose ratios already compare the policy
+    with the sampler.
     """
     return (
         separate(v) and v.vllm_importance_sampling_correction and v.behaviour_policy == "decoupled"
@@ -96,7 +96,11 @@ def paged_attention_in_float32(v: Values) -> object:
 
 
 def sampling_that_cannot_be_scored(v: Values, num_processes: int) -> Iterator[Problem]:
-    """Yield a problem if `logprob_policy: sampling` cannot score completions exactly."""
+    """Yield a problem if `logprob_policy: sampling` cannot score completions exactly.
+
+    Also yield a problem if sampling options are invalid or contradict each other, or if `beta` is
+    not 0 but the trainer cannot find out which tokens top_k, top_p and min_p kept.
+    """
     if v.logprob_policy != "sampling":
         return
     watched = not (v.use_vllm or v.use_transformers_continuous_batching)

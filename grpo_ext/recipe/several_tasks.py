@@ -44,9 +44,9 @@ class TaskOptions(RowOptions):
         task (`str`, *optional*): the name of the task; see `grpo_ext.tasks`. If `None`, it is the
             name of the entry.
         share (`float`, *optional*): the task's share of the training prompts, relative to the
-            shares of the other tasks. If a task has too few rows, they are repeated. It must be set
-            for all tasks or for none; if it is `None`, each row is used once per epoch, and streams
-            get equal shares.
+            shares of the other tasks. If a task has too few rows, they are repeated. If `None`,
+            each row is used once per epoch, and streams get equal shares. A recipe that sets
+            `share` for some tasks only is rejected.
         reward_funcs (`list`, *optional*): the rewards of this task, with their weights. If `None`,
             they are the default rewards of the task.
         environment (`dict` or `str`, *optional*): the environment that replies to the model in rows

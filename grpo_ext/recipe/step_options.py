@@ -37,7 +37,7 @@ class SamplingOptions:
             number k above 1 requires an `eval_temperature` above 0; `mean@k`, `pass@k` and
             `mixed@k` are then logged in addition to `pass@1`, with standard errors.
         eval_constant (`bool`, defaults to `True`): whether an evaluation also logs the score of the
-            best constant answer, a text used as the completion of every prompt. To find it, up to 8
+            best constant answer, which is one completion used for every prompt. To find it, up to 8
             of the completions are each tried as the answer to up to 32 prompts, and the best of
             them is scored as the answer to every prompt. This costs about one additional call of
             the rewards per held-out row. There is no such score with environments, tools or a
@@ -86,8 +86,8 @@ class SpeedOptions:
             generates or scores at once in evaluations. If `None`, it is chosen when the run starts:
             at least 8 and at least `per_device_train_batch_size`, and up to 64 if an evaluation
             then needs no more memory than training (estimated by `grpo_ext.recipe.memory`). Greedy
-            completions do not depend on it, except for rounding errors; sampled ones are different
-            draws from the same distribution. TRL's default is 8.
+            completions do not depend on it, except for rounding errors. Sampled completions do, but
+            their distribution does not. TRL's default is 8.
     """
 
     fast_generate: bool = True

@@ -44,6 +44,7 @@ def _adapter(hint: Any) -> TypeAdapter:
 def convert(key: str, value: Any, hint: object) -> Any:
     """Return `value` converted to the type `hint` of the field `key`.
 
+    A `Word`, that is, a value from the command line, is parsed first, as far as `hint` requires.
     For example, `5e-7`, which YAML parses as a string, becomes a number. If the field accepts
     mappings, a string that begins with `{` is parsed as JSON. A single value is accepted in place
     of a list of one value. `False` becomes `"no"` or `"off"` if that is one of the choices, because

@@ -51,9 +51,10 @@ class EngineOptions:
             TRL. `"adapter"`: only the adapter, which is megabytes instead of gigabytes; the engine
             applies it to the base model that the engine was started with. A server then needs
             access to `output_dir`, from which it loads the adapter.
-        vllm_sync_check_steps (`int`, defaults to 1): after the first weight sync and then every N
-            syncs, compare the engine's log-probs with the trainer's on a few completions, which
-            costs a forward pass over these completions; 0 disables the check.
+        vllm_sync_check_steps (`int`, defaults to 1): the number N of weight syncs between checks.
+            After the first sync, and then after every N syncs, the engine's log-probs are compared
+            with the trainer's on a few completions, which costs a forward pass over them. 0
+            disables the checks.
         vllm_sync_check_limit (`float`, *optional*): the mean absolute difference of log-probs above
             which the check of `vllm_sync_check_steps` saves a checkpoint and ends the run. If
             `None`, it is 0.001 if the engine and the trainer both compute in float32, otherwise

@@ -15,7 +15,7 @@ Verdict = Literal["agrees", "does not", "cannot be seen"]
 
 
 class Section(BaseModel):
-    """Base class for the parts of a claims file; rejects unknown keys."""
+    """Base class for the parts of a claims file; it rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -99,7 +99,10 @@ class Claim(Section):
     def _says_why(self) -> "Claim":
         conditional = self.scale != "tiny" or self.needs != Needs()
         if conditional and not self.why:
-            raise ValueError(f"{self.name}: a claim with `scale` or `needs` must say `why`.")
+            raise ValueError(
+                f"{self.name}: a claim with `needs`, or with a `scale` other than tiny, must say "
+                "`why`."
+            )
         return self
 
 

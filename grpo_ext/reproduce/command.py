@@ -38,7 +38,9 @@ def selected(names: list[str], claims: list[str]) -> dict[str, Experiment]:
     for claim_name in claims:
         if claim_name not in claim_names:
             hint = did_you_mean(claim_name, claim_names) or " `--list` shows all claims."
-            raise ValueError(f"--claim: there is no claim {claim_name!r}.{hint}")
+            raise ValueError(
+                f"--claim: the selected experiments have no claim {claim_name!r}.{hint}"
+            )
     return selection
 
 

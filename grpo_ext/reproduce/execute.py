@@ -142,10 +142,10 @@ def finish(
 def running() -> Iterator[dict[Job, tuple[ForkServerProcess, float]]]:
     """Context manager that stops the running jobs if its block ends early.
 
-    Yields a dict to which the caller adds each running job, with its process and start time. If the
-    block ends early, for example because SIGTERM raised `SystemExit` in it, the processes that
-    still run are asked to finish their current step, write a checkpoint and exit. The context
-    manager waits until they have exited.
+    Yields a dict to which the caller adds each running job, with its process and start time. Within
+    the block, SIGTERM raises `SystemExit`. If the block ends early, for this or any other reason,
+    the processes that are still running are asked to finish their current step, write a checkpoint
+    and exit. The context manager waits until they have exited.
     """
     started: dict[Job, tuple[ForkServerProcess, float]] = {}
     previous_handler = signal.signal(signal.SIGTERM, stop)
@@ -192,7 +192,7 @@ def work(
         module: the module of the job, `Job.module`.
         arguments: the arguments of the job, `Job.arguments`.
         log: the file to which the output of the process is appended.
-        launcher: the id of the launching process; this process ends when that one does.
+        launcher: the process ID of the launching process; if that process ends, so does this one.
     """
     import torch
 

@@ -28,7 +28,7 @@ class Outcome:
 
     @property
     def details(self) -> str:
-        """The details that the measure reported, with the seed before each if there are several."""
+        """The details from the measure, each after its seed if there are several seeds."""
         if len(self.by_seed) == 1:
             [figure] = self.by_seed.values()
             return figure.details
@@ -72,7 +72,7 @@ def obstacle(matrix: Matrix, claim: Claim) -> str:
         try:
             load_recipe(path, overrides)
         except RecipeError as error:
-            return f"the run {name} cannot be made from {matrix.config}: {error}"
+            return f"the run {name} cannot be built from {matrix.config}: {error}"
     return ""
 
 
@@ -147,8 +147,8 @@ def outcome_of(
 def undecided(expected: Range, estimate: Estimate) -> str:
     """Return why the verdict for an estimate is "cannot be seen".
 
-    The interval of the estimate is missing, or is only partly in the expected range. The sentence
-    names the command-line option to change.
+    This is the case if the estimate has no interval, or if its interval is only partly in the
+    expected range. The returned text names the command-line option to change.
     """
     if estimate.low is None:
         return (

@@ -34,7 +34,7 @@ POLICY = (
 
 
 def as_figure(estimate: Estimate | None) -> str:
-    """Format an estimate with its standard error, if that is known and not 0; `""` for `None`."""
+    """Format an estimate with its standard error (if known and not 0); return `""` for `None`."""
     if estimate is None:
         return ""
     if not estimate.error:
@@ -213,9 +213,9 @@ def draw_curves(axis: Axes, outcome: Outcome, metric: str) -> None:
 
 
 def draw_map(axis: Axes, outcome: Outcome) -> None:
-    """Draw a heat map of a metric's final value, as the mean over seeds, by two recipe keys.
+    """Draw the heat map that an outcome's claim defines: a metric's final value by two recipe keys.
 
-    Nothing is drawn if no run logged the metric.
+    Each cell shows the mean over seeds. Nothing is drawn if no run logged the metric.
     """
     keys = outcome.claim.map
     assert keys is not None
@@ -244,8 +244,8 @@ def draw_map(axis: Axes, outcome: Outcome) -> None:
 def table_of_map(outcome: Outcome) -> tuple[Array, list[float], list[float]]:
     """Return the cells (rows, columns) of a claim's map, and the values of its two recipe keys.
 
-    Each cell is a mean over seeds; cells without a run are NaN. A key that is missing from a run's
-    recipe counts as 0.
+    Each cell is the metric's final value, averaged over seeds; cells without a run are NaN. A key
+    that is missing from a run's recipe counts as 0.
     """
     keys = outcome.claim.map
     assert keys is not None

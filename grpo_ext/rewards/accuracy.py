@@ -72,7 +72,8 @@ def accuracy(
 ) -> list[float | None]:
     r"""1 if the answer equals the gold answer mathematically, else 0.
 
-    `None` if the gold answer is missing or cannot be parsed.
+    `None` if the solution is missing or contains no clear answer, or if its answer must be parsed
+    for the comparison but cannot be.
 
     The answer is searched for outside the `<think>` blocks. It is taken from the last `<answer>`
     block, or else from the last `\boxed{}`, or else from the end of the text, where it may follow
@@ -97,8 +98,8 @@ def accuracy(
 def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
     """Score one completion: 1 if its answer is right, else 0.
 
-    Return `None` if the gold answer is missing, or if it must be parsed for the comparison but
-    cannot be.
+    Return `None` if the solution is missing or contains no clear answer, or if its answer must be
+    parsed for the comparison but cannot be.
 
     Args:
         completion: the text of the completion.
@@ -176,10 +177,12 @@ def is_comparable(gold: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def gold_answer(solution: str) -> str | None:
-    """Return the gold answer in a solution, normalized by `notation.plain`.
+    r"""Return the gold answer in a solution, normalized by `notation.plain`.
 
     Return `None` if the solution has no clear answer, that is, if the text found is longer than
-    `MAX_ANSWER`, contains no letter or digit, or is prose.
+    `MAX_ANSWER`, contains no letter or digit, or has words around a number or formula (see
+    `has_words`). Several words count as an answer only if they are marked (with `####`, `\boxed{}`,
+    `<answer>` or `\text{}`), or are a name or a phrase such as "no solution".
     """
     _, sign, behind = solution.rpartition("####")
     marked = last_answer(solution) or boxed(solution)

@@ -48,9 +48,10 @@ def is_sum(side: str) -> bool:
 def is_reduced(formula: str) -> bool:
     """Return whether a formula contains no reducible fraction or square root.
 
-    Fractions such as 15/40 and 4x/6, the root of 18, and the root of a product such as 2 * 3 are
-    reducible. A formula that contains the same root twice is not reduced either, nor is a fraction
-    with a letter that divides both its numerator and its denominator.
+    Fractions such as 15/40 and 4x/6 are reducible, and so is the root of a number with a square
+    factor, such as 18, or of a product that is not multiplied out, such as 2 * 3. A formula that
+    contains the same root twice is not reduced either, nor is one that contains a fraction with a
+    letter that divides both the numerator and the denominator.
     """
     formula = _SHORT_ROOT.sub(r"\\sqrt{\1}", formula)
     fractions = [[int(digits) for digits in pair if digits] for pair in _FRACTION.findall(formula)]

@@ -1,8 +1,9 @@
 """Rewards for answers of one kind: exact text, a choice, a number, a regex match, JSON.
 
-All rewards but `regex` judge the last `<answer>` block. If there is none or it is empty, they judge
-the whole completion without its thoughts (`<think>` blocks). Answers are cut to 100,000 characters;
-choices and numbers are searched for in the last 5,000 of them. For mathematics, use `accuracy`.
+All rewards except `regex` judge the last `<answer>` block outside the thoughts (`<think>` blocks).
+If there is none or it is empty, they judge all text outside the thoughts. Answers are cut to
+100,000 characters; choices and numbers are searched for in the last 5,000 of them. For mathematics,
+use `accuracy`.
 """
 
 import json
@@ -77,7 +78,7 @@ def choice(
     or "choice", is in parentheses, precedes `)`, `.` or `:`, or ends the answer.
 
     Args:
-        solution: the letter of the correct option for each row: `B`, `(B)` or `B.`; with
+        solution: the letter of the correct option for each row, as in `B`, `(B)` or `B.`; with
             `first_index`, it may also be the option's number.
         first_index: the number of option A, for solutions that are option numbers. If `None`,
             solutions must be letters.
@@ -120,9 +121,10 @@ def chosen(completion: str) -> str | None:
 def number(
     completions: list[str], solution: list[Any], *, tolerance: float = 1e-6
 ) -> list[float | None]:
-    """1 if the answer's last number is close to the solution's, else 0.
+    """1 if the last number in the answer is close to the solution's, else 0.
 
-    `None` if the solution contains no number.
+    `None` if the solution contains no number. A fraction or mixed number, such as 3/4, is
+    recognized only if the answer or solution consists of nothing else.
 
     Args:
         solution: a number for each row, or a string that contains one, such as `1,200` or `$3.50`.
@@ -198,8 +200,9 @@ def json_schema(completions: list[str], json_schema: list[Any]) -> list[float]:
     package jsonschema must be installed.
 
     Args:
-        json_schema: the JSON Schema for each row, as a mapping or a JSON string. It must not
-            contain a `$ref` to another document, because other documents are never loaded.
+        json_schema: the JSON Schema for each row, as a mapping or a JSON string. For an answer
+            that is JSON, an exception is raised if the schema is invalid or needs a `$ref` to
+            another document that cannot be loaded.
     """
     scores = []
     for text, schema in zip(completions, json_schema, strict=True):

@@ -79,9 +79,9 @@ def with_plain_bold(text: str) -> str:
 def words_at_end(text: str, request: Request, choices: Sequence[str]) -> str | None:
     """Return the words in the last sentence that answer the question, or `None` if there are none.
 
-    Up to `MOST_REMARKS` sentences that only add a remark (see `is_remark`) may follow that
-    sentence. If no words are found and the question expects yes or no, return the verdict (see
-    `verdict`) in the last sentence, or else in the whole last line.
+    Up to `MOST_REMARKS` sentences at the end are skipped if they only add a remark (see
+    `is_remark`). If no words are found and the question expects yes or no, return the verdict (see
+    `verdict`) in the very last sentence, or else in the whole last line.
 
     Args:
         text: the completion, without its thoughts.
@@ -144,7 +144,7 @@ def main_claim(sentence: str) -> str:
 
 
 def bold_words(sentence: str, question_words: frozenset[str]) -> str | None:
-    """Return the bold words of a sentence, or `None` if they do not answer the question.
+    """Return the bold words in a sentence, or `None` if they do not answer the question.
 
     The sentence must contain exactly one bold phrase and no word of denial, doubt or comparison.
     The phrase must begin or end the sentence, precede a reason, as in
@@ -179,8 +179,8 @@ def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str |
     The name is the subject of the sentence or ends it, as in
     `The capital of Australia is Canberra`. Return `None` if there is no such name, if the sentence
     shares no word with the question, if it contains a word of denial, doubt or comparison, or if
-    the name is one of several names from the question in the sentence. A word such as "The" at the
-    beginning of a sentence is no name by itself.
+    it contains several names from the question and the name is one of them. A word such as "The" at
+    the beginning of a sentence is not a name by itself.
 
     Args:
         sentence: the sentence to search.

@@ -78,7 +78,7 @@ class Side:
             self.begins.append(begin)
 
     def cut(self) -> None:
-        """Remove everything up to the last unclosed parenthesis: `2 * (3 + 4` becomes `3 + 4`.
+        """Remove the last unclosed parenthesis and all before it: `2 * (3 + 4` becomes `3 + 4`.
 
         The side must contain an unclosed parenthesis.
         """
@@ -112,7 +112,7 @@ class Side:
 
 
 class Step(NamedTuple):
-    """One step of arithmetic in a text: an expression and the result that the text states."""
+    """A step of arithmetic: an expression, and the result that the text states for it."""
 
     begin: int  # the offset of its first character in the text
     end: int  # the offset after its last character
@@ -140,7 +140,7 @@ def steps_in(text: str) -> list[Step]:
     A step does not span lines. Each equals sign in a chain is a step: `(1 + 2) * 3 = 3 * 3 = 9` has
     two, and the first one of `48 / 2 = 24 + 48 = 72` is wrong. The first number after an arrow is
     the result of one step and begins the next one: `5 + 3 → 8 - 1 → 7` has two correct steps. Two
-    sides with the same numbers and operators, as in `3 + 4 = 4 + 3`, are not a step.
+    sides with the same numbers and operators, as in `3 + 4 = 4 + 3`, do not form a step.
     """
     scanner = Scanner(text[:MAX_TEXT].translate(_SIGNS))
     scanner.scan()
@@ -309,7 +309,7 @@ def step_between(left: Side, right: Side, link: str) -> Step | None:
     is the result.
 
     Text that does not belong to the step is first removed from the sides, in place. From the left
-    side, everything up to the last unclosed parenthesis is removed; from the right side, unclosed
+    side, the last unclosed parenthesis and all before it are removed; from the right side, unclosed
     parentheses at its beginning and operators at its end. A right side with an unclosed parenthesis
     anywhere else does not form a step.
 

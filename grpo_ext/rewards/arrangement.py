@@ -1,7 +1,7 @@
 """Recognize which arrangement of answers a question asks for, and convert answers to it.
 
-The arrangement is whether `(1, 2)` is an interval or a tuple, whether the order of values matters,
-and whether subscripts matter.
+The arrangement says whether `(1, 2)` is an interval or a tuple, whether the order of values
+matters, and whether subscripts matter.
 """
 
 import re
@@ -80,12 +80,12 @@ def indexed_symbols(text: str) -> frozenset[str]:
 
 
 def is_list_for_interval(arrangement: str | None, gold: str, answer: str) -> bool:
-    r"""Return whether one answer is an interval and the other a list, such as its two ends.
+    r"""Return whether one answer is an interval and the other a list, such as the interval's ends.
 
     Only the forms of the answers are compared, not their values. `[0, 2]`, `[0, 2)` and
     `(0, \infty)` count as intervals unless the question asks for a tuple, whereas `(0, 2)` counts
     as a point unless the question asks for an interval. If the list assigns all of its values to
-    one unknown, as in `x = 0, x = 2`, any of these pairs counts as an interval.
+    one unknown, as in `x = 0, x = 2`, all of these, including `(0, 2)`, count as intervals.
 
     Return `False` if the list contains an interval or an inequality, or if the question asks for an
     interval and the list has several unknowns, as in `x = 0, y = 2`.

@@ -242,7 +242,7 @@ def is_rate(sentence: str, amount: re.Match[str]) -> bool:
 
 
 def has_nouns(sentence: str, start: int, nouns: frozenset[str]) -> bool:
-    """Return whether all `nouns` follow the number at `start`, before a digit or any of `,.;`."""
+    """Return whether all `nouns` follow the number at `start`, before the next digit or `,.;`."""
     phrase = _PHRASE.match(sentence, start)
     return phrase is not None and all(noun in phrase[0] for noun in nouns)
 
@@ -250,7 +250,7 @@ def has_nouns(sentence: str, start: int, nouns: frozenset[str]) -> bool:
 def described_amount(
     sentence: str, amounts: list[re.Match[str]], words: frozenset[str]
 ) -> re.Match[str]:
-    """Return the last amount that a word of the question follows, or else the last amount.
+    """Return the last amount that is followed by a word of the question, or else the last amount.
 
     For example, return `48 walls` in `48 walls purple and 32 walls green` if the question contains
     "purple". Only amounts with the same noun as the last one are considered.

@@ -102,8 +102,8 @@ def listing(numbers: Sequence[int | Fraction]) -> str:
 def readable(number: int | Fraction) -> str:
     """Format a number exactly if that takes at most 20 characters, else to 5 significant digits.
 
-    For a number that is too large for a float, return only the number of digits of its integer
-    part.
+    For a number that is too large for a float, return a phrase that only says how many digits its
+    integer part has.
     """
     text = str(number)
     if len(text) <= 20:

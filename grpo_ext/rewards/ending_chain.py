@@ -57,10 +57,10 @@ def ending_chain(text: str) -> str | None:
     The answer is the last side with its unit, preceded by the name on the first side, if there is
     one, and by any numeric sides that the gold answer must equal as well (see `is_evidence`):
     `I = 3 A` for `I = V/R = 12 V / 4 Ω = 3 A`. Sides with symbols are dropped. Return `None` for an
-    equation that must be solved for an unknown, for a list of equations, for a chain after "not",
-    "or", "if" and similar words, and for a chain whose last side is not a single value. Return
-    `None` also if the last sentence contains a price in `$` or an unclosed formula, if it is longer
-    than `MAX_SENTENCE`, or if the answer is longer than `MAX_ANSWER`.
+    equation that must be solved for an unknown, for a list of equations, for a chain after a
+    word such as "not", "or" or "if", and for a chain whose last side is not a single value. Also
+    return `None` if the last sentence contains a price in `$` or an unclosed formula, if it is
+    longer than `MAX_SENTENCE`, or if the answer is longer than `MAX_ANSWER`.
 
     Args:
         text: the text, after `with_ascii_signs` has converted its signs.

@@ -151,7 +151,7 @@ def parsed(gold: str, answer: str) -> tuple[Any, Any] | None:
 
 @lru_cache(maxsize=4096)
 def parse(formula: str) -> Any:
-    """Parse a formula to a sympy object with latex2sympy, or return `None` if that fails.
+    """Parse a formula into a sympy object with latex2sympy, or return `None` if that fails.
 
     Decimals become exact fractions, and degrees become radians. math-verify's own `parse` is not
     used, because it mistakes letters for units (`t/m` becomes `1/m`) and converts capitals to lower

@@ -6,7 +6,7 @@ Mark = tuple[int, int, str, str]  # (start, end, kind, remark); kinds: `answer`,
 
 
 class Explanation(NamedTuple):
-    """A text that explains a completion's score, and marks on the completion."""
+    """Text that explains a completion's score, and marks on the completion."""
 
     text: str  # lines for the report
     marks: tuple[Mark, ...] = ()  # parts of the completion that the report colors

@@ -94,7 +94,7 @@ def length(
     prefer: Literal["shorter", "longer", "near"] = "shorter",
     unit: Literal["tokens", "characters", "words"] = "tokens",
 ) -> list[float]:
-    """1 if the length is as preferred, less the farther it is from `target`; 0 for length 0.
+    """1 if the length is as preferred, and less the farther it is from `target`; 0 for length 0.
 
     For a length n, the score is min(1, target / n) with "shorter", min(1, n / target) with
     "longer", and the smaller of the two with "near".
@@ -172,7 +172,8 @@ def language_consistency(
 def share_in_scripts(text: str, scripts: list[str]) -> float:
     """Return the share of words that are in one of `scripts`, or 1 if there are no words.
 
-    Only the first `MAX_LENGTH` characters of `text` count.
+    Tags and LaTeX commands do not count as words, nor do single Latin letters unless `scripts`
+    includes "latin". Only the first `MAX_LENGTH` characters of `text` count.
     """
     matching = 0
     total = 0

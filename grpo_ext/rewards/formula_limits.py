@@ -100,7 +100,7 @@ def has_small_factorials(formula: str) -> bool:
 def has_small_powers(formula: str) -> bool:
     """Return whether the powers in a formula are cheap to compute.
 
-    Their `power_cost` must be at most `MAX_POWER`. If an exponent itself contains a power, it must
+    Its `power_cost` must be at most `MAX_POWER`. If an exponent itself contains a power, it must
     contain no number above `MAX_TOWER`, and the exponent of that power must contain no further
     power, so `e^{e^{e^e}}` is rejected. A matrix must not contain any power.
     """

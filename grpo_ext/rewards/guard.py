@@ -1,16 +1,16 @@
 """Guards around rewards: a failing row scores `None`, and failures are counted and logged.
 
 A failure is an exception, a wrong number of scores, inf, NaN, a score beyond `scores.LARGEST`, or a
-value that is not a number. If a call for a whole batch fails, each row is scored separately, so
-that only the faulty rows lose their scores; if the reward is async, all rows of the batch lose
-them. A reward that fails on too many rows stops the run.
+value that is not a number. If the call for a whole batch fails, each row is scored separately, so
+that only the faulty rows go unscored; if the reward is async, the whole batch goes unscored. A
+reward that fails on too many rows stops the run.
 
 Returning `None` for a row is not a failure: the reward declines the row. A reward with an attribute
 `tasks` is called only for the rows of those tasks (by the column `task`) and declines all others.
 
-The running time of a reward is limited by the worker pool if the reward is CPU-heavy and there is a
-pool, by a separate event loop if it is async, and otherwise by a timer, which cannot interrupt C
-code.
+The time limit of a reward is enforced by the worker pool if the reward is CPU-heavy and there is a
+pool, in a separate event loop if the reward is async, and otherwise by a timer, which cannot
+interrupt C code.
 """
 
 import logging
@@ -100,17 +100,20 @@ class Guard:
 
     @property
     def failed(self) -> int:
-        """The number of rows on which the reward has failed since the start."""
+        """The number of rows on which the reward has failed since the guard was created."""
         return self.count.failed
 
     @property
     def asked(self) -> int:
-        """The number of rows that the reward has scored or failed on since the start."""
+        """The number of rows on which the reward has been called since the guard was created.
+
+        Rows that the reward declined do not count.
+        """
         return self.count.calls
 
     @property
     def last_error(self) -> str:
-        """The last failure, with its traceback if there is one."""
+        """The last failure, with its traceback if there is one; "" if nothing has failed yet."""
         return self.count.last_error
 
     def __call__(self, /, **arguments: Any) -> list[Score]:
@@ -131,7 +134,7 @@ class Guard:
         return self.record(scores, errors, rows, arguments)
 
     def rows_to_score(self, arguments: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-        """Return the indices of the rows that the reward scores, and its arguments for them."""
+        """Return the indices of the rows to score, and the reward's arguments for these rows."""
         return rows_to_score(arguments, self.tasks, self.left_out)
 
     def record(
@@ -159,7 +162,8 @@ class Guard:
     def try_out(self, /, **arguments: Any) -> list[Score]:
         """Score completions within the usual time limits, without counting or logging failures.
 
-        The score is `None` for each row that fails, is declined, or is in `left_out`.
+        The score is `None` for each row that fails, is declined, or is in `left_out`. An
+        `AsyncGuard` does not support this method: all scores would be `None`.
 
         Args:
             arguments: `completions` and the other arguments that TRL passes to rewards.
@@ -171,7 +175,7 @@ class Guard:
         return scatter(scores, rows, len(arguments["completions"]))
 
     def scores_and_errors(self, arguments: dict[str, Any]) -> tuple[list[Score], dict[int, str]]:
-        """Return the scores, and the error messages by row; use the pool if there is one."""
+        """Score all rows, in the pool if there is one; return scores, and error messages by row."""
         if self.pool is not None and isinstance(self.reward, Reward):
             return self.pool.score(self.reward, arguments)
         with preserve_process_state(self.seed(arguments)):
@@ -204,7 +208,7 @@ class Guard:
         """Return the scores, and the error messages by row.
 
         Call the reward once for all rows. If that fails, or if the reward is registered with
-        `needs_cpu`, call it for each row instead. If the call for all rows returned a wrong number
+        `needs_cpu`, call it once per row instead. If the call for all rows returned a wrong number
         of scores although each row succeeds on its own, all rows fail.
         """
         count = len(arguments["completions"])
@@ -246,7 +250,8 @@ class Guard:
     ) -> None:
         """Count and log the failures of a batch, and call `fail` if there have been too many.
 
-        Also update `lost_prompts`.
+        Also update `lost_prompts`: clear it if any row was scored, and otherwise add checksums of
+        the failed rows' prompts (nothing is added if `max_failure_rate` is 1).
 
         Args:
             scores: the score of each row that was to be scored.
@@ -285,7 +290,8 @@ class Guard:
         if self.max_failure_rate == 0:
             self.fail(
                 f"Reward {self.name!r} failed on a row, which `reward_max_failure_rate: 0` does "
-                f"not allow. The row: {shown}. The failure: {error}"
+                "not allow. Correct the reward, or set a higher rate to leave such rows unscored. "
+                f"The row: {shown}. The failure: {error}"
             )
         else:
             logger.warning(
@@ -294,7 +300,7 @@ class Guard:
             )
 
     def fail(self, message: str) -> None:
-        """Store the first failure, and raise the stored one unless the guard is `deferred`."""
+        """Store a failure if none is stored yet, and raise the stored one unless `deferred`."""
         if self.failure is None:
             self.failure = RewardFailure(message)
         if not self.deferred:
@@ -302,7 +308,7 @@ class Guard:
 
 
 class AsyncGuard(Guard):
-    """A guard for an async reward; if it raises or times out, the whole batch fails."""
+    """A guard for an async reward; if the reward raises or times out, the whole batch fails."""
 
     # Async, since TRL awaits the async rewards of a batch together.
     async def __call__(self, /, **arguments: Any) -> list[Score]:  # type: ignore[override]
@@ -345,8 +351,8 @@ def guard_rewards(
             name.
         workers: the number of worker processes for CPU-heavy rewards; 0 scores them in this
             process.
-        timeout: the time limit per row, in seconds, also in worker processes; `None` means no
-            limit.
+        timeout: the time limit per row, in seconds, both in this process and in workers; `None`
+            means no limit.
         options: further arguments for `Guard`.
     """
     pool = RewardPool(workers, timeout=timeout or math.inf) if workers else None
@@ -365,17 +371,20 @@ def unguarded(reward: object) -> Any:
 
 
 def takes_guard(reward: object) -> bool:
-    """Return whether a reward is a function without a guard, not a reward model or its id."""
+    """Return whether a reward is an unguarded function, not a reward model or its id."""
     return callable(reward) and not isinstance(reward, Guard) and not is_reward_model(reward)
 
 
 def is_reward_model(reward: object) -> bool:
-    """Return whether a reward is a model, loaded or given by its id, and not a function."""
+    """Return whether a reward is a loaded model, or a model's id or folder, and not a function."""
     return isinstance(reward, str) or hasattr(reward, "parameters")
 
 
 def reward_name(reward: Callable) -> str:
-    """Return a function's `__name__`, looking inside a `partial`, or else the name of its class."""
+    """Return a reward's `__name__` or, if it has none, the name of its class.
+
+    A `partial` without a `__name__` has the name of the function that it wraps.
+    """
     name = getattr(reward, "__name__", None)
     if name:
         return name
@@ -390,5 +399,5 @@ def failed_batch(count: int, error: str) -> tuple[list[Score], dict[int, str]]:
 
 
 def checksum(content: object) -> int:
-    """Return a 32-bit checksum of an object's `repr`; it is the same in every process."""
+    """Return a 32-bit checksum of an object's `repr`; unlike `hash`, all processes agree on it."""
     return zlib.crc32(repr(content).encode("utf-8", "replace"))

@@ -1,11 +1,11 @@
 """Restrict the strings that the scorers of `reasoning_gym` evaluate as Python.
 
 Nine of its scorers pass the answer to `eval` or to sympy's parser, which calls `eval`, and five do
-so with a part of the problem. Both strings are untrusted, so each must match a pattern: lists of
-words and numbers, calculations with integers, or formulas without strings, attributes or large
-powers, so that no number becomes large enough to exhaust time or memory. In a formula, the exponent
-of a power must be a number of at most two digits, a fraction or a letter, and at most
-`MAX_POWERS_OF_BRACKETS` powers may have a base in parentheses.
+so with a part of the problem. Both strings are untrusted, so each must match a pattern. Patterns
+allow lists of words and numbers, calculations with integers, or formulas without strings,
+attributes or large powers, so no number can become large enough to exhaust time or memory. In a
+formula, the exponent of a power must be a number of at most two digits, a fraction or a letter, and
+at most `MAX_POWERS_OF_BRACKETS` powers may have a base in parentheses.
 """
 
 import re

@@ -4,7 +4,7 @@ The names and parameters of the instructions are those in the columns `instructi
 `kwargs` of IFEval (arXiv 2311.07911). `startend:start_checker`, `detectable_format:json_keys` and
 `length_constraints:number_lines` are additions. IFEval's `language:response_language` is left out
 because it needs a language detector. As in IFEval, words are runs of letters, digits and
-underscores. Sentences end with `.`, `!` or `?`, whereas IFEval splits them with a trained model.
+underscores. Sentences end with `.`, `!` or `?`, whereas IFEval finds them with a trained model.
 """
 
 import inspect
@@ -44,8 +44,8 @@ ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 def instruction(name: str) -> Callable[[Check], Check]:
     """Return a decorator that registers `check(text, *, ...)` for the instruction `name`.
 
-    The keyword parameters of `check` are the instruction's parameters, whose types `follows`
-    validates at each call. The decorator returns `check` unchanged.
+    The keyword parameters of `check` are the instruction's parameters. `follows` validates their
+    values against the annotations at each call. The decorator returns `check` unchanged.
     """
 
     def decorate(check: Check) -> Check:
@@ -94,7 +94,8 @@ def follows(text: str, name: str, parameters: Mapping[str, Any]) -> bool:
         fault = error.errors()[0]
         parameter = ".".join(map(str, fault["loc"]))
         raise ValueError(
-            f"The parameter {parameter} of the instruction {name} is not valid: {fault['msg']}."
+            f"The parameter {parameter} of the instruction {name} is missing or invalid "
+            f"({fault['msg']}). Correct it in the column `kwargs`."
         ) from None
 
 
@@ -199,10 +200,10 @@ def number_of_lines(text: str, *, num_lines: Count) -> bool:
 
 @instruction("length_constraints:number_paragraphs")
 def number_of_paragraphs(text: str, *, num_paragraphs: Count) -> bool:
-    """Return whether `text` has exactly `num_paragraphs` nonempty paragraphs, separated by `***`.
+    """Return whether `text` has exactly `num_paragraphs` paragraphs, separated by `***`.
 
-    Empty paragraphs are not allowed. Empty text before the first or after the last `***` is
-    ignored.
+    Empty text before the first or after the last `***` is ignored. If any other paragraph is empty,
+    return `False`.
     """
     paragraphs = parts_between(text, "***")
     return all(paragraphs) and len(paragraphs) == num_paragraphs
@@ -242,7 +243,7 @@ def has_postscript(text: str, *, postscript_marker: Text) -> bool:
 
 @instruction("detectable_format:number_bullet_lists")
 def number_of_bullets(text: str, *, num_bullets: Count) -> bool:
-    """Return whether exactly `num_bullets` lines begin with `-` or a single `*`.
+    """Return whether exactly `num_bullets` lines of `text` begin with `-` or a single `*`.
 
     Spaces and tabs before the sign are ignored.
     """
@@ -256,7 +257,10 @@ def is_an_offered_answer(text: str) -> bool:
 
 @instruction("detectable_format:number_highlighted_sections")
 def number_of_highlights(text: str, *, num_highlights: Count) -> bool:
-    """Return whether `text` has at least `num_highlights` parts in single or double asterisks."""
+    """Return whether `text` has at least `num_highlights` parts in single or double asterisks.
+
+    Blank parts, and parts with a line break, do not count.
+    """
     highlights = HIGHLIGHT.findall(text)
     return sum(bool((bold or plain).strip()) for bold, plain in highlights) >= num_highlights
 

@@ -1,4 +1,4 @@
-"""The `instructions` reward: the share of a row's verifiable instructions that a text follows."""
+"""The reward `instructions`: the share of a row's verifiable instructions that are followed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Acceptance:
     allow_copies: bool
 
     def fault(self, text: str, prompt: str, topic: str | None, limit: int | None) -> str | None:
-        """Return why a text is not accepted, or `None` if it is.
+        """Return why `text` is not accepted, or `None` if it is.
 
         The reason is a sentence without a final period.
 
@@ -71,7 +71,7 @@ def runs_of(words: list[str]) -> set[tuple[str, ...]]:
 
 
 def word_limit(names: Sequence[str], parameters: Sequence[Parameters]) -> int | None:
-    """Return the smallest N among a row's instructions "less than N words".
+    """Return the smallest N among a row's instructions of the form "less than N words".
 
     Return `None` if the row has no such instruction.
     """

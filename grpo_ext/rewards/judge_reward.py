@@ -52,7 +52,7 @@ def judge(
     cache: str = ":memory:",
     part: Part = "all",
 ) -> list[float]:
-    """A language model's grade (0 to 1), following a rubric; 0 if the completion is empty.
+    """A language model's grade (0 to 1), based on a rubric; 0 if the completion is empty.
 
     The judge sees the prompt, the solution if there is one, and the first 50,000 characters of the
     completion, and generates at temperature 0. Its grade, a number from 0 to `scale`, is divided by
@@ -177,7 +177,7 @@ def request(
         reference: a reference answer, or `None` if there is none.
         mark: the marker to put around the completion. It must be random and new in each request, so
             that neither the row nor the completion can contain it.
-        rules: the rubric.
+        rules: the text of the rubric.
         model: the model's name on the server.
         scale: the highest grade that the judge may give.
         max_tokens: the maximum length of the reply in tokens.

@@ -1,4 +1,4 @@
-r"""Find the last formula or number in a text, skipping those that it rules out ("not 5")."""
+r"""Find the last formula or number in text, skipping values that the text rules out ("not 5")."""
 
 import re
 
@@ -107,10 +107,10 @@ _GLUED_UNIT = re.compile(rf"(?<=[0-9])(?=(?:{UNIT_NAMES})$)")
 def last_expression(text: str) -> str | None:
     """Return the last formula or number in `text` that is not ruled out; `None` if there is none.
 
-    A value is ruled out by words such as "not" before it or "is wrong" after it. If the value
+    A value is ruled out by words such as "not" before it or "is wrong" after it. If the last value
     follows "or" (`12 or 13`), it is returned together with the value before "or"; `not 5 or 6`
     rules out both. Also return `None` if the last formula in math delimiters is ruled out and no
-    other value follows it.
+    value follows it, even if there are values before it.
     """
     text = _TIMES_TEN.sub(r" \\times ", with_short_units(with_ascii_signs(text)))
     text = _POWER_OF_UNIT.sub(r"\1\2", text)
@@ -218,7 +218,7 @@ def is_balanced(text: str) -> bool:
 
 
 def without_delimiters(formula: str) -> str:
-    """Remove the math delimiters around a formula, and everything up to its last implication arrow.
+    """Remove a formula's math delimiters, and everything through its last implication arrow.
 
     If there are no delimiters or several formulas, return the text unchanged.
     """
@@ -321,7 +321,7 @@ def last_number(text: str, start: int) -> str | None:
     values of more than `MAX_ANSWER` characters are skipped. A date, or a number in a compound such
     as `100-meter`, counts only if there is no other value. A value that follows "or" is returned
     together with the value before it: `12, or 13`. Return `None` if there is no value, or if the
-    last one is a side of an equation such as `x^2 - 4x = 5`.
+    last value is a side of an equation such as `x^2 - 4x = 5`.
     """
     last_digit = max(text.rfind(digit, start + 1) for digit in "0123456789")
     matches = list(_VALUES.finditer(text, max(start, last_digit - WINDOW, 0)))

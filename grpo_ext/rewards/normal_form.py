@@ -1,4 +1,4 @@
-r"""Normal forms of formulas in a text: sorted terms and factors, `\frac` as a quotient.
+r"""Normal forms of formulas in text: terms and factors are sorted, `\frac` becomes a quotient.
 
 Formulas have the same normal form if they differ only in the order of terms and factors, in terms
 of 0 and factors of 1, or in notation, such as `\dfrac` for `\frac`. Absolute-value bars and vector

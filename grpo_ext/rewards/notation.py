@@ -44,7 +44,8 @@ def in_ascii(power: re.Match[str]) -> str:
 def without_quantifier(text: str) -> str:
     """Remove a phrase such as "for all real x" or "where C is a constant" that ends an equation.
 
-    Return any other text unchanged.
+    If the phrase contains the equation's closing `$`, the `$` is kept. Return any other text
+    unchanged.
     """
     match = _QUANTIFIER.search(text, max(0, len(text) - 150))
     if match is None or "=" not in text[: match.start()]:

@@ -24,7 +24,8 @@ def with_trl_arguments(reward: Callable, options: Mapping[str, Any]) -> Callable
 
     Args:
         reward: a function, or an object that can be called.
-        options: the options that the recipe sets for the reward; used for verl only.
+        options: the options that the recipe sets for the reward; used only if the reward was
+            written for verl.
 
     Raises:
         TypeError: if a function that was written for verl is async.
@@ -43,11 +44,12 @@ def imports_swift(error: BaseException | None) -> bool:
 
 
 def of_swift(orm: Callable) -> Callable:
-    """Return a reward that calls an object written for ms-swift; it is async if the object is.
+    """Return a reward that calls an object written for ms-swift.
 
-    The object is called with the completions as a list of strings, and with keyword arguments: the
-    dataset columns, TRL's other arguments, and the completions' token ids as `response_token_ids`.
-    If the object does not accept `**kwargs`, it gets only the arguments that it names.
+    The reward is async if the object is. The object is called with the completions as a list of
+    strings, and with keyword arguments: the dataset columns, TRL's other arguments, and the
+    completions' token ids as `response_token_ids`. If the object does not accept `**kwargs`, it
+    gets only the arguments that it names.
     """
     parameters = list(inspect.signature(orm).parameters.values())[1:]
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)

@@ -1,12 +1,12 @@
-"""Run CPU-heavy rewards in worker processes, with a memory limit and a deadline for each row.
+"""Run CPU-heavy rewards in worker processes, with a deadline for each row and a memory limit.
 
     with RewardPool(4, timeout=5.0) as pool:
         scores, errors = pool.score(build("accuracy"), {"completions": [...], "solution": [...]})
 
 A worker that dies is replaced. If the trainer dies, its workers end as well, and each of them kills
 the processes that its rewards have started. If a reward is registered with `needs_cpu="formulas"`,
-only rows that compare formulas, or on which the reward fails, go to a worker. Its other rows are
-scored in the trainer's process, which takes microseconds.
+only rows that compare formulas, or on which the reward fails, go to a worker. All other rows of the
+reward are scored in the trainer's process, which takes microseconds.
 """
 
 import os
@@ -36,7 +36,7 @@ class RewardPool(AbstractContextManager):
 
     Args:
         workers: the number of workers, each of which scores one row at a time on one CPU core.
-        timeout: the time limit for a row, in seconds. After it, the row stays unscored and its
+        timeout: the time limit for a row, in seconds. A row that exceeds it stays unscored, and its
             worker is killed.
         memory_limit: the maximum size of a worker's data segment, in bytes. A row that needs more
             fails with a `MemoryError`.
@@ -53,7 +53,7 @@ class RewardPool(AbstractContextManager):
     def begin(self, reward: Reward, arguments: dict[str, Any]) -> None:
         """Start scoring rows in advance, for a later call of `score` with the same arguments.
 
-        Rows that still wait from an earlier call of `begin` for the same reward are canceled.
+        Rows that are still queued from an earlier call of `begin` for the same reward are canceled.
         Errors are ignored here, because `score` reports all of them.
         """
         with suppress(Exception):
@@ -154,8 +154,9 @@ def cancel(futures: list[Future]) -> None:
 def prepared(reward: Reward, arguments: dict[str, Any]) -> tuple[bytes, list[Row]]:
     """Return the pickled reward and a `Row` for each completion.
 
-    A row has the completion and those columns that the reward reads, without the other arguments in
-    `LOCAL`. For a reward that compares formulas, images are removed from the prompts.
+    A row holds the completion and the columns that the reward reads, but none of the arguments that
+    exist only in the trainer's process. For a reward that compares formulas, images are removed
+    from the prompts.
     """
     packed = pickle.dumps(reward)
     portable = {name: arguments[name] for name in arguments if name not in LOCAL}
@@ -173,9 +174,10 @@ def prepared(reward: Reward, arguments: dict[str, Any]) -> tuple[bytes, list[Row
 
 
 def without_images(prompt: Any) -> Any:
-    """Return a prompt with only the text blocks of its messages.
+    """Return a prompt without the images in its messages.
 
-    Workers that compare formulas do not need the images, which are large.
+    Of message content that is a list of blocks, only the text blocks are kept. Workers that compare
+    formulas do not need the images, which are large.
     """
     if not isinstance(prompt, list):
         return prompt

@@ -116,7 +116,7 @@ class Number(NamedTuple):
 
 
 def names_of_unit(name: str) -> set[str]:
-    """Return all names of a unit, such as "cm" for "centimeter"; empty if the unit is unknown."""
+    """Return a unit's names, such as "cm" for "centimeter"; an empty set if it is unknown."""
     return {other for other, unit in _SIZES.items() if unit == _SIZES.get(name)}
 
 
@@ -368,7 +368,7 @@ def same_number(gold: Number, answer: Number) -> bool:
 
 
 def is_bare_degree(unit: Unit, other: Unit) -> bool:
-    """Return whether one unit is plain degrees, and the other degrees Celsius or Fahrenheit."""
+    """Return whether one unit is plain degrees and the other is degrees Celsius or Fahrenheit."""
     dimensions = {unit[0], other[0]}
     return dimensions in ({"angle^1", "celsius^1"}, {"angle^1", "fahrenheit^1"})
 

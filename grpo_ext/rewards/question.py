@@ -330,7 +330,7 @@ def arranged(question: Question, gold: str, answer: str) -> tuple[str, str]:
 
 
 def has_asked_percent(question: Question, gold: str, answer: str) -> bool:
-    """Return whether the question allows the answer's percent sign, if it has one.
+    """Return whether the question allows the percent sign in an answer, if there is one.
 
     Return `False` only if the answer is the gold number with a percent sign added, and the question
     does not ask for a percentage: `36%` is then not `36`.

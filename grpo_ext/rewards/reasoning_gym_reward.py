@@ -37,8 +37,8 @@ def reasoning_gym(completions: list[str], entry: list[str]) -> list[float]:
 
     Raises:
         ImportError: if the package is missing or has an unsupported version.
-        ValueError: if a problem names an unknown generator, or contains a string that is not safe
-            to evaluate.
+        ValueError: if a problem names an unknown generator, or if the string that its scorer
+            evaluates is missing or not safe to evaluate.
         Exception: any error of a scorer that fails even on the problem's own answer.
     """
     scores = []
@@ -59,8 +59,8 @@ def score(completion: str, entry: dict[str, Any]) -> float:
 
     Raises:
         ImportError: if the package is missing or has an unsupported version.
-        ValueError: if the problem names an unknown generator, or contains a string that is not safe
-            to evaluate.
+        ValueError: if the problem names an unknown generator, or if the string that its scorer
+            evaluates is missing or not safe to evaluate.
         Exception: any error of the scorer, if it fails even on the problem's own answer.
     """
     answer = (last_answer(without_thoughts(completion)) or "").strip()

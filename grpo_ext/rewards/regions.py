@@ -31,7 +31,7 @@ class Interval(NamedTuple):
 
 
 class Region(NamedTuple):
-    """A union of intervals, and the name of the unknown that lies in it (`None` if not named)."""
+    """A union of intervals, and the name of the unknown in it, or `None` if there is no name."""
 
     name: str | None
     intervals: tuple[Interval, ...]

@@ -4,9 +4,9 @@
     score = sum of gain(token) over tokens / max(number of tokens, min_tokens)
 
 The log-probabilities come from a frozen model. The sum of the gains estimates the pointwise mutual
-information of completion and prompt. Neither a judge nor a reference answer is needed. Text that is
-equally likely after any prompt (set phrases, evasive answers) earns 0, and text that fits the other
-prompts better earns less than 0.
+information between completion and prompt. Neither a judge nor a reference answer is needed. Text
+that is equally likely after any prompt (set phrases, evasive answers) earns 0, and text that fits
+the other prompts better earns less than 0.
 """
 
 import json
@@ -43,7 +43,7 @@ def prompt_key(prompt: Prompt) -> str:
 
 
 def unrelated_to(prompt: Prompt, sample: Sequence[Prompt], max_count: int) -> list[Prompt]:
-    """Return the first prompts in `sample` that differ from `prompt`, at most `max_count`."""
+    """Return at most the first `max_count` prompts in `sample` that differ from `prompt`."""
     key = prompt_key(prompt)
     return [other for other in sample if prompt_key(other) != key][:max_count]
 
@@ -76,7 +76,7 @@ def n_grams(ids: Sequence[int], n: int) -> Iterator[tuple[int, ...]]:
 def explain_relevance(completion: str, *, part: Part = "answer", **options: Any) -> Explanation:
     """Explain a score by showing the text that was judged; the model is not loaded.
 
-    The explanation therefore does not contain the score, except if there is no text (score 0).
+    The explanation therefore does not contain the score, unless there is no text, which scores 0.
 
     Args:
         completion: the text of the completion.
@@ -194,11 +194,11 @@ class Comparison(NamedTuple):
     unrelated_ids: list[list[int]]
 
     def key(self, prompt_ids: list[int]) -> Key:
-        """Return a hashable key for the text after this prompt; equal pairs have equal keys."""
+        """Return a hashable key for the pair of this prompt and the text."""
         return tuple(prompt_ids), tuple(self.text_ids)
 
     def pairs(self) -> dict[Key, Pair]:
-        """Return the pairs of the text with its own and each unrelated prompt, by `key`."""
+        """Return a (prompt ids, text ids) pair for each of the prompts, keyed by `key`."""
         pairs = {}
         for prompt_ids in (self.prompt_ids, *self.unrelated_ids):
             pairs[self.key(prompt_ids)] = (prompt_ids, self.text_ids)

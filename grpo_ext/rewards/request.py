@@ -1,4 +1,4 @@
-"""Parse what a question asks for: the noun, unit or kind of amount, and the words around it.
+"""Parse what a question asks for: a noun, unit or kind of amount, and the surrounding words.
 
 For example, "How many bags does Seth fill?" asks for an amount like `14 bags` that Seth fills.
 """
@@ -167,7 +167,10 @@ def alternatives_of(question: str) -> tuple[str, ...]:
 
 
 def bound_of(question: str) -> str | None:
-    """Return "at least" if a question asks for a minimum, "at most" for a maximum, else `None`."""
+    """Return "at least" if a question asks for a minimum, or "at most" if it asks for a maximum.
+
+    A minimum takes precedence. Return `None` if the question asks for neither.
+    """
     if _MINIMUM.search(question):
         return "at least"
     if _MAXIMUM.search(question):
@@ -219,9 +222,9 @@ def requested_amount(
 def amount_of(nouns: Collection[str]) -> re.Pattern[str] | None:
     """Return a pattern for a number followed by one of the nouns, as in `14 small bags`.
 
-    Up to two other words may come between them. For a noun that is the name of a unit, the unit's
-    other names match as well. Return `None` if there are no nouns, or each has at most two letters
-    and is not a unit.
+    Up to two words may come between the number and the noun. For a noun that is the name of a unit,
+    the unit's other names match as well. Return `None` if there are no nouns, or if each of them
+    has at most two letters and is not a unit.
     """
     stems = [re.escape(_PLURAL.sub("", noun)) for noun in nouns if len(noun) > 2]
     units: set[str] = set()

@@ -83,8 +83,8 @@ class Reward:
         columns: the dataset columns that the reward requires.
         needs_cpu: whether to run the reward in worker processes; `"formulas"` means only for rows
             that compare formulas.
-        tasks: a `Guard` lets the reward score only rows whose column `task` has one of these
-            values; `None` means all rows.
+        tasks: the values of the column `task` for which a `Guard` calls the reward; `None` means
+            all rows.
         examples: completions with their expected scores.
 
     Raises:
@@ -101,7 +101,7 @@ class Reward:
         self.examples = registration.examples
 
     def __call__(self, /, *, completions: Sequence, **arguments: Any) -> list[Score]:
-        """Return one score for each completion, or `None` for a completion that it declines.
+        """Return one score for each completion; `None` where the reward declines to score.
 
         Args:
             completions: strings, or lists of chat messages, of which only the last message is read.

@@ -29,7 +29,7 @@ def needed_columns(reward: Any) -> tuple[str, ...]:
 
 
 def named_columns(rewards: Iterable[Any], columns: Sequence[str]) -> list[str]:
-    """Return those of `columns` that any of the rewards has as a parameter, except `prompt`."""
+    """Return the names in `columns` that are parameters of any reward, except `prompt`."""
     parameters: set[str] = set()
     for reward in rewards:
         function = unguarded(reward)

@@ -35,7 +35,7 @@ LARGEST_WEIGHT = 1e4  # its square times the square of `scores.LARGEST` is finit
 
 
 class WeightsError(ValueError):
-    """Raised if `reward_weights` does not match the rewards, or a reward has a `weight` as well."""
+    """Raised if `reward_weights` has the wrong length, or a reward has its own `weight` as well."""
 
 
 def resolve_rewards(
@@ -55,14 +55,16 @@ def resolve_rewards(
             unknown, an option has an invalid value, a weight is not a number from
             -`LARGEST_WEIGHT` to `LARGEST_WEIGHT`, two rewards have the same metric name, a metric
             name has a reserved ending, or the trainer cannot call a function.
-        WeightsError: if `reward_weights` does not match the specs, or a spec has a `weight` as
-            well.
+        WeightsError: if `reward_weights` does not have one weight per spec, or if a spec has a
+            `weight` as well.
     """
     for path in plugins:
         load_plugin(path)
     specs = [specs] if isinstance(specs, str | Mapping) or callable(specs) else list(specs)
     if not specs:
-        raise ValueError(f"No reward is named. Name at least one, such as {names()[0]!r}.")
+        raise ValueError(
+            f"No reward is named in `reward_funcs`. Name at least one, such as {names()[0]!r}."
+        )
     rewards, weights = map(list, zip(*map(resolve, specs), strict=True))
     if reward_weights is not None:
         if any(weight is not None for weight in weights):

@@ -19,10 +19,11 @@ MAX_MARKS = 100  # wrong steps marked in an explanation
 
 
 def share_of_right(steps: Sequence[Step]) -> float | None:
-    """Return the share of correct steps, counting repeated steps each time; `None` without steps.
+    """Return the share of correct steps, counting repeated steps each time.
 
     The share measures how well a model calculates. Unlike the share, the reward counts a repeated
     step only once, and can leave out steps that do not use the given numbers (see `counted`).
+    Return `None` if there are no steps.
     """
     if not steps:
         return None

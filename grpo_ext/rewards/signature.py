@@ -49,8 +49,8 @@ def object_of(reward: Callable) -> Callable:
     name = reward.__qualname__
     if not any("__call__" in vars(base) for base in reward.__mro__):
         raise TypeError(
-            f"{name} is a class without __call__: a reward is a function, or an object whose "
-            "__call__ takes `completions`."
+            f"{name} is a class without __call__, so it cannot be used as a reward. Define "
+            "`__call__(self, completions, **columns)` in it, or use a function instead."
         )
     needed = [
         parameter.name
@@ -81,14 +81,20 @@ def routine_of(function: Callable) -> Callable:
 
 
 def name_of(function: Callable) -> str:
-    """Return the name of a function, or of the class of an object, for messages and comparisons."""
+    """Return the name of a function, or of an object's class, for messages and comparisons.
+
+    For a partial, return the name of the function that it wraps.
+    """
     while isinstance(function, partial):
         function = function.func
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
 def module_of(function: Callable) -> str:
-    """Return the name of the module that defines a function, or the class of an object."""
+    """Return the name of the module that defines a function or an object's class.
+
+    For a partial, return the module of the function that it wraps.
+    """
     while isinstance(function, partial):
         function = function.func
     return function.__module__

@@ -49,7 +49,10 @@ MAX_PARTS = 20  # parts of a list that are compared
 
 
 class Chain(NamedTuple):
-    """Sides joined by relations: `a < b`, `x = 3 + 4 = 7`. A single side has no operators."""
+    """Sides joined by relation signs, as in `a < b` or `x = 3 + 4 = 7`.
+
+    A single side has no operators.
+    """
 
     sides: tuple[str, ...]
     operators: tuple[str, ...]
@@ -122,7 +125,7 @@ def brackets(text: str) -> tuple[str, str, str] | None:
 
 
 def is_name(text: str) -> bool:
-    """Return whether `text` names an unknown or a quantity: `x`, `f(2)`, `AB`, `total cost`."""
+    """Return whether `text` names an unknown or a quantity, such as `f(2)` or `total cost`."""
     return _NAME.fullmatch(text) is not None and _NO_NAME.match(text) is None
 
 
@@ -166,10 +169,10 @@ def without_builder(text: str) -> str:
 
 
 def collection(text: str) -> Collection:
-    r"""Split a set, tuple, list or ratio of three or more terms; any other answer is a single part.
+    r"""Split a set, a tuple, a list, or a ratio of three or more terms into its parts.
 
     A name before the answer (`x = ...`) is separated from it. A value with `\pm` or `\mp` becomes a
-    list of two values.
+    list of two values. Any other answer becomes a single part.
     """
     if text == r"\emptyset":
         return Collection("set", ())
@@ -229,7 +232,7 @@ def signed(parts: list[str]) -> tuple[str, ...]:
 
 
 def label(text: str) -> tuple[str | None, str]:
-    r"""Split `x = 5`, `x \in \{5\}` or `A(1, 2)` into (name, value).
+    r"""Split a named value, such as `x = 5`, `x \in \{5\}` or `A(1, 2)`, into (name, value).
 
     Return (`None`, text) for any other text.
     """
@@ -248,9 +251,10 @@ def label(text: str) -> tuple[str | None, str]:
 def labeled(kind: str, parts: list[str]) -> Collection:
     """Separate the names in a list of parts from the values, and return a `Collection`.
 
-    In `x = 1, 2`, both values have the name x. Parts with different names, as in `y = 2, x = 1`,
-    are sorted by name. If a part has no name, or only some of the names repeat, the parts are kept
-    as they are.
+    A part without a name shares that of the part before it: in `x = 1, 2`, both values have the
+    name x. Parts with different names, as in `y = 2, x = 1`, are sorted by name. If the first part
+    has no name, a later part has a relation sign but no name, or only some of the names repeat, no
+    names are separated.
 
     Args:
         kind: the kind of the list, "list" or "ordered". Parts that are sorted by name become
@@ -279,5 +283,5 @@ def labeled(kind: str, parts: list[str]) -> Collection:
 
 
 def is_tuple(parts: Collection) -> bool:
-    """Return whether the parts are a tuple or interval: ordered, in round or square brackets."""
+    """Return whether `parts` is a tuple or an interval, that is, in round or square brackets."""
     return parts.kind in ("()", "[]", "[)", "(]")

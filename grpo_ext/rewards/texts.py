@@ -89,7 +89,7 @@ def letter_of(text: str) -> str | None:
 
 
 def chosen_letter(text: str) -> str | None:
-    """Return the letter of a choice with or without its content; `None` for any other text."""
+    """Return the letter of a choice such as `B` or `(B) 12`; `None` for any other text."""
     chosen = option(text)
     if chosen is None:
         return letter_of(text)

@@ -1,8 +1,8 @@
 """The program that a reward worker runs: it scores one row at a time, with a memory limit.
 
 A pool starts the program in a fresh interpreter, so that neither the training script nor torch is
-loaded again. The process then forks: the child scores rows, and the parent, called the keeper,
-kills every process that a reward has started once the child ends or the pool stops the worker.
+loaded again. The process then forks. The child scores rows. As soon as the child ends or the pool
+stops the worker, the parent, called the keeper, kills every process that a reward has started.
 """
 
 import contextlib
@@ -117,9 +117,10 @@ def serve(connection: Connection) -> None:
     """Answer messages until the pipe is closed.
 
     A message is a pickled pair: a pickled reward, and a row to score or `None` to load the reward.
-    A reward must be loaded before its first row. The worker sends `null` when it is ready, and then
-    one answer for each message: `[score, error]` for a row, or `null` once a reward is loaded.
-    Answers are JSON, so that the trainer unpickles nothing from a worker.
+    A reward must be loaded before its first row; otherwise, the worker ends with a `KeyError`. The
+    worker sends `null` when it is ready, and then one answer for each message: `[score, error]` for
+    a row, or `null` once a reward is loaded. Answers are JSON, so that the trainer unpickles
+    nothing from a worker.
     """
     rewards: dict[bytes, Reward | str] = {}  # a string is the error from loading the reward
     too_large = out_of_memory()

@@ -29,7 +29,9 @@ Job = tuple[Future, bytes]  # a row's future, which gets a `Result`, and the mes
 
 
 class WorkerPool:
-    """Runs workers that score rows, and replaces those that die or hang; `take` starts them.
+    """A set of workers that score rows; a worker that dies or hangs is replaced.
+
+    The first call of `take` starts the workers.
 
     A row that takes far longer than usual makes its worker overdue: the worker continues at low
     priority and another one is started, so that a few hanging rows do not hold up a batch. Methods
@@ -201,7 +203,7 @@ class Worker(threading.Thread):
                 self.process.wait()
 
     def run_job(self, job: bytes | Job) -> None:
-        """Load a pickled reward in the process, or score a row."""
+        """Load a pickled reward in the process, or score a row and set the result of its future."""
         if isinstance(job, bytes):
             self.connection.send_bytes(pickle.dumps((job, None)))
             self.await_ready()
@@ -253,8 +255,8 @@ class Worker(threading.Thread):
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=END_LIMIT)
         return (
-            f"ChildProcessError: the worker ended with exit code {self.process.returncode}: "
-            "the reward exited, crashed or ran out of memory"
+            f"ChildProcessError: the worker sent no score (exit code {self.process.returncode}): "
+            "the reward exited, crashed, ran out of memory or wrote to the worker's pipe"
         )
 
     def step_back(self) -> None:

@@ -25,8 +25,8 @@ def with_environments(recipe: Recipe, rows: Rows) -> Rows:
       task if this task has an environment, otherwise to `None`.
     - The recipe has the key `environments`, and the rows already have a column `environment`. If
       they have no column `task`, one is added that holds the name of the row's environment, or
-      `single_turn` if the row names none. Rewards can then be chosen, and metrics are logged, by
-      environment.
+      `single_turn` if the row names none. Rewards can then be chosen per environment, and metrics
+      are logged per environment.
 
     Raises:
         ValueError: in the second case, if the column `environment` is missing, or a row names an

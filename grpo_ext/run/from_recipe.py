@@ -33,8 +33,9 @@ Rows: TypeAlias = Dataset | IterableDataset
 def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool = True) -> Rows:
     """Return a recipe's training examples; those of several tasks are mixed.
 
-    If tasks set `share`, the examples are mixed in these proportions, for which rows of some tasks
-    may be repeated. Unless rows are streamed, the first rank prints how many rows each filter kept.
+    If tasks set `share`, the examples are mixed in these proportions, and rows of some tasks may be
+    repeated to reach them. Unless rows are streamed, the first rank prints how many rows each
+    filter kept.
 
     Args:
         recipe: a recipe with one task or several.
@@ -69,7 +70,7 @@ def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool =
 def eval_rows(recipe: Recipe, *, streaming: bool = False, prompts: bool = True) -> Rows:
     """Return a recipe's held-out examples; those of several tasks are mixed.
 
-    Each example occurs once. However, if several tasks are streamed, the shorter streams start
+    Each example occurs once, unless several tasks are streamed: the shorter streams then start
     again until the longest one has ended. Unless rows are streamed, the first rank prints how many
     rows each filter kept.
 
@@ -115,8 +116,8 @@ def mix(
         limit: the maximum number of rows in the mix; `None` keeps all.
 
     Raises:
-        ValueError: if a task has no rows, or a column has different types in two tasks (not checked
-            for streams).
+        ValueError: if a task has no rows, or if a column has different types in two tasks; the
+            types are not checked for streams.
     """
     if not recipe.tasks:
         return rows_by_task[""]
@@ -129,7 +130,9 @@ def mix(
 
 
 def has_eval_rows(recipe: Recipe) -> bool:
-    """Return whether every task of a recipe may have held-out rows; a hub dataset always may.
+    """Return whether every task of a recipe may have held-out rows.
+
+    For a hub dataset, this is assumed without a request to the hub.
 
     Raises:
         OSError, ValueError: if the `dataset_dict.json` of a dataset folder cannot be read or lists

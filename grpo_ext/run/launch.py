@@ -87,13 +87,12 @@ def launch_command(
 
 
 def threads_of(recipe: Recipe) -> int | None:
-    """Return the number of threads per process for `launch_command`: 1 for a tiny model, or `None`.
+    """Return the threads per process for `launch_command`: 1 for a tiny model, otherwise `None`.
 
     In a model with fewer than `SMALL_MODEL` parameters, threads wait for each other longer than
     they compute. The number depends only on the model, because a run that resumes with another
-    number of threads rounds sums differently, and would not continue bit for bit. Return `None` for
-    a larger model, if there is a GPU, if `OMP_NUM_THREADS` is set, or if the model's size is
-    unknown.
+    number of threads rounds sums differently, and would not continue bit for bit. The result is
+    also `None` if there is a GPU, if `OMP_NUM_THREADS` is set, or if the model's size is unknown.
 
     Raises:
         ValueError: if the model has no layer that the recipe's adapter names.

@@ -32,8 +32,8 @@ def merge_adapter(
         trust_remote_code: whether to run code that comes with the base model.
 
     Returns:
-        The largest difference in log-probs between the saved model and the base with its adapter,
-        on a fixed sequence of tokens.
+        The largest difference in log-probs between the saved model and the base model with its
+        adapter, on a fixed sequence of tokens.
 
     Raises:
         ValueError: if `out` is not empty, if loading a folder could block or fill the memory, or if

@@ -79,7 +79,7 @@ def hold_folder(recipe: Recipe) -> None:
 
 
 def checkpoint_to_resume(recipe: Recipe, trainer: TransformersTrainer) -> str | bool | None:
-    """Choose the checkpoint to resume from; if there is none, move an earlier run's files aside.
+    """Choose the checkpoint to resume from; for a fresh start, move an earlier run's files aside.
 
     All ranks must call this function; only the main process moves files, to a subfolder
     `earlier-N`. If the run continues with changed recipe values, a warning lists them. In

@@ -71,7 +71,7 @@ def leave_ranks() -> None:
 
     Otherwise a gloo thread could free the tensors of its last collective while Python shuts down,
     which aborts the process (SIGABRT, "terminate called without an active exception"). No trainer
-    may be in scope any more, because a trainer holds the group, and the gloo thread and the thread
+    may be in scope anymore, because a trainer holds the group, and the gloo thread and the thread
     that frees the trainer could deadlock.
     """
     import torch.distributed as dist

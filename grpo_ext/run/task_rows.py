@@ -97,8 +97,8 @@ def eval_rows_of(
 ) -> TaskRows:
     """Return the held-out examples of one task.
 
-    If `held_out_share` and `dataset_streaming` are set, the data is streamed, but its held-out
-    rows, at most `max_eval_samples`, are returned as a dataset unless `streaming` is true.
+    If `held_out_share` and `dataset_streaming` are set, the data is always read as a stream. Unless
+    `streaming` is true, its held-out rows (at most `max_eval_samples`) are returned as a dataset.
 
     Args:
         recipe: the whole recipe.
@@ -141,7 +141,7 @@ def eval_rows_of(
 
 
 def why_empty(name: str, filters: list[RowFilter]) -> str:
-    """Return the error message for a stream of which no row passes the filters.
+    """Return the error message for a stream in which no row passes the filters.
 
     Args:
         name: the name of the dataset.
@@ -218,7 +218,7 @@ def source_of_eval_rows(options: Options) -> str:
 def length_filter(recipe: Recipe, options: Options) -> LengthFilter:
     """Return a filter that applies `max_prompt_tokens` and `max_answer_tokens`.
 
-    It counts tokens with the tokenizer of the recipe's model.
+    The filter counts tokens with the tokenizer of the recipe's model.
 
     Raises:
         OSError: if the tokenizer cannot be loaded.

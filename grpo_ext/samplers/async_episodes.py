@@ -1,4 +1,4 @@
-"""Play episodes with a server; each episode requests its next turn once it has an answer."""
+"""Play episodes with a server; each requests its next turn once its environment has answered."""
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -22,16 +22,16 @@ def play_as_ready(
     After a failure, requests that were already sent are completed, but no new ones are sent. Call
     the function again to continue the episodes.
 
-    Requests are sent from threads. Synchronous environment code delays the other episodes, because
-    it runs in the calling thread: deadlines work only in the main thread. Async code, and code that
-    runs in the recipe's `threads`, runs in the background and does not delay them.
+    Requests are sent from threads. Synchronous environment code runs in the calling thread, because
+    deadlines work only in the main thread, and therefore delays the other episodes. Async code, and
+    code in the recipe's `threads`, runs in the background and does not delay other episodes.
 
     Args:
         episodes: this rank's episodes.
         prompt_ids: the token ids of each episode's prompt.
         played: the log-probs and kept tokens of each episode so far; extended in place.
         complete: a function that completes a list of tokens, given the maximum number of new
-            tokens; called from several threads.
+            tokens; it is called from several threads.
 
     Returns:
         The failure of the first request that failed; `None` if all requests succeeded.

@@ -100,7 +100,7 @@ class Sampler:
         """Discard the completions held back for a later generation."""
 
     def metrics(self, generation: Generation) -> dict[str, float]:
-        """Return metrics of a generation, by their names in the log; empty by default."""
+        """Return metrics of a generation, by their names in the log; by default, an empty dict."""
         return {}
 
     def probe(self, request: Request) -> Generation:

@@ -167,8 +167,8 @@ def free_device(trainer: SampledTrainer) -> str:
 def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> SamplingParams:
     """Return the sampling parameters for scoring completions, according to `logprob_policy`.
 
-    Unless `logprob_policy` is "trl", log a warning if the model uses dropout. If it is "model",
-    also log a warning if scoring ignores options used for sampling.
+    Unless `logprob_policy` is "trl", log a warning if the model uses dropout. If `logprob_policy`
+    is "model", also log a warning if scoring ignores options used for sampling.
 
     Args:
         trainer: the trainer whose arguments and model determine the parameters.

@@ -1,7 +1,7 @@
 """Make several requests at once, in threads that do not delay the end of the process.
 
 A `ThreadPoolExecutor` is not used, because Python waits for its threads when the process exits,
-even if their server hangs.
+even if the server that they are waiting for hangs.
 """
 
 from collections.abc import Callable, Sequence

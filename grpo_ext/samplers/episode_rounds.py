@@ -28,7 +28,7 @@ def rounds(episodes: Sequence[Episode]) -> Iterator[list[int]]:
 
     Between two calls, the environments' answers are awaited and appended to the episodes. All ranks
     must iterate together, because the ranks of a sharded model must make the same number of calls.
-    For a rank whose episodes have all ended, `[0]` is yielded; the row of this episode ends at
+    On a rank whose episodes have all ended, `[0]` is yielded, and the row of that episode ends at
     once.
 
     Args:

@@ -127,8 +127,8 @@ class HFSampler(Sampler):
             request: the request that the lists belong to.
             contexts: the lists of tokens.
             recorder: records the sampling steps; if `None`, they are not recorded.
-            player: plays an episode in each row; only the first turns are then returned. If `None`,
-                each completion is a single turn.
+            player: plays an episode in each row, in which case only the first turns are returned.
+                If `None`, each completion is a single turn.
         """
         trainer = self.trainer
         model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
@@ -159,9 +159,10 @@ class HFSampler(Sampler):
         )
 
     def _as_scored(self, model: torch.nn.Module) -> AbstractContextManager[None]:
-        """Return a context manager under which the model computes in the scorer's dtypes.
+        """Return a context manager in which the model computes in the scorer's dtypes.
 
-        With continuous batching, which generates in another thread, it does nothing.
+        With continuous batching, which generates in another thread, the context manager does
+        nothing.
         """
         if self.trainer.use_transformers_continuous_batching:  # generates in another thread
             return nullcontext()

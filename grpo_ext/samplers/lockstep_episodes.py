@@ -75,7 +75,7 @@ def play_by_turns(
 ) -> Generation:
     """Play the episodes of a request in lockstep, and return the generation.
 
-    All ranks must call it.
+    All ranks must call this function.
 
     An engine shared by several ranks must return the same number of completions to each, so all
     ranks request the same number of turns: a rank with fewer running episodes adds requests and
@@ -143,7 +143,7 @@ def hear(episodes: list[Episode]) -> None:
 def write_turn(episode: Episode, tokens: list[int], max_tokens: int) -> int:
     """Append an engine's tokens to the current turn of an episode.
 
-    If the turn is then finished, it is passed to the environment; `hear` waits for the answer. If
+    If the tokens finish the turn, it is passed to the environment; `hear` waits for the answer. If
     the engine stopped before `max_tokens` without ending the turn, the episode is cut off. Tokens
     after the end of the turn, or after its limit, are dropped.
 

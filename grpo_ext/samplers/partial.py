@@ -1,6 +1,6 @@
 """`partial_rollouts`: unfinished completions continue under the next weights.
 
-A few long completions then do not block the step (Kimi k1.5, arXiv 2501.12599, section 2.6.2).
+This way, a few long completions do not block the step (Kimi k1.5, arXiv 2501.12599, section 2.6.2).
 
     prompts of two generations ──► a round of `tokens` tokens ──► half of the groups ──► training
                                             ▲                            │ the others
@@ -31,9 +31,9 @@ class PartialRollout:
     completion_ids: list[int] = field(default_factory=list)  #: the T tokens so far
     #: for each of the T tokens, the optimizer step whose weights sampled it
     policy_step: list[int] = field(default_factory=list)
-    #: the sampler's log-probs, one tensor per round, with T entries together
+    #: the sampler's log-probs, one tensor per round, with T entries in total
     logps: list[Tensor] = field(default_factory=list)
-    #: the tokens that truncated sampling kept, one set per round, with T positions together
+    #: the tokens that truncated sampling kept, one set per round, with T positions in total
     kept: list[KeptSet] = field(default_factory=list)
     ended: bool = False
 

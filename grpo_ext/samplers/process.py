@@ -1,7 +1,7 @@
 """`sampler: process`: run transformers' `generate` in a second process, on another device.
 
-Each rank has its own sampler process. The rank writes the weights to memory that both share, while
-the sampler process waits for a request.
+Each rank has its own sampler process. The two processes share memory, to which the rank writes the
+weights while the sampler process waits for a request.
 """
 
 import contextlib
@@ -172,7 +172,10 @@ class ProcessSampler(Sampler):
         return self._generation(request)
 
     def _turns(self, contexts: list[list[int]], max_tokens: int) -> list[Turn]:
-        """Generate one turn after each context. All ranks must call it."""
+        """Generate one turn after each context, with at most `max_tokens` tokens.
+
+        All ranks must call this method.
+        """
         request = Request([], contexts, 1, policy_step=0, max_new_tokens=max_tokens)
         self._start_job(request, seed=int(torch.randint(2**62, ())))
         generation = self._generation(request)

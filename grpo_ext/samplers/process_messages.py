@@ -47,7 +47,7 @@ class Completions:
     through the pipe.
     """
 
-    ids: list[list[int]]  # B lists of token ids, with N ids together
+    ids: list[list[int]]  # B lists of token ids, with N ids in total
     kept_sets: KeptSet | None  # N positions; `None` if sampling was not truncated
     logps: Tensor | None  # (N,); `None` if log-probs were not recorded
     seconds: float  # duration of the job

@@ -1,7 +1,7 @@
 """The program of a sampler process, which completes prompts with weights in shared memory.
 
-It runs in a new interpreter, which does not run the training script again, and ends with the
-trainer's process.
+The program runs in a new interpreter, so that the training script does not run again. It ends when
+the trainer's process ends.
 """
 
 import gc

@@ -43,7 +43,8 @@ class ServerConnection(VLLMClient):
     """Like TRL's client, but some methods store failures in `failure` instead of raising them.
 
     These are the methods for weight updates and cache resets, `reconnect` and, in `ServerClient`,
-    `generate` and `image_features`. After a failure, they do nothing until `reconnect` is called.
+    `generate` and `image_features`. After a failure, none of them contacts the server until
+    `reconnect` is called.
 
     Args:
         args: the positional arguments of TRL's client.
@@ -108,7 +109,9 @@ class ServerConnection(VLLMClient):
         return answer.json()
 
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
-        """Join a process group with the server's workers: over gloo if they use it, else as in TRL.
+        """Join a process group with the server's workers.
+
+        If the workers use gloo, the group uses gloo, too; otherwise, TRL's client creates it.
 
         Args:
             device: the trainer's device.
@@ -183,9 +186,9 @@ class ServerConnection(VLLMClient):
     def failed(self, failure: ServerFailure | None) -> None:
         """Store `failure`; if it is `None`, check that the server has the trainer's weights.
 
-        If the check fails, this failure is stored. An earlier failure is not replaced. If `failure`
-        is a rejected request, but no vLLM server answers any more, a connection failure is stored
-        instead.
+        If the check fails, the reason is stored in the attribute `failure`. An earlier failure is
+        not replaced. If the argument is a rejected request, but no vLLM server answers any more, a
+        connection failure is stored instead.
         """
         self.failure = self.failure or self._confirmed(failure)
         self._attempt(lambda: None)
@@ -213,8 +216,8 @@ class ServerConnection(VLLMClient):
     def _attempt(self, request: Callable[[], Result]) -> Result | None:
         """Return the result of `request()`; on failure, store the failure and return `None`.
 
-        It is also a failure if the server does not have the trainer's weights. After an earlier
-        failure, `request` is not called.
+        If the server does not have the trainer's weights, this is stored as a failure, too. After
+        an earlier failure, `request` is not called.
         """
         if self.failure is not None:
             return None
@@ -229,7 +232,7 @@ class ServerConnection(VLLMClient):
             return None
 
     def _confirmed(self, failure: ServerFailure | None) -> ServerFailure | None:
-        """Return `failure`, or a connection failure if it is a rejection but no server answers.
+        """Return `failure`; replace a rejection with a connection failure if no server answers.
 
         Unlike a rejected request, a failed connection is retried.
         """
@@ -243,7 +246,8 @@ class ServerConnection(VLLMClient):
     def _check_weights(self, version: str | None, seconds: float = PROBE_SECONDS) -> None:
         """Raise `ConnectionError` if the server does not have the version `version` of the weights.
 
-        Nothing is checked if `version` is `None` or the server has no route `/weight_info`.
+        Nothing is checked if `version` is `None` or the server has no route `/weight_info`. The
+        request has a time limit of `seconds`.
         """
         if version is None:
             return

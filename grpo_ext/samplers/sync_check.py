@@ -1,6 +1,6 @@
 """Check that a separate sampler has the trainer's weights, by checksums and by log-probs.
 
-If a tensor did not arrive, such as a tied output head that the engine copies, greedy completions
+If a tensor, such as a tied output head that the engine copies, did not arrive, greedy completions
 hardly change, but log-probs change at once. After an update at a learning rate of 1e-6, however,
 the change is smaller than the rounding errors of bfloat16. In that case, checksums show whether the
 weights were sent, and a few tensors of a colocated engine show whether they arrived.
@@ -80,7 +80,8 @@ class SyncCheck:
 
         Raises:
             EngineFailure: on all ranks, if the last update did not reach the sampler, or if the
-                mean difference exceeds `vllm_sync_check_limit` or its default.
+                mean difference exceeds `vllm_sync_check_limit` (by default, 1e-3 if both sides
+                compute in float32, otherwise 0.2).
         """
         self.refuse_stale()
         lacks_logps = bool(table.model_inputs) or table.sampling_per_token_logps is None

@@ -50,7 +50,10 @@ class VLLMSampler(Sampler):
 
     @property
     def seconds(self) -> float:  # type: ignore[override]  # the client measures them
-        """The seconds that a server's last generation took; 0 if colocated or not on rank 0."""
+        """How long a server's last generation took, in seconds.
+
+        The value is 0 for a colocated engine, and on all ranks except the main process.
+        """
         return self.vllm.seconds
 
     @property

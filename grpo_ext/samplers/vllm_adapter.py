@@ -1,8 +1,8 @@
 """Send vLLM only the adapter, which the engine applies to its own copy of the base model.
 
-After each step, the adapter is saved in peft's format, loaded by the engine under a new name, and
-deleted. The new name prevents vLLM from using cached results of an earlier adapter, because the
-prefix cache depends on the adapter's name and path.
+In each weight sync, the adapter is saved in peft's format, the engine loads it under a new name,
+and the saved files are deleted. The new name prevents vLLM from using cached results of an earlier
+adapter, because the prefix cache depends on the adapter's name and path.
 """
 
 import tempfile
@@ -91,7 +91,7 @@ class AdapterVLLM(OurVLLM):
 
 
 class AdapterClient(ServerClient):
-    """Like `ServerClient`, for a server that loads LoRA adapters from a folder.
+    """Like `ServerClient`, but for a server that loads LoRA adapters from a folder.
 
     Args:
         args: the positional arguments of `ServerClient`.
@@ -104,13 +104,13 @@ class AdapterClient(ServerClient):
         super().__init__(*args, **kwargs)
 
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
-        """Check that the server accepts adapters of this rank, without joining a process group.
+        """Check that the server accepts the adapters, without joining a process group.
 
         Args:
             device: the trainer's device, which is used if the client reconnects.
 
         Raises:
-            ValueError: if the server does not accept adapters of this rank.
+            ValueError: if the server accepts no LoRA adapters, or only adapters of a lower rank.
             ConnectionError: if a request fails.
             RuntimeError: if the server does not expose vLLM's development endpoints.
         """
@@ -129,7 +129,8 @@ class AdapterClient(ServerClient):
     def load_adapter(self, writing: AbstractContextManager[str]) -> None:
         """Make the server load the adapter and use it for all later requests.
 
-        A failure is stored in `failure` and not raised.
+        The server's previous adapter, if any, is unloaded. A failure is stored in `failure` and not
+        raised.
 
         Args:
             writing: a context manager that saves the adapter and yields its folder.

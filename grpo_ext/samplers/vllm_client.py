@@ -101,7 +101,7 @@ class ServerClient(ServerConnection):
         `False`, and returns `NOTHING`. The next call waits for this request, returns its
         completions, and ignores its own arguments.
 
-        Each call first waits for the response to a request that `drop_answer` discarded, if any.
+        Each call first waits for the response that `drop_answer` discarded, if there is one.
 
         Args:
             prompts: strings or lists of token ids.
@@ -259,7 +259,7 @@ class ServerClient(ServerConnection):
     def _size_limit(
         self, num_tokens: int, num_logprobs: int = 1, num_kept: int = 0
     ) -> Iterator[None]:
-        """Context manager that sets the size limit of responses, which is restored on exit.
+        """Context manager that raises the size limit of responses, and resets it on exit.
 
         Args:
             num_tokens: maximum number of tokens in a response.
@@ -313,7 +313,7 @@ class ServerClient(ServerConnection):
         Raises:
             ConnectionError: if the completion does not match the request, or the server has other
                 weights.
-            Exception: any other error of the request.
+            Exception: any other error that the request raises.
         """
         generation_kwargs = dict(sampling.pop("generation_kwargs") or {})
         for name in ("n", "max_tokens", "logprobs"):

@@ -65,7 +65,10 @@ class OurVLLM(VLLMGeneration):
 
     @property
     def seconds(self) -> float:
-        """The seconds that a server's last generation took; 0 if colocated or not on rank 0."""
+        """How long a server's last generation took, in seconds.
+
+        The value is 0 for a colocated engine, and on all ranks except the main process.
+        """
         if self.mode == "server" and self.accelerator.is_main_process:
             return self.vllm_client.seconds
         return 0.0
@@ -110,7 +113,7 @@ class OurVLLM(VLLMGeneration):
         """Return the kept tokens of this rank's completions. All ranks must call it.
 
         Args:
-            num_rows: the number of completions on this rank; it is the same on all ranks.
+            num_rows: the number of completions on this rank, which must be the same on all ranks.
         """
         rank = 0
         kept_sets = self._engine_kept
@@ -139,7 +142,7 @@ class OurVLLM(VLLMGeneration):
         return ServerClient
 
     def _settings(self) -> dict[str, Any]:
-        """Return arguments for `vllm.LLM` in addition to TRL's.
+        """Return the arguments for `vllm.LLM` that are passed in addition to TRL's.
 
         On a CPU, they come from `cpu_settings`, and this package's vLLM plugin is registered. On
         other devices, they come from `engine_settings`.

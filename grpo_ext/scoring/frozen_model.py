@@ -57,10 +57,11 @@ class FrozenModel:
         return list(ids)
 
     def rendered(self, messages: list[dict[str, Any]]) -> str:
-        """Render a conversation with the chat template or, without one, as one line per message.
+        """Render a conversation with the chat template, if there is one.
 
-        With a template, a final assistant message is left open so that it can be continued. After
-        any other final message, the generation prompt is added.
+        A final assistant message is left open so that it can be continued. After any other final
+        message, the generation prompt is added. If there is no template, return the contents of the
+        messages without their roles, each followed by a line break.
         """
         texts = []
         for message in messages:
@@ -117,7 +118,7 @@ class FrozenModel:
 
         Args:
             sequences: the token ids of each prompt with its text.
-            lengths: the number of tokens of each text.
+            lengths: the number of tokens in each text.
 
         Returns:
             The indices of the sequences in each batch.
@@ -219,14 +220,15 @@ def load_frozen(
 
     Args:
         name: a folder or a Hugging Face hub id.
-        revision: the revision of a hub model; `None` for the default revision.
+        revision: the revision of a hub model; if `None`, its default revision is loaded.
         dtype: the dtype of the weights, by its name in torch, such as "bfloat16".
         device: the device, by its name in torch. If `None`, this process's CUDA GPU is used if it
             has one, otherwise the CPU.
 
     Raises:
         RuntimeError: under DeepSpeed ZeRO-3, where `from_pretrained` shards every model, or under
-            FSDP with `fsdp_cpu_ram_efficient_loading`, where one process per node gets the weights.
+            FSDP with `fsdp_cpu_ram_efficient_loading`, where only one process per node gets the
+            weights.
         OSError: if the model or the revision does not exist.
     """
     if is_deepspeed_zero3_enabled() or is_fsdp_enabled():

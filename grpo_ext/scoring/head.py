@@ -16,9 +16,10 @@ from grpo_ext.step.records import Scores
 
 @dataclass
 class Head:
-    """The scoring head for one forward pass, which replaces the model's own head.
+    """A scoring head, which replaces the model's own head in one forward pass.
 
-    The model calls it once per block of rows, in order.
+    The scoring head is called once for each block of rows, in order. Because it counts the
+    positions that it has scored, each pass needs a new one.
     """
 
     params: SamplingParams  # the sampling parameters of the completions
@@ -98,9 +99,10 @@ RunModel = Callable[..., Scores]
 
 
 def outermost(model: torch.nn.Module, first: bool) -> torch.nn.Module:
-    """Return the model to call: the DDP wrapper for the first call of a batch, then its module.
+    """Return the model to call: the DDP wrapper if `first`, otherwise the module that it wraps.
 
-    `first` is whether this is the first call. A model without a DDP wrapper is returned unchanged.
+    Only the first call in a batch goes through the wrapper. A model without a DDP wrapper is
+    returned unchanged.
     """
     if isinstance(model, DistributedDataParallel) and not first:
         return model.module
@@ -110,7 +112,7 @@ def outermost(model: torch.nn.Module, first: bool) -> torch.nn.Module:
 def positions_of(mask: Tensor) -> Tensor:
     """Return the position (B, L) of each token in its sequence, given an attention mask (B, L).
 
-    Left padding has position 0.
+    Left padding has position 0, and right padding has that of the last token before it.
     """
     return (mask.cumsum(1) - 1).clamp(min=0)
 

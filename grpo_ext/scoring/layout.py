@@ -22,7 +22,7 @@ Kind = Literal["padded", "chunks", "packed"]
 
 @dataclass(frozen=True)
 class Layout:
-    """How completions are laid out in a forward pass; log-probs differ only by rounding."""
+    """The layout of completions in a forward pass; layouts change log-probs only by rounding."""
 
     kind: Kind = "chunks"
     reason: str = ""  # why `kind` differs from the requested one, or was chosen by "auto"
@@ -51,6 +51,8 @@ def choose_layout(
     max_tokens: int | None,
 ) -> Layout:
     """Choose the layout for a model.
+
+    If chunks are requested or chosen but cannot be used, rows are padded; `reason` then says why.
 
     Args:
         option: the value of `layout`: "auto", "padded", "chunks" or "packed".
@@ -119,14 +121,14 @@ def choose_layout(
 def attention_of(model: PreTrainedModel) -> str:
     """Return the name of a model's attention implementation, as in transformers.
 
-    With `attention_in_fp32` the name is "sdpa", because the same masks apply.
+    If `attention_in_fp32` is set, the name is "sdpa", because the same masks apply.
     """
     name = str(model.config.get_text_config()._attn_implementation)
     return "sdpa" if name == SDPA_IN_FP32 else name
 
 
 def has_rotary_positions(model: PreTrainedModel) -> bool:
-    """Return whether the model has rotary positions, so that only token distances matter."""
+    """Return whether the model has rotary positions, with which only token distances matter."""
     config = model.config.get_text_config()
     has_parameters = getattr(config, "rope_parameters", None) is not None
     return has_parameters or hasattr(config, "rope_theta")

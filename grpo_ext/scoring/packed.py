@@ -65,7 +65,8 @@ def run_packed(
     def row(values: Tensor) -> Tensor:
         """Pack the values of a padded batch (B, P + T) into one row (tokens,), without padding.
 
-        The shared part of each distinct prompt comes first, once; then the rest of each sequence.
+        The row begins with one copy of the shared part of each distinct prompt. The rest of each
+        sequence follows.
         """
         shared_values = values[first, :end][head_mask]
         tail_values = values[:, end:][tail_mask]
@@ -116,7 +117,10 @@ def run_packed(
 
 
 def _of_tokens(values: Tensor, mask: Tensor) -> Tensor:
-    """Repeat each row's value (B,) for every token in the row's mask (B, L): (tokens,)."""
+    """Repeat each entry of `values` (B,) once per token in the same row of `mask` (B, L).
+
+    The result has shape (tokens,).
+    """
     return values[:, None].expand_as(mask)[mask]
 
 

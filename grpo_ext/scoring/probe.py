@@ -16,7 +16,7 @@ from grpo_ext.scoring.prompts_once import ReadPrompts
 class Probe:
     """Tests whether a model computes the same log-probs in another layout as with padded rows.
 
-    The other layouts are packed rows, and prompts that are run once for all their completions.
+    The other layout is either packed rows, or chunks of completions that share a cached prompt.
     """
 
     run: RunModel  # calls the model; all ranks must call it the same number of times
@@ -38,8 +38,8 @@ class Probe:
     def why_not_separate(self, model: torch.nn.Module, shares: bool) -> str | None:
         """Return why the model cannot score packed rows, or `None` if it can.
 
-        It cannot if it raises `TypeError` or `NotImplementedError` for a packed row, or if packing
-        changes log-probs by more than `limit`.
+        The model cannot if it raises `TypeError` or `NotImplementedError` for a packed row, or if
+        packing changes log-probs by more than `limit`.
 
         Args:
             model: the model to test.
@@ -76,7 +76,7 @@ class Probe:
     ) -> float:
         """Return the largest difference between a layout's log-probs and those of padded rows.
 
-        It is measured in standard deviations of the padded rows' log-probs.
+        The difference is measured in standard deviations of the padded rows' log-probs.
         """
         generator = torch.Generator().manual_seed(0)  # leaves the run's RNG state unchanged
         ids = torch.randint(self.vocab_size, (2, 16), generator=generator).to(self.device)

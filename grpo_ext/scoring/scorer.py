@@ -60,13 +60,13 @@ class Scorer:
             table: the B completions. If sampling was truncated (by top-k, top-p or min-p, for
                 example), log-probs are normalized over `table.kept` or, if it is `None`, over the
                 tokens that the model itself would keep.
-            block: the number of rows that run at a time; `None` for all. In layouts other than
-                "padded", blocks have similar numbers of tokens, so some may have more than `block`
-                rows.
+            block: the number of rows that run at a time; `None` puts all rows in one block. In
+                layouts other than "padded", blocks have similar numbers of tokens, so some may have
+                more than `block` rows.
             aux_loss: whether to compute the MoE load-balancing loss; rows then run padded.
 
         Returns:
-            The scores (B, T), in the order of the table.
+            The scores (B, T), in the order of the table. The MoE loss is the mean over the passes.
 
         Raises:
             ValueError: if sampling was truncated and a pass scored more or fewer positions than its
@@ -125,7 +125,10 @@ class Scorer:
             passes.add(rows[chunk], part, head, output)
 
     def _head(self, table: Scored) -> Head:
-        """Return the head for a pass over these completions, with their kept tokens if known."""
+        """Return the head for a pass over these completions.
+
+        If sampling was truncated and the kept tokens are known, the head gets them.
+        """
         kept_set = None
         if self.params.truncated and table.kept:
             lengths = table.completion_mask.sum(1).tolist()
@@ -181,7 +184,7 @@ class Scorer:
         return packed_rows
 
     def _cost_less(self, packed_rows: list[Tensor], table: Scored) -> bool:
-        """Return whether packed rows run no more tokens than chunks would.
+        """Return whether packed rows process no more tokens than chunks would.
 
         The overhead of each model call counts as `call_tokens` tokens.
         """

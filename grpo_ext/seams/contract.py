@@ -1,9 +1,9 @@
 """Check that TRL and transformers still have the names and code that this package relies on.
 
 TRL changes its GRPO trainer often and guarantees no private name. With another TRL version, a run
-could be silently wrong, so `check_contract()` raises an error when a trainer is created. The
-protocols in `port` list the trainer attributes and methods that we use; `data/contract.yaml` lists
-everything else.
+could be silently wrong. Therefore, `check_contract()` is called when a trainer is created, and
+raises an error if anything has changed. The protocols in `port` list the trainer attributes and
+methods that we use; `data/contract.yaml` lists everything else.
 """
 
 import dataclasses
@@ -127,7 +127,7 @@ def attribute_changes() -> Iterator[str]:
 
 
 def code_changes() -> Iterator[str]:
-    """Yield a message for each code fragment, needed by our patches, that a function has lost."""
+    """Yield a message for each code fragment that our patches need and a function lacks."""
     for path, texts in CONTRACT["code"].items():
         source = "" if is_gone(path) else inspect.getsource(resolve_name(path))
         for text in texts:

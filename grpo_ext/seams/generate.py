@@ -43,7 +43,8 @@ ARGUMENTS = {
 def replaced(owner: object, **attributes: Any) -> Iterator[None]:
     """Context manager that sets attributes of a module or an object, and restores them on exit.
 
-    The attributes are set in the owner's `__dict__`. Those that were not there before are deleted.
+    The attributes are set in the owner's `__dict__`. On exit, those that were not there before are
+    deleted.
     """
     namespace = vars(owner)
     originals = {name: namespace[name] for name in attributes if name in namespace}
@@ -167,9 +168,10 @@ def watching(
 
 
 def without_stop_strings(config: GenerationConfig) -> GenerationConfig:
-    """Return a copy of a config without stop strings, for which `generate` would need a tokenizer.
+    """Return a copy of a config with its stop strings removed.
 
-    `StopStringEnds` and episodes find the stop strings instead.
+    To handle stop strings, `generate` would need a tokenizer. `StopStringEnds` and episodes find
+    them instead.
     """
     config = copy.copy(config)
     config.stop_strings = None

@@ -32,8 +32,8 @@ MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def autocast_dtype(accelerator: Accelerator) -> torch.dtype | None:
     """Return the dtype of accelerate's autocast, bfloat16 or float16.
 
-    The result is `None` without mixed precision, with fp8, with fp16 on a CPU, and under DeepSpeed,
-    which needs no autocast.
+    The result is `None` if mixed precision is off, is fp8, or is fp16 on a CPU. It is also `None`
+    under DeepSpeed, which needs no autocast.
     """
     return MIXED.get(accelerator.mixed_precision) if accelerator.native_amp else None
 
@@ -66,7 +66,7 @@ def choose_precision(
 
     Args:
         model: the model, with or without PEFT adapters.
-        mixed: the autocast dtype; `None` without mixed precision.
+        mixed: the autocast dtype; `None` if there is no mixed precision.
         whole_head: the value of `cast_lm_head_to_fp32`.
         residual_in_fp32: the value of this option; `None` means true on a CPU if the model supports
             it, otherwise false.
@@ -85,7 +85,7 @@ def choose_precision(
 
 
 def has_whole_attention(model: PreTrainedModel, attention_in_fp32: bool | None) -> bool:
-    """Return whether a model in half precision is to compute its attention in float32 or float64.
+    """Return whether a model in half precision should compute attention in float32 or float64.
 
     Args:
         model: the model, with or without PEFT adapters.
@@ -113,15 +113,15 @@ def choose_residual(
     whole_head: bool,
     residual_in_fp32: bool | None,
 ) -> Precision:
-    """Return a `Precision` with the dtype chosen for the residual stream.
+    """Choose the dtype of the residual stream, and return it as part of a `Precision`.
 
-    Its `whole_attention` keeps the default. If the layers are in float32, `residual_in_fp32` is
-    ignored.
+    The field `whole_attention` keeps its default. If the layers are in float32, `residual_in_fp32`
+    is ignored.
 
     Args:
         model: the model, with or without PEFT adapters.
         dtype: the dtype of the model's layers.
-        mixed: the autocast dtype; `None` without mixed precision.
+        mixed: the autocast dtype; `None` if there is no mixed precision.
         whole_head: the value of `cast_lm_head_to_fp32`.
         residual_in_fp32: the value of this option; `None` means true on a CPU if the model supports
             it, otherwise false.
@@ -148,7 +148,7 @@ def choose_residual(
 def dtype_of_layers(model: nn.Module) -> torch.dtype:
     """Return the dtype of a model's first matrix outside its embeddings and head.
 
-    Without such a matrix, the result is float32.
+    If there is no such matrix, the result is float32.
     """
     inner: Any = base_model(model)
     ends = [inner.get_input_embeddings(), inner.get_output_embeddings()]

@@ -23,7 +23,7 @@ from grpo_ext.step.records import Scored, Scores
 
 
 class _StandIn:
-    """Replaces TRL's `_ChunkedLogProbFunction`, with the same signature."""
+    """Replaces TRL's `_ChunkedLogProbFunction`; its `apply` has the same signature."""
 
     def __init__(self, head: Head, original: Any):
         self.head = head
@@ -128,7 +128,7 @@ def run_invariantly(
         model: the policy or the reference model.
         head: computes the scores from the hidden states.
         labels: (B, L), the token ids to score, and -100 elsewhere.
-        **inputs: all other model inputs, with `attention_mask` unless there are `position_ids`.
+        **inputs: all other model inputs, including `position_ids` or `attention_mask`.
     """
     if "position_ids" not in inputs:
         inputs["position_ids"] = positions_of(inputs["attention_mask"])

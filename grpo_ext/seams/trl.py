@@ -40,7 +40,7 @@ from grpo_ext.seams.port import Row, TRLTrainer
 def metrics_of(trainer: TRLTrainer) -> dict[str, list[float]]:
     """Return the metric lists that TRL averages at its next log, by metric name.
 
-    They are those of training or of evaluation, depending on the model's current mode.
+    The lists are those of training if the model is in training mode, otherwise those of evaluation.
     """
     return trainer._metrics["train" if trainer.model.training else "eval"]
 
@@ -66,7 +66,7 @@ def log_figures(trainer: TRLTrainer, figures: Mapping[str, float]) -> None:
 
 
 def entropy_state(trainer: TRLTrainer) -> tuple[float, float]:
-    """Return (coefficient of the entropy bonus, mean entropy of the last step).
+    """Return a tuple of the entropy bonus's coefficient and the mean entropy of the last step.
 
     The entropy is infinite before the first step.
     """
@@ -158,10 +158,10 @@ def complete(
 
 @contextmanager
 def whole_model(trainer: TRLTrainer) -> Iterator[PreTrainedModel]:
-    """Context manager that provides the policy without wrappers, with its weights gathered.
+    """Context manager that provides the policy without wrappers, ready to generate.
 
-    It is meant for generation. Under ZeRO-3, the weights are gathered only if
-    `ds3_gather_for_generation` is set. Gradient checkpointing is off within the context.
+    Within the context, gradient checkpointing is off. Under ZeRO-3, all weights are gathered if
+    `ds3_gather_for_generation` is set; under FSDP1, those of the root module are gathered.
     """
     args = trainer.args
     wrapped_model: Any = trainer.model_wrapped
@@ -292,7 +292,7 @@ def keep_completions(
 ) -> None:
     """Add a generation, and the columns and metrics that its rewards have logged, to TRL's logs.
 
-    All ranks must call this function. What the rewards have logged is then cleared.
+    All ranks must call this function. The pending columns and metrics of the rewards are cleared.
 
     Args:
         trainer: the trainer with the logs.
@@ -324,8 +324,8 @@ def keep_completions(
 def whole_table(trainer: TRLTrainer, rows: int) -> Iterator[None]:
     """Context manager in which TRL's table of completions can hold at least `rows` rows.
 
-    Otherwise, the table holds at most the rows of a training generation. On exit, this limit is
-    restored, and only the last rows remain.
+    Outside the context, the table holds at most as many rows as a training generation. On exit,
+    this limit is restored, and the oldest rows beyond it are dropped.
     """
     logs = trainer._logs
     capacity = logs["prompt"].maxlen
@@ -379,11 +379,11 @@ def generate_and_score(trainer: TRLTrainer, rows: list[Row]) -> Any:
 
 
 def trl_generation(trainer: TRLTrainer, rows: list[Row]) -> dict[str, Any]:
-    """Let TRL generate completions and compute rewards and advantages; return its output dict.
+    """Have TRL generate completions and compute rewards and advantages; return its output dict.
 
     This is for images, and for tools that TRL calls. TRL does not compute the log-probs of the old
     policy and the reference here, because our own scoring does. An advantage estimator that TRL
-    does not have is replaced by one of TRL's; our own advantages are computed later.
+    does not have is replaced with one of TRL's; our own advantages are computed later.
     """
     generate: Any = GRPOTrainer._generate_and_score_completions
     args = copy.copy(trainer.args)

@@ -24,7 +24,7 @@ def engine_with(settings: dict[str, Any]) -> AbstractContextManager[None]:
 
 
 def add_adapters(llm: Any, request: Callable[[], Any]) -> None:
-    """Make an engine use an adapter in each `generate` from now on.
+    """Make an engine use an adapter in each call of `generate` from now on.
 
     Args:
         llm: vLLM's `LLM`, whose method `generate` is replaced.
@@ -35,7 +35,9 @@ def add_adapters(llm: Any, request: Callable[[], Any]) -> None:
 
 
 def watch_outputs(llm: Any, seen: Callable[[list[Any]], None]) -> None:
-    """Make an engine also pass the outputs of each `generate` to `seen`; TRL drops parts of them.
+    """Make an engine also pass the outputs of each `generate` call to `seen`.
+
+    TRL itself keeps only parts of these outputs.
 
     Args:
         llm: vLLM's `LLM`, whose method `generate` is replaced.

@@ -8,7 +8,7 @@ outcome rewards (`step.judge.group_outcomes`).
 Groups may differ in size (`GroupShape`): a slot is `num_generations` completions of a prompt, and
 adjacent slots with the same prompt form one group. Functions that compare the completions of a
 group expect groups of equal size. Smaller groups are therefore padded to the size of the largest
-one with NaN, which means "not scored" everywhere.
+one. The padding is NaN, which means "not scored" everywhere.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class GroupShape:
         return numbers
 
     def spread(self, values: Tensor, fill: float = math.nan) -> Tensor:
-        """Pad each group of `values` (B, ...) to the size of the largest: (N * largest, ...).
+        """Pad each group of `values` (B, ...) to the size of the largest group: (N * largest, ...).
 
         The padding is `fill`, or `False` in bool tensors. If all groups have the same size,
         `values` itself is returned.
@@ -94,7 +94,7 @@ class GroupShape:
         return spread[self._places(spread)]
 
     def repeat(self, by_group: Tensor) -> Tensor:
-        """Repeat the value of each group in `by_group` (N,) for all its completions: (B,)."""
+        """Expand a tensor with one value per group (N,) to one value per completion (B,)."""
         numbers = torch.tensor(self.numbers, device=by_group.device)  # (B,)
         return by_group[numbers]
 
@@ -234,8 +234,8 @@ def join_groups(parts: Sequence[Groups | None]) -> Groups | None:
 def silenced(groups: Groups) -> Groups:
     """Return a copy of `groups` that can fill a batch without affecting the loss.
 
-    Its completions have no tokens in the loss, advantages of 0 and NaN rewards, and are not
-    counted.
+    Its completions are not counted and have no tokens in the loss. Their advantages are 0, and
+    their rewards are NaN.
     """
     rewards = groups.rewards
     every_row = torch.ones(len(rewards), dtype=torch.bool, device=rewards.device)

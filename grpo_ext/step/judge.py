@@ -129,10 +129,10 @@ class AdvantageRule:
 
         Args:
             rewards: (B, R), the rewards of whole groups.
-            ties: a bool mask (B,) of the completions in groups that the tie-break reward decides,
-                or `None`. Their advantages are computed in the same way, but from the tie-break
-                reward, and multiplied by its coefficient. An `aggregation` other than
-                "sum_then_normalize" ignores `ties`.
+            ties: a bool mask (B,) of the completions in groups that the tie-break reward decides;
+                `None` if there are none. Advantages of these completions are computed in the same
+                way, but from the tie-break reward, and multiplied by its coefficient. An
+                `aggregation` other than "sum_then_normalize" ignores `ties`.
 
         Raises:
             ValueError: if the estimator is not registered, or returns a tensor of the wrong shape.
@@ -166,7 +166,7 @@ class AdvantageRule:
         """Return the advantages of turns, (B, K), where K is the largest number of turns.
 
         Args:
-            rewards: (B, R), the rewards of whole episodes.
+            rewards: (B, R), the rewards of episodes as a whole. The episodes form whole groups.
             gains: for each episode, the part of its reward that each turn earned.
 
         Raises:
@@ -285,8 +285,8 @@ def group_outcomes(
     """Return the outcome reward of each completion, (B,).
 
     All completions of a group are judged by the same reward: the first one in `order` that scored
-    any of them. If an earlier reward failed on the group and scored none of it, no other reward
-    takes its place, and the group stays unjudged. A completion is NaN if its group is unjudged or
+    any of them. If a reward earlier in `order` failed on some of them and scored none, the group
+    stays unjudged instead. A completion is NaN if its group is unjudged or
     the judging reward did not score it.
 
     Args:

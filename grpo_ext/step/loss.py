@@ -1,17 +1,18 @@
-"""Compute a micro-batch's share of the loss of the optimizer step.
+"""Compute a micro-batch's share of an optimizer step's loss.
 
     loss = policy term + beta KL + supervised term on correct completions - entropy bonus
            + MoE load-balancing loss
 
 Each part is summed over the micro-batch and divided by counts of the whole step, over all
 micro-batches and ranks. Ranks average their gradients, so each rank multiplies these shares by the
-number of ranks. The shares add up to the loss of the step, however the step is cut. Two parts are
-instead means over a micro-batch, divided by the number of micro-batches: the MoE load-balancing
-loss, and an entropy bonus with an entropy mask.
+number of ranks. The shares add up to the loss of the step, however the step is cut into
+micro-batches. Two parts are instead means over a micro-batch, divided by the number of
+micro-batches: the MoE load-balancing loss, and an entropy bonus with an entropy mask.
 
 The coefficient of the entropy bonus is either constant or adapted to keep the entropy near a target
 (`EntropyControl`; Skywork-OR1, arXiv 2505.22312). An adaptive coefficient rises while the entropy
-is at or below the target, and falls while it is above. While it is above, there is no bonus.
+is at or below the target. While the entropy is above the target, the coefficient falls, and there
+is no bonus.
 """
 
 from dataclasses import dataclass, field
@@ -66,10 +67,11 @@ def step_loss(
     entropy_mask: Tensor | None = None,
     accumulation: int = 1,
 ) -> LossOutput:
-    """Compute one micro-batch's share of the step's loss, and the metrics that it logs.
+    """Compute one micro-batch's share of the step's loss, and the metrics to log for it.
 
     Args:
-        scores: the policy's log-probs and entropies (B, T), with gradient.
+        scores: the policy's log-probs and entropies (B, T), with gradient. The entropies are
+            required for an entropy bonus.
         batch: the completions and the counts of the step. Reference log-probs are required if
             `beta` is not 0, and `right` if `positive_nll_coef` is not 0.
         settings: the settings of the loss.
@@ -78,6 +80,11 @@ def step_loss(
             entropy bonus are limited; `None` to use all tokens.
         accumulation: the number of micro-batches in the step, for terms that are means over a
             micro-batch.
+
+    Returns:
+        The share of the loss and the metrics: those of the loss type, `entropy`, `entropy/high`,
+        `positive_nll`, `kl`, `kl/policy_share`, `policy_loss` and `aux_loss`. A metric is left out
+        if it was not computed.
     """
     rows = batch.rows
     mask = batch.rows.loss_mask  # (B, T)
@@ -183,7 +190,7 @@ def _policy_share(policy: Tensor, penalty: Tensor, logps: Tensor) -> Stat:
     backward pass through the model is needed.
 
     Args:
-        policy: the policy term, with the supervised term on correct completions.
+        policy: the policy term plus the supervised term on correct completions.
         penalty: the KL term, multiplied by beta.
         logps: (B, T), the log-probs that both depend on.
     """
@@ -193,7 +200,10 @@ def _policy_share(policy: Tensor, penalty: Tensor, logps: Tensor) -> Stat:
 
 
 def _gradient_size(loss: Tensor, logps: Tensor) -> Tensor:
-    """Return the L1 norm of the gradient of `loss` with respect to `logps`; 0 if it has none."""
+    """Return the L1 norm of the gradient of `loss` with respect to `logps`.
+
+    The result is 0 if `loss` does not depend on `logps`.
+    """
     if not loss.requires_grad:
         return torch.zeros_like(loss)
     [gradient] = torch.autograd.grad(
@@ -212,7 +222,11 @@ def _policy_term(
     settings: LossSettings,
     entropy_mask: Tensor | None,
 ) -> Tensor:
-    """Return the policy term (B, T), with any off-policy mask, entropy mask and sampler ratio."""
+    """Return the policy term (B, T), multiplied by any off-policy mask and entropy mask.
+
+    It is also multiplied by the sampler ratio, if there is one, unless the loss type corrects for
+    the sampler itself.
+    """
     term = settings.loss.term(inputs)
     if settings.off_policy_mask_threshold is not None:
         term = term * _near_the_sampler(inputs, rows, settings.off_policy_mask_threshold)
@@ -228,7 +242,8 @@ def _near_the_sampler(inputs: LossInputs, rows: Scored, threshold: float) -> Ten
 
     The mask is 0 where the advantage is negative and the mean of log(p_sampler / p) over the
     completion is above `threshold`, and 1 elsewhere. It has the shape of the advantages, (B, 1) or
-    (B, T). This is the off-policy sequence masking of DeepSeek-V3.2 (arXiv 2512.02556).
+    (B, T). For tokens without a log-prob from the sampler, p_sampler is the old policy's
+    probability. This is the off-policy sequence masking of DeepSeek-V3.2 (arXiv 2512.02556).
     """
     mask = inputs.mask  # (B, T)
     sampled = _where_known(rows.sampling_per_token_logps, inputs.old_logps)  # (B, T)
@@ -251,8 +266,8 @@ def _entropy_bonus(
     """Return this micro-batch's share of the mean entropy of the step's tokens.
 
     With an entropy mask, return instead the mean over the micro-batch's tokens in the mask, divided
-    by `accumulation`, as in TRL. The number of such tokens in the whole step is not known until all
-    of them are scored.
+    by `accumulation`, as in TRL. The number of such tokens in the whole step is not known until the
+    last micro-batch has been scored.
     """
     assert scores.entropies is not None
     if entropy_mask is None:

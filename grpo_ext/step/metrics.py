@@ -77,7 +77,8 @@ def _table_of(stats: list[Stat], ranks: Ranks) -> Tensor:
 def _merged(table: Tensor, kind: str) -> Tensor:
     """Merge the stats of one metric (stats, 2) into a value and a weight (2,).
 
-    Stats with the value NaN or a weight of 0 are skipped.
+    The value is the minimum for the kind "min", the maximum for "max", and the sum for all others.
+    The weight is the sum of the weights. Stats with the value NaN or a weight of 0 are skipped.
     """
     values, weights = table.unbind(1)  # (stats,)
     unused = (weights <= 0) | values.isnan()  # (stats,)
@@ -127,9 +128,9 @@ def reward_figures(
     """Return reward metrics over the completions of all ranks.
 
     They are `rewards/NAME/mean` and `rewards/NAME/std` for each reward, `reward` and `reward_std`
-    for the weighted sum, and `frac_reward_zero_std`, the share of completions in groups without
-    advantages. The metrics of a reward cover only the completions that it scored, and are left out
-    if it scored none.
+    for the weighted sum, and `frac_reward_zero_std`, the share of completions in groups in which
+    all advantages are 0. The metrics of a reward cover only the completions that it scored, and are
+    left out if it scored none.
 
     Args:
         names: the names of the R rewards.
@@ -220,7 +221,7 @@ def generation_figures(
 
 
 def rows_by_task(tasks: Sequence[str]) -> dict[str, list[int]]:
-    """Return the row indices of each task; empty if there are more than `MOST_TASKS` tasks."""
+    """Return the row indices of each task; `{}` if there are more than `MOST_TASKS` tasks."""
     names = sorted(set(tasks))
     if len(names) > MOST_TASKS:
         return {}
@@ -248,12 +249,15 @@ def sampler_stats(
     - `sampling/kl`, the mean of r - 1 - log r, which estimates KL(sampler || policy) in nats per
       token (k3 of http://joschu.net/blog/kl-approx.html).
 
+    `share_masked` covers all tokens in the loss. The other metrics skip tokens for which the
+    sampler returned no log-prob.
+
     Args:
         scored: (B, T), the log-probs of the policy that sampled, as scored by the trainer.
         sampled: (B, T), the sampler's log-probs; NaN where it returned none.
         mask: (B, T), the loss mask.
         weights: (B, T) or (B, 1), the importance sampling ratio that multiplies the loss; `None` if
-            there is none.
+            there is none, so that `share_masked` is 0.
     """
     is_compared = mask.bool() & ~sampled.isnan()  # (B, T)
     difference = (scored.detach() - sampled)[is_compared]  # (tokens,)
@@ -306,7 +310,10 @@ def _spread(name: str, values: Tensor, *kinds: str) -> dict[str, Stat]:
 
 
 class GroupLog:
-    """Collects the group counts of a generation, in total and by task; call `start` first."""
+    """Collects the group counts of a generation, in total and by task.
+
+    Call `start` before the groups of each generation are counted.
+    """
 
     def start(self) -> None:
         """Begin a generation and reset all counts."""
@@ -331,8 +338,8 @@ class GroupLog:
     def figures(self) -> dict[str, float]:
         """Return the metrics of `figures_of`, in total and for each task under `tasks/NAME/`.
 
-        If the step was refilled, also return `groups/refilled`, `groups/expired`, `groups/reused`,
-        `groups/carried` and `groups/missing`, with the counts in `Filled`.
+        If `filled` is set, also return its counts: `groups/refilled` (the field `further`),
+        `groups/expired`, `groups/reused`, `groups/carried` and `groups/missing`.
         """
         figures = figures_of(self._sums)
         for task, sums in self._by_task.items():

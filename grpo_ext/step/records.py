@@ -39,10 +39,10 @@ PROMPT = ("prompt_ids", "prompt_mask")  # fields of `Scored` with one column per
 
 @dataclass(frozen=True)
 class Generation:
-    """Completions of this rank as a sampler returns them, in the order of their prompts."""
+    """This rank's prompts and completions, in the same order, as a sampler returns them."""
 
     prompt_ids: list[list[int]]  #: B lists of tokens
-    completion_ids: list[list[int]]  #: B lists of tokens, with the end token; a list may be empty
+    completion_ids: list[list[int]]  #: B lists of tokens, including the end token; may be empty
     #: the optimizer step whose weights sampled the completions, or one step for each token
     policy_step: int | list[list[int]]
     #: the sampler's log-prob of each token; NaN where it returned none, `None` if it returned none
@@ -65,7 +65,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class Scored:
-    """A table of completions, one per row, with everything that their loss needs.
+    """A table of completions, one per row, with everything needed to compute their loss.
 
     Optional fields are `None` until a later stage sets them.
     """
@@ -135,7 +135,7 @@ class Scored:
         return self.advantages
 
     def take(self, rows: Tensor, most: int | None = None, trim: bool = True) -> Scored:
-        """Return the rows with the given indices, by default cut to their longest sequences.
+        """Return the given rows, by default trimmed to their longest prompt and completion.
 
         Args:
             rows: (b,), the row indices, in the order of the result.
@@ -222,7 +222,7 @@ class MicroBatch:
     rows: Scored
     counts: StepCounts  #: the counts of the whole step
     useful: StepCounts  #: the counts of the groups with signal in the whole step
-    last: bool = True  #: whether it is the last one of the step on this rank
+    last: bool = True  #: whether it is the step's last micro-batch on this rank
     #: whether no row can change the gradient; a filler only makes up the number of micro-batches
     filler: bool = False
 
@@ -240,7 +240,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class LossOutput:
-    """A micro-batch's share of the step's loss, with gradient, and the metrics that it logs."""
+    """A micro-batch's share of the step's loss, with gradient, and the metrics to log for it."""
 
     loss: Tensor
     stats: dict[str, Stat]
@@ -273,7 +273,8 @@ def join(parts: Sequence[Scored]) -> Scored:
 def _joined_column(name: str, parts: Sequence[Scored]) -> Any:
     """Concatenate one field of several tables, padded to the widest prompt and completion.
 
-    The result is `None` if no table has the field.
+    The result is `None` if no table has the field. If only some tables have it, the others get its
+    value in `MISSING`.
 
     Raises:
         ValueError: if only some tables have the field, and it is not in `MISSING`.
@@ -337,12 +338,12 @@ def table_of(
     left_out: Tensor,
     device: torch.device | str,
 ) -> Scored:
-    """Convert a generation to a table, with all advantages 0 and all `signal` 1.
+    """Convert a generation to a table in which every advantage is 0 and every `signal` is 1.
 
     Args:
         generation: the generation of this rank.
         pad_token: the id of the token used as padding.
-        left_out: a bool mask (B,) of the completions to leave out of the loss and of its counts.
+        left_out: a bool mask (B,) of the completions to leave out of the loss and its counts.
         device: the device of the tensors.
     """
     prompts = generation.prompt_ids
@@ -395,7 +396,7 @@ class Ranks:
 
     @property
     def float_type(self) -> torch.dtype:
-        """The most precise floating-point type of the device; an Apple GPU has no float64."""
+        """float64, or float32 on an Apple GPU, which does not support float64."""
         return torch.float32 if self.device.type == "mps" else torch.float64
 
     def total(self, values: Tensor) -> Tensor:

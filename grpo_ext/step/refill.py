@@ -4,7 +4,7 @@
                    ▲                  │ fewer than N: further prompts
                    └──────────────────┘ more than N: carried to the next generation
 
-Rewards are known on all ranks, so all ranks make the same decisions without communication.
+All ranks have the rewards of all groups, so they make the same decisions without communication.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class RefillRule:
 
 @dataclass(frozen=True)
 class Filled:
-    """The result of `refill`."""
+    """The result of `refill`: the groups for the step, the groups to carry over, and counts."""
 
     groups: Groups  #: as many as were wanted: first those with signal, then silenced ones
     carried: Groups | None  #: groups with signal for the next generation

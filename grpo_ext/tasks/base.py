@@ -89,7 +89,8 @@ class Task:
     def use_environment(self, environment: str | Mapping[str, Any] | None) -> None:
         """Receive the recipe's `environment`, for a task whose rows come from it.
 
-        The default does nothing. An override may raise `ValueError`.
+        `environment` is `None` if the recipe sets none. The default does nothing. An override may
+        raise `ValueError` if it cannot use the environment.
         """
 
     def generate(self, split: str) -> Iterator[Row] | None:
@@ -101,7 +102,7 @@ class Task:
         return None
 
     def keep(self, row: Row) -> bool:
-        """Return whether to use a row; the others are dropped. By default, all rows are used."""
+        """Return whether to keep a row for this task. By default, all rows are kept."""
         return True
 
     def columns(self, row: Row) -> Row:
@@ -166,8 +167,8 @@ class Task:
         Args:
             split: "train" or "test" for the task's own rows; for a dataset, a split in the syntax
                 of `datasets`, such as `train[:1000]`.
-            dataset_name: a jsonl, json, csv or parquet file, a folder saved by `datasets`, or a hub
-                id. If `None`, the task generates the rows.
+            dataset_name: a jsonl, json, csv or parquet file, a folder of such files, a folder saved
+                by `datasets`, or a hub id. If `None`, the task generates the rows.
             dataset_config: the name of the configuration, for hub datasets that have several.
             streaming: whether to read examples as they are needed, without holding them in memory.
             filters: additional filters that rows must pass, applied in order after `keep`.

@@ -179,7 +179,8 @@ def apply(operator: str, a: int, b: int) -> int | None:
 def random_value(nums: list[int], operators: str, rng: random.Random) -> int | None:
     """Return the value of a random expression that uses each number once.
 
-    The result is `None` if an intermediate result is negative, not whole, or a division by 0.
+    Returns `None` if an operation in the expression has a negative or fractional result, or divides
+    by 0.
 
     Args:
         nums: the numbers, at least one.
@@ -206,7 +207,8 @@ def random_index(sequence: Sequence[object], rng: random.Random) -> int:
 def reachable(nums: tuple[int, ...], operators: str) -> set[int]:
     """Return the values of all expressions that use each number once.
 
-    An expression is left out if an intermediate result is negative, not whole, or a division by 0.
+    An expression is left out if one of its operations has a negative or fractional result, or
+    divides by 0.
 
     Args:
         nums: the numbers, at least one.

@@ -45,11 +45,11 @@ def check_rows(path: Path) -> None:
     """Check that reading a data file can neither exhaust the memory nor crash the process.
 
     Missing and unreadable files pass the check, and so do most damaged files, because `datasets`
-    reports their errors. The contents are not checked for json files of more than `MAX_SEARCHED`
-    bytes, and for types other than parquet, jsonl, json, arrow and csv.
+    reports their errors. The contents of json files larger than `MAX_SEARCHED` bytes are not
+    checked, and neither are those of types other than parquet, jsonl, json, arrow and csv.
 
     Raises:
-        ValueError: if the file is not a regular file, or reading it is not safe.
+        ValueError: if the file is not a regular file, is sparse, or is not safe to read.
     """
     try:
         with open_plain(path) as file:
@@ -67,8 +67,8 @@ def check_folder(folder: Path) -> None:
     Call this after `check_tree`. Linked folders are not searched.
 
     Raises:
-        ValueError: if a file is not a regular file, reading it is not safe, or it is compressed, so
-            that its size says nothing about its contents.
+        ValueError: if a file is not a regular file, is sparse, is not safe to read, or is
+            compressed, so that its size says nothing about its contents.
         OSError: if a folder cannot be read.
     """
     waiting = [folder]
@@ -91,15 +91,15 @@ def check_folder(folder: Path) -> None:
 def _check(path: Path, size: int, changed: int, inode: int) -> None:
     """Check a file according to its suffix; raise `ValueError` if it is not safe to read.
 
-    Files of other types than parquet, jsonl, json, arrow and csv are not checked, and neither are
-    json files of more than `MAX_SEARCHED` bytes. The other arguments identify the version of the
-    file: a version that has passed the check is not checked again.
+    Files of types other than parquet, jsonl, json, arrow and csv are not checked, and neither are
+    json files larger than `MAX_SEARCHED` bytes. `size`, `changed` and `inode` identify the version
+    of the file: a version that has passed the check is not checked again.
 
     Args:
         path: the file.
-        size: its size in bytes.
-        changed: the time of its last change, in nanoseconds.
-        inode: its inode number.
+        size: the size of the file in bytes.
+        changed: the time of the file's last change, in nanoseconds.
+        inode: the file's inode number.
     """
     if path.suffix == ".parquet":
         _check_parquet(path, size)
@@ -266,7 +266,7 @@ def _check_parquet(path: Path, size: int) -> None:
 
     A file is too large if it has more than `MAX_COLUMNS` columns, or a row group with more than
     `MAX_GROUP_ROWS` rows or `MAX_GROUP_BYTES` bytes. In a file of more than `MAX_SEARCHED` bytes,
-    each string counts only as `TEXT_BYTES`.
+    strings are not read, and each one counts only as `TEXT_BYTES`.
     """
     from pyarrow import ArrowInvalid
     from pyarrow.parquet import ParquetFile

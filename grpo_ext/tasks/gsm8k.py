@@ -61,9 +61,9 @@ class Story(NamedTuple):
     Attributes:
         question: the question, with fields for the names ({name}, {other}, {things}) and for the
             numbers ({a}, {b}, {c}) that it uses.
-        steps: the steps of the solution: an equation, as `left operator right`, and a sentence with
-            the field {equation}. Each side of the operator is a number, one of a, b and c, or x for
-            the result of the previous step.
+        steps: for each step of the solution, an equation, as `left operator right`, and a sentence
+            with the field {equation}. Each side of the operator is a number, one of the letters a,
+            b and c, or x for the result of the previous step.
     """
 
     question: str
@@ -75,7 +75,7 @@ STORIES = [Story(**json.loads(line)) for line in data_lines("grpo_ext.tasks", "s
 
 @dataclass
 class GSM8K(Task):
-    """Task with word problems from GSM8K, or generated stories in the same format.
+    """Task with word problems from GSM8K, or with generated stories in the same format.
 
     Raises:
         ValueError: if a field is out of range.

@@ -1,7 +1,8 @@
 """Generate the rows of the task `reasoning_gym`: `python -m grpo_ext.tasks.gym_rows JSON`.
 
 The task runs this module in a separate process, which prints one row per line, as JSON. The
-argument is a mapping with `generators`, `seed`, `test` and `count`, the maximum number of rows.
+argument is a JSON mapping: `generators`, `seed` and `test` are the arguments of `rows`, and `count`
+is the maximum number of rows.
 """
 
 import ast
@@ -56,7 +57,8 @@ def rows(generators: Sequence[Mapping[str, Any]], seed: int, test: bool) -> Iter
 def problems(name: str, options: dict[str, Any], seed: int, test: bool) -> Iterator[dict]:
     """Yield rows with distinct questions from one generator, until it is exhausted.
 
-    It counts as exhausted if `CHUNK` successive problems contain no new question of the split.
+    A generator counts as exhausted if `CHUNK` successive problems contain no new question of the
+    split.
     Problems whose answer is an empty string are skipped. Problems whose answer is `None`, because
     the generator states no answer, are kept.
 

@@ -40,7 +40,7 @@ class HeldOutFilter:
         return "hold out rows"
 
     def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
-        """Return whether to keep each row, and add to the counts `read` and `kept`."""
+        """Return whether to keep each row, and update the counts and the range of the hashes."""
         stays = []
         for row in rows:
             hashed = number_of(f"{PURPOSE} {canonical(task.held_out_key(row))}")

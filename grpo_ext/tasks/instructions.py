@@ -26,7 +26,7 @@ SPLIT_FROM = 4
 
 @dataclass
 class Instructions(Task):
-    """Task of writing short texts that follow verifiable instructions; a seed generates the rows.
+    """Task of writing short texts that follow instructions; rows are generated from a seed.
 
     Raises:
         ValueError: if a field is out of range, or a kind is unknown.
@@ -61,7 +61,7 @@ class Instructions(Task):
             )
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Yield the rows of a split, which depend only on `task_seed` and the other options.
+        """Yield the rows of a split; they depend only on `task_seed` and the task's other options.
 
         Raises:
             ValueError: if `split` is neither "train" nor "test", or if `held_out_topics` leaves the

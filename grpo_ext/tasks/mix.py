@@ -38,7 +38,7 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
             raise ValueError(
                 f"tasks: the task {name} has no rows, or none within its max_prompt_tokens and "
                 "max_answer_tokens. Raise these limits, set another dataset_name for the task, or "
-                "remove it."
+                "remove the task."
             )
     labeled = {}
     for name, rows in parts.items():
@@ -64,9 +64,9 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
 
 
 def repeated_counts(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return the number (tasks,) of rows that each task has in a mix with the given shares.
+    """Return how many rows each task has in a mix with the given shares; the shape is (tasks,).
 
-    These are the smallest counts in proportion to `shares` (rounded) that include every row of
+    The counts are the smallest ones in proportion to `shares` (rounded) that include every row of
     every task.
 
     Args:
@@ -84,7 +84,7 @@ def mixed_streams(
 
     A stream that ends earlier starts again. The column "task" contains the name of each row's task,
     and every row has the columns of all tasks, with `None` for those that its task lacks. The first
-    row of each stream is read immediately.
+    row of each stream is read immediately, to find its columns.
 
     Args:
         parts: the rows of each task, by the task's name.
@@ -103,7 +103,7 @@ def mixed_streams(
             raise ValueError(
                 f"tasks: the task {name} has no rows, or none within its max_prompt_tokens and "
                 "max_answer_tokens. Raise these limits, set another dataset_name for the task, or "
-                "remove it."
+                "remove the task."
             )
         columns |= dict.fromkeys(first)
     empty = dict.fromkeys([*columns, TASK])

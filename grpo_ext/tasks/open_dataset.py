@@ -106,7 +106,7 @@ def has_one_line(path: Path) -> bool:
 
 
 def is_unsplit(path: Path) -> bool:
-    """Return whether a dataset has no splits: a file, or the folder of a `Dataset`."""
+    """Return whether a dataset has no splits because it is a file or a saved `Dataset`."""
     return path.suffix in FILE_BUILDERS or (path / "state.json").exists()
 
 

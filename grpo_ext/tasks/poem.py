@@ -31,8 +31,8 @@ class Poem(Task):
 
     `user_prompt` must contain {lines}, and may contain {form} (such as 七言绝句), {length} (五 or
     七), {title}, {author}, {pattern} and {rhyme_group}. The last two describe only the given lines:
-    {pattern} is the tonal pattern that fits the lines best, and {rhyme_group} their rhyme group in
-    平水韵, such as 十五删, or 无 if there is none.
+    {pattern} is the tonal pattern that fits the lines best, and {rhyme_group} is their rhyme group
+    in 平水韵, such as 十五删, or 无 if there is none.
 
     Raises:
         ValueError: if `test_fraction` is out of range, or `user_prompt` lacks {lines}, has an
@@ -59,9 +59,9 @@ class Poem(Task):
         check_template(self.user_prompt, required={"lines"}, allowed={"lines", *OPTIONAL})
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Return the shipped quatrains of `split`.
+        """Return an iterator over the shipped quatrains of `split` ("train" or "test").
 
-        Their columns are `title`, `author`, `form` (七绝 or 五绝) and all four `lines`.
+        Each row has `title`, `author`, `form` (七绝 or 五绝) and `lines`, with all four lines.
         """
         test = held_out(split)
         return (dict(row) for row in QUATRAINS if self.is_held_out(row) == test)

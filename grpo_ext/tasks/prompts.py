@@ -35,14 +35,14 @@ class Prompts(Task):
     contains mappings, as in {"solution": "reward_model.ground_truth"}; this also works in
     `prompt_column`.
 
-    `answer_column` is for chat messages that end with the assistant's answer: the answer is removed
-    from the prompt and becomes the column of this name.
+    `answer_column` is for chat messages that end with the assistant's answer. It names the column
+    to which this answer is moved from the prompt.
 
     `user_prompt` is a template with columns of the row in braces, as in "{question} Answer
     briefly."; it replaces the prompt in `prompt_column`. `{choices:letters}` writes a list of
     options as `A) ...`, `B) ...`, one per line, and `{verses:lines}` writes a list without letters,
-    one entry per line. If a column in the template is empty, whitespace is removed from both ends
-    of the prompt.
+    one entry per line. If a column in the template is an empty string, whitespace is removed from
+    both ends of the prompt.
 
     Raises:
         ValueError: if the braces of `user_prompt` do not match. When rows are read: if a column, an
@@ -160,7 +160,7 @@ class Prompts(Task):
 
 
 def value_at(row: Row, path: str) -> Any:
-    """Return the value of a column or, for `column.key`, of an entry of the mapping in a column.
+    """Return the value of a column or, for a path such as `column.key`, of an entry in its mapping.
 
     A column whose name is the whole path takes precedence over an entry. For a missing column, the
     error is that of `row[column]`: `MissingColumn` for a `CheckedRow`, otherwise `KeyError`.

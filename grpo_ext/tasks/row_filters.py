@@ -1,4 +1,4 @@
-"""Select rows of a dataset: the interface of row filters, and the function that applies one."""
+"""Select rows of a dataset: the interface of row filters, and functions to filter or draw rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE = 2.0  # seconds before a progress bar appears
 
 
 class RowFilter(Protocol):
-    """Protocol for a filter that decides which of a task's rows to keep, and counts them."""
+    """Protocol for a filter that decides which of a task's rows to keep, and counts the rows."""
 
     read: int  # number of rows passed to `keeps`
     kept: int  # number of rows that were kept
@@ -57,7 +57,7 @@ def filter_rows(
         row_filter: the filter to apply. Errors from its `keeps` are passed on.
 
     Raises:
-        ValueError: if the filter keeps none of the rows; this is not checked for a stream.
+        ValueError: if there are rows but the filter keeps none; this is not checked for a stream.
     """
     from datasets import Dataset
     from tqdm.auto import tqdm

@@ -15,8 +15,9 @@ ROLES = {
 def chat_messages(prompt: object) -> Any:
     """Convert a conversation in ShareGPT's format to messages with `role` and `content`.
 
-    Any other prompt is returned unchanged. TRL's `maybe_convert_to_chatml` only renames the keys,
-    and a chat template would skip messages of the roles `human` and `gpt`, or raise an error.
+    Any other prompt is returned unchanged. Unlike TRL's `maybe_convert_to_chatml`, this also
+    converts the roles, because a chat template would skip messages with the roles `human` and
+    `gpt`, or raise an error.
 
     Raises:
         ValueError: if a sender, such as `function_call`, has no counterpart among the chat roles.

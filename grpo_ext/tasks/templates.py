@@ -60,17 +60,17 @@ def fill(template: str, row: Mapping[str, Any]) -> str:
     """Fill a template: replace each field in braces with the value of that column in the row.
 
     Raises:
-        ValueError: if the template is malformed, if `:letters` or `:lines` is applied to a value
-            that is not a list (or `:letters` to more than 26 options), or if the row lacks a column
-            or an entry such as `{choices[4]}`. For a missing column, a `CheckedRow` raises the
-            subclass `MissingColumn`.
+        ValueError: if the template is malformed, if a format cannot be applied to its value (for
+            example, `:letters` or `:lines` to a string), or if the row lacks a column or an entry
+            such as `{choices[4]}`. For a missing column, a `CheckedRow` raises the subclass
+            `MissingColumn`.
     """
     try:
         return PromptFormatter().vformat(template, (), row)
     except (IndexError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(
-            "user_prompt refers to an entry of a column, such as {choices[4]}, that a row lacks "
-            f"({error}). Remove the field from user_prompt, or the row from the data."
+            "user_prompt has a field that a row cannot fill, such as {choices[4]} if `choices` has "
+            f"four entries: {error}. Change or remove the field, or remove the row from the data."
         ) from None
 
 

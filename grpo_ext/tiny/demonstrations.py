@@ -50,8 +50,8 @@ def countdown_demonstrations(
         task: the task that generates the problems.
         count: the number of demonstrations.
         give_up: the share of demonstrations that stop after one attempt. The others stop when an
-            attempt makes the target, or after the last value.
-        operators: the operators of the attempts; if `None`, the task's own.
+            attempt reaches the target, or after the last value.
+        operators: the operators of the attempts; if `None`, the task's own are used.
         seed: the seed of all random choices.
     """
     rng = random.Random(seed)
@@ -88,11 +88,12 @@ def attempts_downwards(
     operators: str,
     largest: int,
 ) -> list[tuple[int, str, str]]:
-    """Return an attempt (value, steps, expression) for each value in the result of `chains`.
+    """Return one attempt (value, steps, expression) for each reachable value, the largest first.
 
-    The largest value comes first. Only values from 1 to `largest` are returned, or all values if
-    none is in that range. For each value, the expression that starts with the largest numbers is
-    chosen. The result is cached and must not be modified.
+    Expressions use each number once and are evaluated from left to right, as in `chains`. Of those
+    with the same value, the one that starts with the largest numbers is chosen. Values outside the
+    range from 1 to `largest` are left out, unless no value is in that range. The result is cached,
+    so the caller must not modify it.
 
     Args:
         nums: the numbers.
@@ -120,8 +121,8 @@ def chains(
     """Return the expressions that use each number once and are evaluated from left to right.
 
     The result maps each value to the expressions with that value. An expression is a `Chain`, a
-    pair such as `5 + 11 → 16 - 8 → 8` and `5 + 11 - 8`. The result is cached and must not be
-    modified.
+    pair such as `5 + 11 → 16 - 8 → 8` and `5 + 11 - 8`. The result is cached, so the caller must
+    not modify it.
 
     Args:
         nums: the numbers.
@@ -210,9 +211,9 @@ def check_demonstrations(
     """Yield demonstration episodes of Countdown in which the model calls the tool `check`.
 
     Each is a dict with `prompt`, `completion` and `tools`. In an episode, the model checks
-    expressions with distinct values, in random order. Each expression has the numbers in the order
-    of the prompt, or in a rotation of this order. The answer is the last expression, which is often
-    wrong.
+    expressions with distinct values, in random order. Each expression uses the numbers in the order
+    of the prompt, or in a rotation of that order. The answer is the last expression checked, which
+    is often wrong.
 
     Args:
         task: the task that generates the problems.

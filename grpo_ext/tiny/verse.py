@@ -151,7 +151,8 @@ class Poet:
 
         A form and a rhyme group are drawn uniformly at random for the lines. `judge` then
         determines the returned tones and group, which can differ from the drawn ones if characters
-        have several pronunciations. `length` is the number of characters per line, 5 or 7.
+        have several pronunciations. If the group is not in `ends`, new lines are drawn. `length` is
+        the number of characters per line, 5 or 7.
         """
         while True:
             form = rng.choice(forms(length, 4))
@@ -231,7 +232,7 @@ def draw_line(
     rng: random.Random,
     used: set[str],
 ) -> str:
-    """Draw a character from the urn of each tone, and return the characters as a string.
+    """Draw a character for each of `tones` from that tone's urn, and return them as a string.
 
     Args:
         urns: an urn for each tone.

@@ -78,8 +78,9 @@ def attempt(
 ) -> tuple[list[str], int]:
     """Return the sentences of one attempt and its result.
 
-    If a step has a wrong result, the next step uses that result. If that makes the operation of the
-    next step impossible, for example a division with a remainder, the step adds or subtracts.
+    If a step has a wrong result, the next step uses that result. If the operation of the next step
+    is then impossible, for example because a division would leave a remainder, the step adds or
+    subtracts instead.
 
     Args:
         problem: a row that the task generated.

@@ -245,7 +245,9 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
 
 
 def check_data(trainer: Trainer) -> None:
-    """Check that the datasets have the columns that the run needs, as far as these are known.
+    """Check the columns of the datasets, as far as the column names are known.
+
+    With a `rollout_func`, which may add columns, the columns that rewards need are not checked.
 
     Raises:
         ValueError: if the training set lacks a column that a reward needs, or has one that a reward

@@ -167,7 +167,7 @@ class Checkpoints:
     def write(self, folder: Path, write: Callable[[], None]) -> None:
         """Write the files of a checkpoint, except its manifest.
 
-        An old manifest is deleted first. With `save_only_model`, no rank's state is written.
+        An old manifest is deleted first. With `save_only_model`, the ranks' states are not written.
 
         Args:
             folder: the folder of the checkpoint.
@@ -235,8 +235,8 @@ class Checkpoints:
     def restore_trl(self) -> None:
         """Restore TRL's own state, which `begin` has loaded.
 
-        Call this after transformers' training loop has begun. Do nothing if the run did not resume,
-        or if the state has already been restored.
+        Call this method after transformers' training loop has begun. It does nothing if the run did
+        not resume, or if the state has already been restored.
         """
         if self._trl_state is not None:
             seam.load_state(self.trainer, self._trl_state)
@@ -291,9 +291,9 @@ def failure_of(trainer: TransformersTrainer, write: Callable[[], None]) -> str:
 def save_result(trainer: TransformersTrainer) -> str:
     """Save the model and the trainer's state in `output_dir`. All ranks must call it.
 
-    If a file cannot be written, all files directly in `output_dir` that were written are deleted,
-    including overwritten ones. With a sharded model, and for errors other than `UNWRITABLE`, the
-    error is raised instead.
+    If a file cannot be written, all files directly in `output_dir` that this call wrote are
+    deleted, including those that it overwrote. With a sharded model, and for errors other than
+    `UNWRITABLE`, the error is raised instead.
 
     Returns:
         Why a file could not be written, or an empty string.

@@ -1,6 +1,6 @@
 """Score the best constant answer in each evaluation of a run.
 
-A constant answer is one text that is used as the completion of every prompt. Its score shows how
+A constant answer is a string that is used as the completion of every prompt. Its score shows how
 much reward a model can get without reading the prompt.
 """
 
@@ -54,10 +54,10 @@ class ConstantAnswer:
     def figures(self, rows: list[Row], samples: list[Sample]) -> dict[str, float]:
         """Return the mean rewards of the best constant answer, and set `judges` and `text`.
 
-        The metrics are `NAME_constant` and, unless it is unknown, the standard error
-        `NAME_constant_se` of each reward NAME that scored the answer. If rows name their task, each
-        task has its own answer, and the metrics start with `tasks/TASK/`. A task without a best
-        constant answer has no metrics. If `applies` is false, return an empty dict and set nothing.
+        For each reward NAME that scored the answer, the metrics are `NAME_constant` and, if it is
+        known, the standard error `NAME_constant_se`. If rows name their task, each task has its own
+        answer, and the metric names start with `tasks/TASK/`. A task without a best constant answer
+        has no metrics. If `applies` is false, return an empty dict and set nothing.
 
         Args:
             rows: the rows of the evaluation, the same on all ranks.

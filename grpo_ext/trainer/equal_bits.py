@@ -20,7 +20,7 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
     Raises:
         ValueError: if the user passed a sampler or a `rollout_func`, if `by_trl` is true, if
             `max_completion_length` is not below `MOST_KEYS`, if the model's attention is not
-            `sdpa`, or if its positions count padding.
+            `sdpa`, or if the model's positions count padding.
     """
     if not trainer.args.deterministic:
         return
@@ -59,7 +59,7 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
 def refuse_unequal(figures: Mapping[str, float]) -> None:
     """Raise `EngineFailure` on all ranks if sampler and trainer computed different log-probs.
 
-    Call it with `deterministic: true` only.
+    Call this only in a run with `deterministic: true`.
 
     Args:
         figures: the metrics of the step, merged over ranks.

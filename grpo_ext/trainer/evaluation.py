@@ -30,7 +30,9 @@ from grpo_ext.trainer.samples import by_name
 
 
 def decoding_of(args: CheckedArguments) -> Decoding | None:
-    """Return the decoding settings for evaluations, or `None` if TRL evaluates.
+    """Return the decoding settings for evaluations, or `None` if `eval_temperature` is not set.
+
+    In that case, TRL evaluates with the sampling settings of training.
 
     Raises:
         ValueError: if the decoding options contradict each other, or a stop string is empty or not
@@ -53,7 +55,7 @@ def decoding_of(args: CheckedArguments) -> Decoding | None:
 def check_decoding(trainer: Trainer, by_trl: bool) -> None:
     """Raise `ValueError` if `eval_temperature` is set, but evaluations cannot use `generate`.
 
-    The model's `generate` supports neither a `rollout_func` nor generation by TRL.
+    Evaluations cannot use it with a `rollout_func`, or if TRL generates the completions.
 
     Args:
         trainer: the trainer, with its decoding settings for evaluations.
@@ -86,12 +88,12 @@ def evaluate_policy(
         eval_dataset: a dataset, a mapping of named datasets, the name of one of the trainer's
             datasets, or `None` for all of them.
         prefix: prepended to the names of the metrics, followed by `_`. For a mapping, `_` and the
-            name of each dataset are appended to it.
+            name of each dataset are appended to the prefix.
 
     Returns:
         The metrics, whose names all start with `{prefix}_`:
 
-        - for each reward its mean, under its name;
+        - the mean of each reward, under the name of the reward;
         - `length`, the mean number of tokens;
         - for the outcome reward `pass@1` and, with k samples per prompt, `mean@k`, `pass@k` and
           `mixed@k` (the share of prompts whose samples got different scores);
@@ -104,7 +106,8 @@ def evaluate_policy(
         Standard errors have the suffix `_se`.
 
     Raises:
-        ValueError: if the name is unknown, there is no dataset, or a dataset has no rows.
+        ValueError: if `eval_dataset` is an unknown name, there is no dataset, or a dataset has no
+            rows.
         EnvironmentFailure, RewardFailure: on all ranks, if an environment or a reward failed too
             often.
     """
@@ -180,7 +183,7 @@ def name_evaluation(trainer: Trainer, logs: dict[str, float]) -> None:
 def _decode_and_score(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> list[Sample]:
     """Generate and score completions for all rows, and return the samples in row order.
 
-    The result is the same on every rank. All ranks must call it.
+    All ranks must call this function, and all get the same result.
     """
     rank = trainer.accelerator.process_index
     ranks = trainer.accelerator.num_processes

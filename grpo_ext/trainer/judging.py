@@ -242,7 +242,7 @@ class Judge:
     ) -> Tensor:
         """Score this rank's completions, and return the rewards of all ranks.
 
-        All ranks must call it.
+        All ranks must call this method.
 
         Args:
             rows: the rows of the dataset, one per completion of this rank.
@@ -279,7 +279,7 @@ class Judge:
 
     @contextmanager
     def _leaving_out(self, left_out: Sequence[bool]) -> Iterator[None]:
-        """Context manager under which reward functions skip completions marked in `left_out`."""
+        """Context manager in which reward functions skip the completions marked in `left_out`."""
         rows = frozenset(row for row, is_left_out in enumerate(left_out) if is_left_out)
         for guard in self.guards:
             guard.left_out = rows
@@ -292,9 +292,9 @@ class Judge:
     def _as_returned(self, rounded: Tensor) -> Tensor:
         """Return the rewards in float64, exactly as the reward functions returned them.
 
-        The scores of reward models stay rounded. If a subclass of the trainer has changed a reward
-        since TRL computed it, the changed value is returned, also rounded. On an Apple GPU, which
-        has no float64, `rounded` is returned.
+        The scores of reward models stay rounded to float32. If a subclass of the trainer has
+        changed a reward since TRL computed it, the changed value is returned, rounded to float32 as
+        well. On an Apple GPU, which has no float64, `rounded` is returned.
 
         Args:
             rounded: TRL's rewards (B of all ranks, R), in float32.
@@ -343,8 +343,8 @@ class Judge:
 
         Raises:
             RewardFailure: on all ranks, if a reward failed too often on some rank. Also if, on
-                every rank, it has failed since it last scored a completion, and these failures are
-                on at least two different prompts in total (unless `reward_max_failure_rate` is 1).
+                every rank, a reward has failed since it last scored a completion, on at least two
+                different prompts in total (unless `reward_max_failure_rate` is 1).
         """
         failed: Counter[str] = Counter()
         asked: Counter[str] = Counter()

@@ -88,7 +88,7 @@ class Learning(TrainerCallback):
         self.progress.filtered += int((left_out[rows] & (signal > 0)).sum())
 
     def settled(self, figures: dict[str, float]) -> None:
-        """Count an optimizer step with a KL term, and whether the KL drowned out the rewards in it.
+        """Count an optimizer step with a KL term, and note whether the KL drowned out the rewards.
 
         A step without advantages is not counted. `figures` are the metrics of the step's loss,
         which are the same on all ranks.
@@ -99,7 +99,7 @@ class Learning(TrainerCallback):
             self.progress.kl_alone += share < LEAST_SHARE
 
     def played(self, failures: list[int]) -> None:
-        """Add the episodes of a training generation, and those that failed, to `progress`.
+        """Count in `progress` a training generation's episodes and how many of them failed.
 
         `failures` holds the number of environment failures in each episode.
         """
@@ -117,8 +117,8 @@ class Learning(TrainerCallback):
         checked.
 
         Raises:
-            CannotLearn: if the run would train no weight, or its metric for the best model is
-                meaningless.
+            CannotLearn: if the run would train no weight, or its metric for the best model is not
+                logged or is meaningless.
         """
         if state.global_step == 0:
             self.progress = Progress()
@@ -162,7 +162,7 @@ class Learning(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Set the verdict and the remarks, also if the run stopped early or had already ended."""
+        """Set the verdict and the remarks, even if the run stopped early or had already ended."""
         self.conclude()
 
     def conclude(self) -> None:

@@ -1,4 +1,4 @@
-"""Detect incomplete or damaged checkpoints by a manifest of sizes and hashes, written last."""
+"""Detect incomplete or damaged checkpoints with a manifest of sizes and hashes, written last."""
 
 import hashlib
 import json
@@ -76,7 +76,7 @@ def what_is_wrong(folder: Path) -> str | None:
 
 
 def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
-    """Return the size and hash of each file by name.
+    """Read a manifest, and return the size and SHA-256 of each file, by file name.
 
     Raises:
         ValueError: if the manifest is invalid (`RecursionError` if it is nested too deeply).
@@ -131,7 +131,7 @@ def delete_older(newest: Path, most: int | None, best: str | None) -> None:
 def newest_whole(run: Path) -> str | None:
     """Return the newest complete checkpoint of a run, or `None` if there is none.
 
-    Newer ones that are incomplete or damaged are skipped with a warning.
+    Newer checkpoints that are incomplete or damaged are skipped with a warning.
     """
     for folder in reversed(checkpoints(run)):
         fault = what_is_wrong(folder)
@@ -151,10 +151,10 @@ def flush(path: Path) -> None:
 
 
 def _hashes(paths: Iterable[Path], folder: Path) -> list[str]:
-    """Return the SHA-256 of each file, hashing several files at a time.
+    """Return the SHA-256 of each file.
 
-    They are hashed in parallel, because hashing one file uses only one core. The files must be in
-    `folder`.
+    The files are hashed in parallel, because hashing one file uses only one core. If a file is
+    outside `folder`, `OSError` is raised.
     """
     with ThreadPoolExecutor(max_workers=8) as pool:
         return list(pool.map(lambda path: _hash(path, folder), paths))

@@ -1,6 +1,6 @@
 """Decide whether to use gradient checkpointing, and choose the evaluation batch size.
 
-Both are based on estimates of memory. What the user has set is left unchanged.
+Both decisions are based on estimates of memory use. What the user has set is left unchanged.
 """
 
 from statistics import mean
@@ -22,9 +22,9 @@ from grpo_ext.trainer.settings import set_checkpointing
 def choose_eval_batch_size(trainer: Trainer) -> None:
     """Set `per_device_eval_batch_size`, unless the user has set it.
 
-    It becomes the largest size with which an evaluation is estimated to need no more memory than
-    training. The size has fixed bounds, and the batches of all ranks together consist of whole
-    groups (see `eval_batch_size`).
+    The chosen size is the largest, within fixed bounds, at which an evaluation is estimated to need
+    no more memory than training. If the layer sizes of the model are unknown, it is the smallest.
+    The batches of all ranks together consist of whole groups (see `eval_batch_size`).
     """
     args = trainer.args
     if "per_device_eval_batch_size" not in args.left_to_trainer:

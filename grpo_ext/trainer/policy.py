@@ -74,10 +74,10 @@ class OldAndReference:
         return table
 
     def with_sampler_logps(self, table: Scored) -> Scored:
-        """Use the sampler's log-probs as old log-probs, with `behaviour_policy: sampler`.
+        """Return the table with the sampler's log-probs as old log-probs.
 
-        Return a table with these old log-probs. With another `behaviour_policy`, or without a
-        separate sampler, return the table unchanged.
+        This applies only with `behaviour_policy: sampler` and a separate sampler; otherwise, the
+        table is returned unchanged.
 
         Raises:
             ValueError: if the sampler did not return the log-prob of every token in the loss.
@@ -208,8 +208,8 @@ class PolicyUpdate:
             accumulation: the number of micro-batches in the step, as the trainer counts them.
 
         Raises:
-            EngineFailure: on all ranks, on the last micro-batch, if `deterministic` is true and the
-                log-probs of sampler and trainer differ.
+            EngineFailure: on all ranks, in the last micro-batch of a step, if `deterministic` is
+                true and the log-probs of sampler and trainer differ.
         """
         trainer = self.trainer
         rows = batch.rows

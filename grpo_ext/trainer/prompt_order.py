@@ -91,7 +91,7 @@ class PromptOrder:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state from `state_dict`."""
+        """Restore a state from `state_dict`; the next `make_sampler` restores the order."""
         self._state = state["order"]  # for the sampler that the next `train()` makes
         if self.further is not None:
             self.further.load_state_dict(state["further"])
@@ -126,7 +126,7 @@ def make_rates(trainer: Trainer) -> PassRates | None:
 
 
 def make_easy_first(trainer: Trainer) -> list[int] | None:
-    """Return the order of the rows for `curriculum: easy_to_hard`; `None` for other curricula.
+    """Return the row indices from easy to hard for `curriculum: easy_to_hard`, otherwise `None`.
 
     Raises:
         ValueError: if the difficulty column is missing or not numeric.

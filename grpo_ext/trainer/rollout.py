@@ -84,8 +84,9 @@ class Rollout:
         """Record completions that TRL has generated and scored, and return `table` unchanged.
 
         Used with `loss_normalization: micro_batch` (`preset: trl`), where TRL computes the loss.
-        The completions are passed to `samples`. In training, the metrics of their groups are
-        logged; in an evaluation, they are passed to `evaluated`.
+        The completions are passed to `samples`. In training, they are also passed to `generated`,
+        and the metrics of their groups are logged; in an evaluation, the completions are passed to
+        `evaluated` instead.
 
         Args:
             rows: the rows of this rank, one per completion.
@@ -133,7 +134,7 @@ class Rollout:
         """Judge the groups, and return this rank's completions.
 
         With `group_filter: drop`, groups without signal are masked, and advantages that depend on
-        other groups are recomputed without the masked ones.
+        other groups are recomputed without the masked groups.
         """
         stats = self._judge_groups(self._seen_prompts(judged), judged)
         if self.group_filter != "drop":
@@ -146,8 +147,10 @@ class Rollout:
     def _refilled(self, rows: list[Row]) -> Scored:
         """Return this rank's part of a full step of groups, refilled as needed.
 
-        If user code or the engine fails, the error is raised after restoring the supply of prompts,
-        the carried groups and the step that the requested generation is for.
+        `rows` are this rank's rows, one per completion.
+
+        If user code or the engine fails, the supply of prompts, the carried groups and the step
+        that the requested generation is for are restored before the error is raised.
         """
         ahead = self.generations.ahead
         supply = self.order.further
@@ -213,9 +216,9 @@ class Rollout:
     def _scaled(self, table: Scored, rewards: Tensor, shape: GroupShape) -> Scored:
         """Return this rank's table, with advantages recomputed if they depend on other groups.
 
-        They do if `scale_rewards` is an estimator that compares groups with each other, such as
-        "batch". They are then recomputed from the groups that are used. With any other estimator,
-        the table is returned unchanged.
+        If `scale_rewards` is an estimator that compares groups with each other, such as "batch",
+        the advantages are recomputed from the groups that are used. With any other estimator, the
+        table is returned unchanged.
 
         Args:
             table: this rank's completions.
@@ -235,7 +238,8 @@ class Rollout:
         The groups are also reported to the log, the curriculum and the callback `self.judged`.
 
         Args:
-            prompts: one row per group, for the curriculum; empty if it needs no pass rates.
+            prompts: one row per group, for the curriculum; empty if the curriculum needs no pass
+                rates.
             judged: the completions with their rewards.
         """
         shape = judged.shape
@@ -256,7 +260,10 @@ class Rollout:
         return stats
 
     def _seen_prompts(self, judged: Judged) -> list[Row]:
-        """Return one row per group of all ranks; empty if the curriculum needs no pass rates."""
+        """Return one row per group of all ranks. All ranks must call this.
+
+        If the curriculum needs no pass rates, return an empty list.
+        """
         if self.order.rates is None:
             return []
         slots = self._whole_prompts(judged.rows)
@@ -350,7 +357,7 @@ class Rollout:
         return {"ahead": ahead, "carried": self.carried, "order": self.order.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state from `state_dict`."""
+        """Restore a state from `state_dict`, after stopping any generation in progress."""
         self.generations.ahead.stop()
         self.carried = state["carried"]
         if self.carried is not None:

@@ -95,7 +95,7 @@ class RunOutput(TrainerCallback):
             print(f"next: grpo-ext report {shlex.quote(str(args.output_dir))}")
 
     def gains(self) -> list[Gain]:
-        """Return the change of each reported metric from the start to the end of the run."""
+        """Return the change in each reported metric from the start to the end of the run."""
         trainer = self.trainer
         history = trainer.state.log_history
         return gained(history, trainer.reward_func_names, outcomes_of(trainer))
@@ -120,7 +120,7 @@ class RunOutput(TrainerCallback):
         return sentences
 
     def add_to_card(self) -> None:
-        """Add rewards, gains, curves and recipe to the model card that TRL has written."""
+        """Add the rewards, results, recipe and a sample prompt to the model card written by TRL."""
         trainer = self.trainer
         folder = Path(trainer.args.output_dir)
         add_to_card(
@@ -144,7 +144,7 @@ def first_prompt(rows: object) -> object:
 
 
 def columns_of(rows: object) -> list[str]:
-    """Return the column names of a dataset; empty for `None` or a stream without column names."""
+    """Return a dataset's column names, or an empty list for `None` or a stream without any."""
     return list(getattr(rows, "column_names", None) or ())
 
 
@@ -221,7 +221,7 @@ def first_lines(trainer: Trainer) -> str:
     """Describe ranks and sharding, rewards, batch, generation and training, one line for each.
 
     If episodes are played, another line says which of their tokens are trained on. If the trainer
-    decided on gradient checkpointing, a last line gives the decision.
+    itself decided whether to use gradient checkpointing, the final line gives its decision.
     """
     args = trainer.args
     accelerator = trainer.accelerator
@@ -280,7 +280,7 @@ def sharding(trainer: Trainer) -> str:
 
 
 def adapter_of(model: torch.nn.Module) -> str:
-    """Describe a model's adapters and its number of trained parameters; `""` without adapters."""
+    """Describe a model's adapters and trained parameters; return `""` if it has no adapters."""
     if not isinstance(model, PeftModel):
         return ""
     kinds = {PeftType(config.peft_type).value for config in model.peft_config.values()}

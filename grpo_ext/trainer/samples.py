@@ -1,8 +1,8 @@
-"""Pass scored completions to the callbacks with the methods `wants` and `on_samples`.
+"""Pass scored completions to callbacks that have the methods `wants` and `on_samples`.
 
 `wants(step, group) -> bool` is called on every rank. `step` is the optimizer step that follows
-the generation, counted from 1, or, in an evaluation, the number of steps before it. `group` is the
-index of the group within this step and dataset, from 0.
+the generation, counted from 1; in an evaluation, it is the number of steps taken so far. `group` is
+the index of the group within this step and dataset, from 0.
 
 `on_samples(rows)` is called on the main process, with every sample that at least one callback
 wants. docs/report.md describes the rows. TRL also keeps completions, but mixes those of training
@@ -55,7 +55,7 @@ class Samples:
     def hand_out(self, judged: Judged) -> None:
         """Pass each sample of one generation to all callbacks if at least one of them wants it.
 
-        The samples are gathered from all ranks, in group order. All ranks must call it.
+        The samples are gathered from all ranks, in group order. All ranks must call this method.
         """
         callbacks = self._callbacks()
         if not callbacks:
@@ -108,8 +108,8 @@ class Samples:
         - `advantage`;
         - `age`, the token's age in optimizer steps at the first step that may train on it;
         - `last_age`, its age at the last such step; missing if there is only one;
-        - `logp`, its old log-prob or, without old log-probs, the sampler's; `None` if it is NaN,
-          and missing if the table has neither kind.
+        - `logp`, its old log-prob or, if the table has no old log-probs, the sampler's; `None` if
+          the log-prob is NaN, and missing if the table has neither kind.
 
         Args:
             table: this rank's completions.
@@ -138,8 +138,8 @@ class Samples:
         """Pass each sample of one evaluation to all callbacks if at least one of them wants it.
 
         Args:
-            samples: the samples, the same number for each row and in the order of the rows; the
-                same on every rank.
+            samples: the samples of all ranks, in the order of the rows, with equally many for each
+                row.
             rows: the rows of the dataset.
             name: the name of the dataset.
         """

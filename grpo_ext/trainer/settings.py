@@ -48,8 +48,8 @@ def checked_arguments(
     """Check the arguments of a trainer and add missing fields, before a model is loaded.
 
     `args` is changed in place and returned. Fields that a plain `GRPOConfig` lacks get this
-    package's defaults. If gradient checkpointing is not set, it is turned on, or off with
-    `deterministic`; the trainer may turn it off later (see `choose_checkpointing`).
+    package's defaults. If gradient checkpointing is not set, it is turned off if `deterministic` is
+    true, and on otherwise; the trainer may turn it off later (see `choose_checkpointing`).
 
     Args:
         args: the user's arguments; `None` for the defaults, with an output folder named after the
@@ -58,7 +58,7 @@ def checked_arguments(
         sampler: the user's sampler, or `None`.
         rollout_func: the user's `rollout_func`, or `None`.
         from_python: whether the main process warns about questionable arguments; `False` for a
-            recipe, because its notes are printed when it is read.
+            recipe, because the notes about a recipe are printed when the recipe is loaded.
 
     Raises:
         RecipeError: if arguments are invalid or contradict each other; its message lists all
@@ -108,7 +108,8 @@ def arguments_named(
     """Return the training arguments that a dataclass has fields for, by name.
 
     Args:
-        args: the training arguments, which must have all fields of the dataclass.
+        args: the training arguments, which must have every field of the dataclass that is not
+            excluded.
         settings: the dataclass.
         excluded: the names of fields to leave out.
     """
@@ -148,8 +149,9 @@ def trl_generates(trainer: Trainer) -> bool:
 
     Tools are the cause if this package cannot call them: with `loss_normalization: micro_batch`,
     continuous batching, a `rollout_func`, or a chat template that does not keep turns as they were
-    sampled. In the last case, a warning says what is wrong with the template. Without tools,
-    `loss_normalization: micro_batch` does not count, although TRL then generates as well.
+    sampled. In the last case, a warning says what is wrong with the template. With neither a
+    multimodal processor nor tools, the result is `False`, even if TRL generates because of
+    `loss_normalization: micro_batch`.
     """
     if isinstance(trainer.processing_class, ProcessorMixin):
         return True
@@ -319,9 +321,9 @@ def make_scorer(trainer: Trainer, params: SamplingParams, layout: Layout) -> Sco
             in this layout, the scorer uses chunks or does not share prompts.
 
     Raises:
-        ValueError: if `layout` is set to "packed" and the test pass shows that the model cannot
-            score packed rows. The scorer itself tests a sharded model, before its first packed
-            pass.
+        ValueError: if the training argument `layout` is "packed" and the test pass shows that the
+            model cannot score packed rows. A sharded model is tested by the scorer itself, before
+            its first packed pass.
     """
     if trainer.args.deterministic:
         # the sampler's log-probs are computed as in `Head`, which a compact layout always uses
@@ -362,7 +364,7 @@ def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool) -> str:
 
     Args:
         layout: the layout of the completions.
-        rule: the rules for cutting a step.
+        rule: the rules for cutting a step into micro-batches.
         on_cpu: whether the model is on a CPU.
     """
     reason = f" ({layout.reason})" if layout.reason else ""

@@ -1,6 +1,6 @@
 """Check a run when training begins, before the first generation.
 
-The checks apply to recipes and to trainers made in Python alike. What can be known before a model
+The checks apply both to recipes and to trainers created in Python. What can be known before a model
 is loaded is checked earlier: arguments in `recipe/arguments.py`, rewards in
 `rewards/reward_checks.py`, and the metric for the best model in `check_metric_of_call`.
 """
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class CannotLearn(ValueError):
-    """Raised if a run would change no weight, or select its best model by a meaningless metric."""
+    """Raised if a run would change no weight, or its metric for the best model is unsuitable."""
 
 
 def check_start(trainer: Trainer, optimizer: Optimizer) -> None:

@@ -48,8 +48,8 @@ class StopSignals:
     """Context manager that records SIGTERM, SIGUSR1 and Ctrl-C in `seen` instead of acting on them.
 
     A second Ctrl-C ends the process at once. Handlers that the program itself has installed are not
-    replaced. Outside the main thread, no signal is handled. When the handlers are installed, this
-    is reported to the `grpo-ext` command that started the process, if there is one.
+    replaced. Outside the main thread, no signal is handled. Once the handlers are installed, the
+    `grpo-ext` command that started the process, if there is one, is notified.
     """
 
     def __init__(self) -> None:
@@ -84,9 +84,9 @@ class StopSignals:
         )
 
     def agreed(self, accelerator: Accelerator) -> int:
-        """Return the highest signal number that any rank has received, or 0 if there is none.
+        """Return the highest of the ranks' latest signal numbers, or 0 if there was no signal.
 
-        The result is the same on every rank. All ranks must call it together.
+        All ranks must call this method together, and all get the same result.
         """
         return int(accelerator.gather(torch.tensor([self.seen], device=accelerator.device)).max())
 
@@ -180,7 +180,7 @@ def not_finite(model: torch.nn.Module) -> list[str]:
 class Stopping(TrainerCallback):
     """Callback that decides after each step whether the run stops.
 
-    It must be the trainer's last callback.
+    It must be the trainer's last callback, so that no later callback can undo its decision.
     """
 
     def __init__(self, trainer: Trainer, finite: FiniteSteps, checkpoints: Checkpoints):
@@ -196,13 +196,14 @@ class Stopping(TrainerCallback):
         """Restore the checkpoint to resume from, and call `train` while signals are handled.
 
         Args:
-            train: trains from the folder of a checkpoint, or from scratch if it is `None`.
+            train: a function that is called with the folder of a checkpoint, or with `None`, and
+                trains from this checkpoint or from scratch.
             resume_from_checkpoint: the folder of a checkpoint; `True` to use the newest complete
                 checkpoint in `output_dir`, or to start from scratch if there is none; `None` or
                 `False` to start from scratch.
 
         Returns:
-            The output of `train`, with the `train_loss` of its metrics as `training_loss`.
+            The output of `train`, with `training_loss` replaced by the metric `train_loss`.
 
         Raises:
             CheckpointMismatch: if the run cannot resume exactly from the checkpoint.

@@ -40,8 +40,9 @@ class GRPOExtTrainer(GRPOTrainer):
 
     Args:
         model: a model, or the id or path of one, as in TRL.
-        reward_funcs: functions, reward models or their ids, as in TRL. Names of registered rewards,
-            such as `"countdown"`, and rewards that `grpo_ext.build` returns also work.
+        reward_funcs: functions, and reward models or the models' ids, as in TRL. Names of
+            registered rewards, such as `"countdown"`, and rewards that `grpo_ext.build` returns
+            also work.
         args (`GRPOExtConfig`, *optional*): the training arguments. A plain `GRPOConfig` also works;
             fields that it lacks get this package's defaults.
         sampler (`Sampler`, *optional*): the sampler that completes the prompts, instead of
@@ -56,9 +57,9 @@ class GRPOExtTrainer(GRPOTrainer):
         ValueError: if a reward is unknown, the dataset lacks a column, or arguments contradict each
             other.
         RuntimeError: if this package is incompatible with the installed TRL.
-        CannotLearn: if the metric for the best model is meaningless. It is a `ValueError`, and
-            `train()` also raises it before the first generation if the run would change no weight
-            of the policy.
+        CannotLearn: if the metric for the best model is not logged or is meaningless. The error is
+            a `ValueError`, and `train()` also raises it before the first generation if the run
+            would change no weight of the policy.
         CheckpointMismatch: a `ValueError` from `train()`, if the run cannot resume from the
             checkpoint.
         RewardFailure: from `train()`, after saving a checkpoint, if a reward fails too often.
@@ -221,7 +222,8 @@ class GRPOExtTrainer(GRPOTrainer):
         These are reward failures and skipped steps; in training, time, throughput, memory and the
         hours left; in TRL's evaluation, the scores of the best constant answer. If TRL evaluates
         one of several datasets, the dataset's name is added to the names of the metrics.
-        `train_loss` is replaced by the mean over all steps of the run, also if it has resumed.
+        `train_loss` is replaced by the mean over all steps of the run, including those before the
+        run was resumed.
         """
         if "train_loss" in logs:
             logs["train_loss"] = mean_loss(self)
@@ -273,8 +275,8 @@ class GRPOExtTrainer(GRPOTrainer):
             related metrics. For a mapping of datasets, the metric names start with `eval_NAME_`.
 
         Raises:
-            ValueError: with `eval_temperature`, if the name is unknown, there is no dataset, or a
-                dataset has no rows.
+            ValueError: with `eval_temperature`, if `eval_dataset` is an unknown name, there is no
+                dataset, or a dataset has no rows.
             RewardFailure, EnvironmentFailure: if a reward or an environment fails too often.
             EngineFailure: without `eval_temperature`, if the engine fails.
         """

@@ -41,10 +41,10 @@ def scored_by_trl(
     """Convert the completions that TRL has just generated and scored to a `Judged` record.
 
     The rewards are TRL's, but the advantages are recomputed with `rule`. The lists and the table of
-    the record hold this rank's completions; the rewards and advantages are those of all ranks.
+    the record hold this rank's completions; its other fields cover the completions of all ranks.
 
     Args:
-        trainer: the trainer that made the generation.
+        trainer: the trainer that generated the completions.
         rows: the rows of this rank, one per completion.
         table: the mapping that TRL returned.
         ends: the rule that decides which completions are truncated.
@@ -106,7 +106,7 @@ def scored_by_trl(
 
 
 def unpadded(ids: Tensor, mask: Tensor) -> list[list[int]]:
-    """Return the tokens of each row of `ids` (B, T) where `mask` (B, T) is true."""
+    """Return, for each row of `ids` (B, T), the tokens at which `mask` (B, T) is true."""
     return [row[is_token].tolist() for row, is_token in zip(ids, mask, strict=True)]
 
 

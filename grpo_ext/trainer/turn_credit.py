@@ -47,7 +47,7 @@ class TurnCredit:
                 self.rewards.append(StateReward(key, weight, reward.tasks))
 
     def weights(self, episode: Episode) -> dict[str, float] | None:
-        """Return the weight of each entry of the state that a reward scores, by name.
+        """Return, by name, the weights of the state entries that rewards score.
 
         Rewards that do not score the episode's task are left out. With `credit: episode`, where all
         turns share one advantage, the result is `None`.

@@ -40,8 +40,8 @@ class Progress:
         """Combine the progress of two ranks.
 
         Counts of completions and episodes are added up; counts of steps are not, because they are
-        the same on all ranks. `gradient` and `moved` are true if either is. Of the two shifts, the
-        larger is kept.
+        the same on all ranks. A flag (`gradient`, `moved`) is true if it is true on at least one
+        rank. Of the two shifts, the larger is kept.
         """
         shifts = [shift for shift in (self.shift, other.shift) if shift is not None]
         return Progress(
@@ -105,7 +105,10 @@ def why_nothing_was_learned(
 
 
 def why_no_advantage(progress: Progress, judge: str) -> str:
-    """Return why no completion in the loss had an advantage, and what to change."""
+    """Return why no completion in the loss had an advantage, and what to change.
+
+    `judge` is a phrase for the reward that judges groups, used in the explanation.
+    """
     none_had = f"none of the {progress.completions} completions had an advantage"
     if progress.with_signal:
         return (
@@ -117,8 +120,8 @@ def why_no_advantage(progress: Progress, judge: str) -> str:
         return (
             f"group_filter left out every group, because {judge} was the same for all completions "
             f"of a group, so {none_had}. Other rewards, or the turns that earned them, did differ "
-            f"within groups, which had {progress.filtered} completions in total. Use an easier "
-            "task or a warm start, choose another reward with group_filter_metric, or set "
+            f"within some groups ({progress.filtered} completions in total). Use an easier task or "
+            "a warm start, choose another reward with group_filter_metric, or set "
             "`group_filter: off` to train on all groups."
         )
     if progress.unscored and progress.unscored == progress.judged:
@@ -129,8 +132,8 @@ def why_no_advantage(progress: Progress, judge: str) -> str:
     if progress.varied:
         return (
             f"the weighted sums of the rewards were equal within every group, so {none_had}. "
-            "Individual rewards did differ within groups, which had "
-            f"{progress.varied} completions in total. Check the weights in reward_funcs or "
+            "Individual rewards did differ within some groups "
+            f"({progress.varied} completions in total). Check the weights in reward_funcs or "
             "reward_weights."
         )
     return (

@@ -15,7 +15,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def checksum(tensor: Tensor) -> Tensor:
-    """Return the sum of a tensor's elements, with their bits read as integers: an int64 scalar.
+    """Return the int64 sum of a tensor's elements, reading the bits of each as an integer.
 
     Tensors with different bits nearly always have different sums.
     """
@@ -48,7 +48,7 @@ class WeightSample:
 
 
 def elements_of(tensor: Tensor) -> Tensor:
-    """Return at most `ELEMENTS` evenly spaced elements of a tensor, copied to the CPU: (N,).
+    """Return at most `ELEMENTS` evenly spaced elements of a tensor, as a CPU tensor (N,).
 
     For a sharded tensor, the elements are from this rank's part.
     """

@@ -7,7 +7,7 @@ is unaffected. The trainer's side is in `grpo_ext.samplers.vllm_generation` and
 
 
 class EngineFailure(RuntimeError):
-    """Raised if an engine failed or returned wrong results.
+    """Raised when an engine fails or returns wrong results.
 
     The run then saves a checkpoint and ends.
     """

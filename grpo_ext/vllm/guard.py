@@ -1,4 +1,4 @@
-"""Middleware for vLLM's option `--middleware`, which accepts only requests signed with the API key.
+"""Middleware for vLLM's option `--middleware` that accepts only requests signed with the API key.
 
 vLLM itself checks the key only for the routes under `/v1`, not for those that receive weights,
 return settings or call functions of the workers.
@@ -108,10 +108,10 @@ class Guard:
         return True
 
     async def refuse_time(self, send: Send, signature: Signature, now: int) -> None:
-        """Respond to a validly signed request with a wrong time: status 401 and the server's clock.
+        """Respond with status 401 and the server's clock to a signed request with a wrong time.
 
-        The response has a proof, so the trainer can trust the clock. If the request was a replay,
-        this proof is of no use for other requests.
+        The signature of the request must be valid. The response has a proof, so the trainer can
+        trust the clock. If the request was a replay, this proof is of no use for other requests.
 
         Args:
             send: the ASGI function that sends the response.
@@ -150,7 +150,8 @@ class Buffered:
     async def flush(self, key: str, signature: Signature) -> None:
         """Send the response and its proof.
 
-        Send nothing if the response is incomplete, because the client left or the app failed.
+        Send nothing if the response is incomplete, which happens if the client left or the app
+        failed.
 
         Args:
             key: the key that trainer and server share.
@@ -169,8 +170,8 @@ class Buffered:
 async def body_of(receive: Receive, signature: Signature) -> bytes | None:
     """Read the body of a request, and check that it is the body that was signed.
 
-    Return `None` if it is not, or if the client disconnects. Reading stops as soon as the body
-    exceeds the size in `signature`.
+    Return `None` if another body was signed, or if the client disconnects. Reading stops as soon as
+    the body exceeds the size in `signature`.
     """
     chunks = []
     size = 0

@@ -109,8 +109,8 @@ class VllmLine(Line):
             headers: further headers.
 
         Raises:
-            ConnectionError: if no complete response arrives in time. With a key, also if the proof
-                is missing or wrong, or if the server rejects the timestamp of the request.
+            ConnectionError: if no complete response arrives in time or, with a key, if the proof is
+                missing or wrong, or the server rejects the timestamp of the request.
         """
         if not self.key:
             unverified = super().ask(method, url, body, seconds, **headers)
@@ -143,10 +143,11 @@ class Clock(BaseModel):
 
 
 def clock_fault(answer: Answer) -> str | None:
-    """Explain a response with status 401 that was caused by different clocks.
+    """Explain a 401 response to a request whose timestamp the server rejected.
 
-    Return `None` if there was another cause, that is, if the body of `answer` is not a `Clock`. The
-    caller must have verified the proof of `answer`.
+    Return `None` if the 401 has another cause, that is, if the body of `answer` is not a `Clock`.
+    The caller must already have verified the proof of `answer`; without it, the body could be
+    forged.
     """
     try:
         clock = answer.read_as(Clock)
@@ -168,7 +169,7 @@ def clock_fault(answer: Answer) -> str | None:
 
 
 def who_answers(line: VllmLine, base: str) -> str:
-    """Return the version and the model of the vLLM server at `base`, as "0.31.0 with NAME".
+    """Return the version and model of the vLLM server at `base`, such as "0.31.0 with NAME".
 
     Raises:
         ConnectionError: if no server answers, or the server is not healthy, is not vLLM, or rejects

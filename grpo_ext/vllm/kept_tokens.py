@@ -53,7 +53,8 @@ def server_flags(v: Mapping[str, Any]) -> dict[str, Any]:
 def installed_vllm_can() -> bool:
     """Return whether the installed vLLM can return kept tokens on a GPU.
 
-    This depends on vLLM's version and, if it is set, on the environment variable `RUNNER`.
+    The result depends on vLLM's version and on the environment variable named by `RUNNER`, if that
+    variable is set.
     """
     installed = installed_version()
     runner = os.environ.get(RUNNER)

@@ -1,4 +1,4 @@
-"""A vLLM plugin, whose entry point vLLM calls in the API server, each engine and each worker."""
+"""A vLLM plugin; vLLM calls its entry point in the API server, each engine and each worker."""
 
 from typing import Any
 

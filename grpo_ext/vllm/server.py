@@ -132,8 +132,8 @@ class Server:
 
         Args:
             seconds: time limit of the first start.
-            restarts: maximum number of restarts. If the server exits again, it stays down, and no
-                error is raised.
+            restarts: maximum number of restarts. If the server exits after the last of them, it
+                stays down, and no error is raised.
 
         Raises:
             ValueError: if the server's address is already in use.
@@ -299,7 +299,7 @@ def trainer_devices(recipe: Recipe) -> dict[str, str]:
 
 
 def names_in(devices: str) -> list[str]:
-    """Return the names in a comma-separated string, stripped and without empty ones."""
+    """Split a comma-separated string into names without surrounding spaces; skip empty names."""
     names = [name.strip() for name in devices.split(",")]
     return [name for name in names if name]
 

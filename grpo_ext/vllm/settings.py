@@ -58,7 +58,8 @@ class TextModel:
     def of(cls, config: "PretrainedConfig") -> Self:
         """Create the dimensions from a transformers config.
 
-        If the config has no maximum length, 4,096 tokens are assumed; if it has no dtype, float32.
+        If the config has no maximum length, 4,096 tokens are assumed. If the config has no dtype,
+        float32 is assumed.
         """
         text = config.get_text_config()
         num_heads = text.num_attention_heads
@@ -73,8 +74,8 @@ class TextModel:
     def cache_bytes(self, dtype: str, sequences: int, tokens: int) -> int:
         """Return the size of the KV cache for a number of sequences, in bytes.
 
-        The size is from 64 MiB to 4 GiB; vLLM queues sequences that do not fit. It exceeds 4 GiB
-        only if a single sequence needs more.
+        The size is at least 64 MiB, and at most 4 GiB unless a single sequence needs more. vLLM
+        queues sequences that do not fit.
 
         Args:
             dtype: dtype of the cache.
@@ -118,13 +119,15 @@ def cpu_settings(
 def adapter_settings(r: int) -> dict[str, Any]:
     """Return arguments for `vllm.LLM` with an adapter of LoRA rank `r`.
 
+    The maximum rank among them is the smallest one that vLLM supports and that is at least `r`.
+
     Raises:
         ValueError: if vLLM does not support a rank this large.
     """
     rank = vllm_rank(r)
     if rank is None:
         raise ValueError(
-            f"vLLM supports LoRA ranks up to {LORA_RANKS[-1]}, not {r}. Lower the rank, or set "
+            f"vLLM supports LoRA ranks up to {LORA_RANKS[-1]}, not {r}. Lower lora_r, or set "
             "`vllm_sync_adapter: merged`."
         )
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
@@ -133,7 +136,8 @@ def adapter_settings(r: int) -> dict[str, Any]:
 def server_url(v: Mapping[str, Any]) -> str:
     """Return the vLLM server's URL for a recipe with the values `v`, without a trailing slash.
 
-    It is `vllm_server_base_url` or, if that is not set, is built from the host and the port.
+    The URL is `vllm_server_base_url` or, if that is not set, is built from `vllm_server_host` and
+    `vllm_server_port`.
     """
     url = v["vllm_server_base_url"]
     if not url:

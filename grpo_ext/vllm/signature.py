@@ -64,7 +64,8 @@ class Signature:
     def signs(self, key: str, method: str, target: str) -> bool:
         """Return whether this signature was created with `key` for the given request.
 
-        The caller must check the time and the body.
+        The time and the body are not checked; the caller must check both, or else old requests and
+        other bodies would be accepted.
 
         Args:
             key: the key that trainer and server share.

@@ -57,7 +57,9 @@ class GlooTransferEngine(WeightTransferEngine[GlooInit, GlooUpdate]):
 
     def start_weight_update(self) -> None:
         if self.weights is None:
-            raise RuntimeError("No trainer has joined this server yet.")
+            raise RuntimeError(
+                "No trainer has joined this server yet. Request /init_weight_transfer_engine first."
+            )
 
     def finish_weight_update(self) -> None:
         pass  # each tensor is already loaded

@@ -54,8 +54,8 @@ def test_any_other_error_is_one_line_and_exit_code_1(monkeypatch, capsys):
         ("plan", "--rows", "-5", "a whole number of at least 1"),
         ("demo", "--max_steps", "0", "a whole number of at least 1"),
         ("eval", "--num_samples", "-1", "a whole number of at least 0"),
-        ("bench", "--minutes", "0", "a number of minutes above 0"),
-        ("bench", "--minutes", "x", "a number of minutes above 0"),
+        ("bench", "--minutes", "0", "a finite number of minutes above 0"),
+        ("bench", "--minutes", "x", "a finite number of minutes above 0"),
     ],
 )
 def test_numbers_out_of_range_say_what_to_write(command, option, value, wanted, capsys):

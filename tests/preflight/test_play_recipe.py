@@ -174,7 +174,7 @@ def test_turns_of_a_file_and_typed_ones_are_played_alike(run, tmp_path, capsys, 
     script.write_text("3\n")  # a turn on each line
     assert main(["play", "--config", str(file), "--turns", str(script)]) == 0
     out = capsys.readouterr().out
-    assert "cut off: no room or no turns were left, after 1 turn\n" in out
+    assert "cut off: no room, turns or input were left, after 1 turn\n" in out
     assert "tokens   2 of 40 used: 2 by the model" in out
 
 

@@ -132,7 +132,7 @@ def test_an_async_object_is_awaited(plugin):
                 "`reward = Limited(...)`, and name or register `reward` instead of"
             ),
         ),
-        ("Nothing", "Nothing is a class without __call__: a reward is a function, or an object"),
+        ("Nothing", "Nothing is a class without __call__, so it cannot be used as a reward"),
     ],
 )
 def test_a_class_that_cannot_be_called_says_what_to_write(plugin, name, words):

@@ -77,7 +77,7 @@ def test_what_cannot_be_used_is_told():
 )
 def test_an_entry_that_a_row_lacks_is_told(template):
     row = {"choices": ["a", "b"], "about": {"kind": "x"}}
-    with pytest.raises(ValueError, match="refers to an entry of a column"):
+    with pytest.raises(ValueError, match="has a field that a row cannot fill"):
         Prompts(user_prompt=template).prompt(row)
 
 

@@ -1,4 +1,4 @@
-"""Prepare completions for the report: an index of short columns, and texts to unpack on demand."""
+"""Prepare completions for the report: an index of short columns, and texts unpacked on demand."""
 
 import json
 from itertools import islice
@@ -49,13 +49,14 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
 
     The index maps each name in `COLUMNS` to a list with one entry per completion:
 
-    - `prompt` is a position in the returned list of prompts, and `dataset` one in `datasets`.
+    - `prompt` is an index into the returned list of prompts, and `dataset` one into `datasets`.
     - `cut` is 1 for a completion that reached the length limit, otherwise 0.
     - `task` is "" if the completion names none.
     - `turns`, `end` and `environment_time` are `None` for a completion that is not an episode.
     - `outcome` is the score that the group's outcome reward gave, or `None` if it gave none.
 
-    It also has `rewards`, a list of scores for each reward, and `datasets`, a list of (mode, name).
+    The index also has `rewards`, which maps each reward to a list of scores, and `datasets`, a list
+    of (mode, name).
     """
     datasets: dict[tuple[str, str], int] = {}
     prompts: dict[str, object] = {}  # each as it was first logged
@@ -255,7 +256,7 @@ def shown_columns(row: Row) -> list[tuple[str, str]]:
     """Return the logged columns of a completion as (name, value as text).
 
     At most `MOST_COLUMNS` columns are returned. Names and values are cut off after `MOST_OF_COLUMN`
-    characters, with a remark after a value that says how many characters are missing.
+    characters; a value that was cut off ends with the number of missing characters.
     """
     columns = row.get("columns")
     if not isinstance(columns, dict):

@@ -5,9 +5,10 @@ this server. Otherwise, another website could read the data through a host name 
 127.0.0.1.
 
 The server keeps no log data between requests. The page requests the lines of a log from a byte
-offset on, and receives about `SLICE` bytes, up to the end of a step. It always requests its last
-step again and replaces it, because that step may have been incomplete. If no line of that step
-begins at the offset any more, for example after the run was resumed, the response starts at 0.
+offset on, and receives about `SLICE` bytes, up to the end of a step. Each request starts at the
+last step that the page has, and the response replaces that step, because it may have been
+incomplete. If no line of that step begins at the offset any more, for example after the run was
+resumed, the response starts at 0.
 """
 
 import re
@@ -57,7 +58,7 @@ class ReportServer(ThreadingHTTPServer):
 
     Args:
         paths: folders of runs, or folders with runs in their subfolders.
-        port: the port at 127.0.0.1; if it cannot be used, a free one is chosen.
+        port: the port on 127.0.0.1; if it cannot be used, a free one is chosen.
         most: the approximate number of newest completions that the page keeps.
         renew: the seconds between the requests of the page.
     """
@@ -92,7 +93,7 @@ class ReportServer(ThreadingHTTPServer):
 
         Raises:
             LookupError: if the path or the run does not exist, or if the query lacks a key.
-            OSError: if the folder of the run cannot be read or has too many entries.
+            OSError: if a folder cannot be read or has too many entries.
         """
         if path == "/runs":
             return self.states()
@@ -150,7 +151,9 @@ def since(
     start: int,
     step: int,
 ) -> dict[str, Any]:
-    """Return the rows of a log from `start` on, as curves and columns, and where to continue.
+    """Return the part of a log that begins at `start`, and where the next request should continue.
+
+    The part has about `SLICE` bytes, and ends with the last row of a step or of the log.
 
     Args:
         run: the run; the rows are stored in its `metrics` or `samples`.

@@ -56,7 +56,7 @@ def figure(
     details: str = "",
     freedom: float = np.inf,
 ) -> Figure:
-    """Return a `Figure` for a number, with its Student's t confidence interval.
+    """Return a `Figure` for a number, with a 95 % interval based on Student's t-distribution.
 
     Args:
         value: the number.
@@ -72,7 +72,7 @@ def figure(
 
 
 def exact(value: float, details: str = "") -> Figure:
-    """Return a `Figure` for a computed number, whose error is 0."""
+    """Return a `Figure` for an exact number (error 0), with `details` to show beside it."""
     return Figure(Estimate(value, 0.0, value, value, 1), details)
 
 
@@ -98,7 +98,7 @@ def steps_of(run: RunData, metric: str) -> Array:
 
 
 def seconds_of(run: RunData) -> Array:
-    """Return how many seconds each optimizer step took in all `PHASES`; the shape is (N,)."""
+    """Return the total seconds of all `PHASES` for each logged step, as an array of shape (N,)."""
     seconds = []
     for row in rows_with(run, "time/train"):
         by_phase = [float(row.get(f"time/{phase}") or 0) for phase in PHASES]

@@ -43,7 +43,7 @@ def reaches_sooner(
     by: str = "steps",
     share: float = 0.8,
 ) -> Figure | None:
-    """Return the cost at which `runs[0]` reaches a level, divided by the cost for `runs[1]`.
+    """Return what it costs `runs[0]` to reach a level, divided by what it costs `runs[1]`.
 
     If the ratio is above 1, `runs[1]` reaches the level sooner. Returns `None` if either run never
     reaches it, or if the cost for `runs[1]` is 0.
@@ -122,12 +122,12 @@ def at_equal_time(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def bend(runs: Runs) -> Figure | None:
-    """Fit seconds per step as a quadratic in length, and return the share of the quadratic term.
+    """Fit seconds per step as a quadratic function of length, and return the quadratic share.
 
-    Each run contributes one point; the runs differ in the length of their completions. The share
-    is the quadratic term at the longest length, divided by the seconds per step measured there. It
-    is 0 if the seconds grow linearly with the length. Returns `None` if a run logged fewer than two
-    steps.
+    Each run contributes one point; with fewer than three different completion lengths, the fit is
+    not unique. The quadratic share is the quadratic term at the longest length, divided by the
+    seconds per step measured there. It is 0 if the seconds grow linearly with the length. Returns
+    `None` if a run logged fewer than two steps.
     """
     lengths = []
     medians = []

@@ -43,7 +43,7 @@ def of_steps(samples: Samples, steps: Iterable[int]) -> Samples:
 def first_and_last(samples: Samples, share: float = 0.2) -> tuple[Samples, Samples]:
     """Return the completions of the first and of the last `share` of the steps.
 
-    Each part has at least one step.
+    Each part has at least one step, unless there are no completions.
     """
     steps = steps_in(samples)
     count = max(1, int(len(steps) * share))
@@ -199,8 +199,9 @@ def shares_of_phrases(samples: Samples) -> dict[str, float]:
 def phrases_of(text: str) -> set[str]:
     """Return the phrases in the first `MAX_WORDS` words of a completion's thoughts.
 
-    Phrases are in lower case, and `#` replaces each number. If there is no `<think>` tag, the
-    thoughts are the text before the answer.
+    A phrase is a sequence of 2 to 4 words in lower case, with `#` in place of each number;
+    punctuation marks count as words. If there is no `<think>` tag, the thoughts are the text before
+    the answer.
     """
     _, _, after_tag = text.partition(THINK)
     thoughts = after_tag or text
@@ -217,7 +218,7 @@ def phrases_of(text: str) -> set[str]:
 
 
 def groups_of(samples: Samples) -> list[Samples]:
-    """Return the groups of completions, that is, those with the same step and group number."""
+    """Group completions by step and group number, and return the groups as lists."""
     groups: dict[tuple[int, int], Samples] = defaultdict(list)
     for sample in samples:
         groups[sample["step"], sample["group"]].append(sample)

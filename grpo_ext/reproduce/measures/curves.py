@@ -186,11 +186,12 @@ def dip(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def fall(runs: Runs, metrics: list[str]) -> Figure | None:
-    """Return by how much a metric ends below its best, corrected for the fall of pure noise.
+    """Return by how much a metric ends below its best, corrected for what noise alone would show.
 
     A fall is a negative number: the mean of the last values minus the best mean of as many
-    consecutive values (see `ends`), plus the fall that noise alone would show. With several
-    metrics, the smallest fall is returned. Returns `None` if a metric has fewer than three values.
+    consecutive values (see `ends`), plus the depth of the fall that noise alone would show. If
+    there are several metrics, the smallest fall is returned. Returns `None` if a metric has fewer
+    than three values.
     """
     falls = []
     details = []
@@ -236,7 +237,7 @@ def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None
 
 
 def by_chance(error: float, count: int) -> float:
-    """Return about how far the lowest of several means of pure noise is below their average.
+    """Estimate how far the lowest of several means of pure noise is below their average.
 
     The result is `error * sqrt(2 ln count)`, in the unit of `error`.
 

@@ -22,7 +22,7 @@ def token_weight(
     Args:
         runs: not used.
         loss: the name of a loss.
-        length: the number of tokens in the token's completion.
+        length: the number of tokens in the completion of the first token.
         against: the number of tokens in the other completion.
     """
     weight, other_weight = token_weights(loss, (length, against))

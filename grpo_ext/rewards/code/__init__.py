@@ -1,1 +1,1 @@
-"""Run programs written by a model in isolation, and test them without the expected results."""
+"""Run a model's programs in isolation, and test them without showing them the expected results."""

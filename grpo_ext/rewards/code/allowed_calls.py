@@ -6,8 +6,8 @@ processes, no signals to other processes, no System V or POSIX IPC, no sockets e
 pairs, and only harmless commands of `ioctl`, `fcntl` and `prctl`. Calls that a filter does not
 allow fail with ENOSYS ("not implemented"), which makes the C library fall back to older calls.
 
-This command compiles the filters to `data/NAME.ARCHITECTURE.bpf`. It uses libseccomp through its
-Python binding `pyseccomp`. The compiled files are part of the package, so runs need neither.
+The command below compiles the filters to `data/NAME.ARCHITECTURE.bpf`. It requires libseccomp and
+the Python binding `pyseccomp`. Training does not, because the package contains the compiled files.
 
     python -m grpo_ext.rewards.code.allowed_calls
 """

@@ -139,8 +139,9 @@ def questions_of(condition: ast.expr, names: set[str]) -> list[Question]:
 def questions_of_equality(comparison: ast.Compare, names: set[str]) -> list[Question]:
     """Return a question for each side of `a == b` except the expected value.
 
-    The expected value is a side that uses only `names`. Return `[]` if there is no such side, or
-    the comparison has other operators.
+    The expected value is the last side that uses no names at all, such as a literal, or else the
+    last side that uses only `names`. Return `[]` if there is no such side, or if the comparison has
+    an operator other than `==`.
     """
     sides = [comparison.left, *comparison.comparators]
     known_sides = [side for side in sides if is_known(side, names)]

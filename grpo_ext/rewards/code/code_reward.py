@@ -35,7 +35,8 @@ def code(
     `<answer>` block, or else all text outside the thoughts. It is cut to 50,000 characters. The
     program can import only the standard library, and runs in Linux namespaces that bubblewrap
     creates: it has no network, sees no other process, and can write files only in memory. If the
-    machine does not allow this, rows stay unscored, unless `isolation` is "none".
+    machine does not allow this, `MachineFault` is raised, so that training leaves the row unscored.
+    With `isolation` "none", programs are not isolated.
 
     Args:
         tests: a list of asserts, `["assert f(2) == 3"]`, or of inputs with outputs, `[{"input":
@@ -48,8 +49,8 @@ def code(
         seconds: the wall-clock time limit for a program on all tests of the row together.
         megabytes: the memory limit for a program; at least 64.
         isolation: "namespaces", or "none" to run programs with the trainer's permissions.
-        cheatable_asserts: "allow", or "refuse" to leave a row unscored if a program could cheat on
-            one of its asserts.
+        cheatable_asserts: "allow", or "refuse" to raise an error, so that training leaves the row
+            unscored, if a program could cheat on one of the row's asserts.
 
     Raises:
         ValueError: if tests or options are invalid, or if a program could cheat on an assert and
@@ -102,7 +103,7 @@ def tests_passed(
     if not all(isinstance(test, str) for test in tests):
         raise ValueError(
             "code: the tests of a row must be all asserts (strings) or all mappings with `input` "
-            f"and `output`, not {', '.join(sorted({type(test).__name__ for test in tests}))}."
+            f"and `output`; got {', '.join(sorted({type(test).__name__ for test in tests}))}."
         )
     return values_right(program, parse_asserts(tuple(tests)), limits, refuse_cheatable)
 
@@ -125,8 +126,8 @@ def outputs_right(program: str, tests: list[dict[str, Any]], limits: Limits) -> 
     for test in tests:
         if "input" not in test or "output" not in test:
             raise ValueError(
-                f"code: a test lacks `input` or `output`; it has {list(test)}. A test that is a "
-                "mapping needs both."
+                f"code: a test lacks `input` or `output`; its keys are {list(test)}. Each "
+                "test that is a mapping must have both; add the missing key."
             )
     job = Job(program, inputs=tuple(str(test["input"]) for test in tests))
     answers: list[Answer | None] = [*run(job, limits)]

@@ -139,7 +139,7 @@ def remove(group: Path, seconds: float = REMOVAL_SECONDS) -> None:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the cgroups of processes that were killed before they could remove them."""
+    """Remove the cgroups in `parent` that were created by processes that no longer exist."""
     for group in parent.glob(f"{PREFIX}-*-*"):
         pid = group.name.split("-")[3]
         if not Path("/proc", pid).exists():

@@ -109,7 +109,8 @@ class Answer:
     """A program's output and exit code for one input.
 
     Attributes:
-        status: the exit code; `None` if the program was killed at its limit on time or output.
+        status: the exit code (negative if a signal ended the program); `None` if the program was
+            killed at its limit on time or output.
         output: what the program printed or, if the job has expressions, their canonical texts, one
             per line.
     """
@@ -118,7 +119,7 @@ class Answer:
     output: bytes
 
     def texts(self, count: int) -> list[str | None]:
-        """Return the canonical text of each of `count` expressions, or `None` if it has none."""
+        """Return `count` entries: the canonical text of each expression, or `None`."""
         lines: list[bytes] = self.output.split(b"\n")[:-1]  # a last line may be cut off
         texts: list[str | None] = [None] * count
         for position, line in enumerate(lines[:count]):

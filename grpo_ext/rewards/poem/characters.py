@@ -40,7 +40,7 @@ class Entry(NamedTuple):
 
 @lru_cache(maxsize=1)
 def variants() -> dict[str, str]:
-    """Return a map from characters to those in 平水韵 that they stand for, such as 发 to 發髮.
+    """Return a map from characters to their counterparts in 平水韵, such as from 发 to 發髮.
 
     A character that stands only for itself is not included.
     """

@@ -24,7 +24,7 @@ COUNTS = {4: "绝句", 8: "律诗"}
 
 @dataclass(frozen=True)
 class Form:
-    """One of the four tone patterns for poems with the same number and length of lines."""
+    """One of the four tone patterns for a given number and length of lines."""
 
     name: str  # such as 七言绝句(仄起平收式)
     lines: tuple[str, ...]  # the tones of each line, such as 仄仄平平仄仄平

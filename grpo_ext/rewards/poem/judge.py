@@ -19,7 +19,8 @@ class Fault(NamedTuple):
     """A position in a poem that does not fit the pattern.
 
     Positions count from 0 over the whole poem: the last line of a seven-character quatrain has the
-    positions 21 to 27. In a line that is too long, they count on past the line's regular end.
+    positions 21 to 27. In a line that is too long, positions continue past the line's regular end,
+    and overlap those of the next line.
     """
 
     position: int
@@ -92,12 +93,13 @@ def judge(
 def judge_lines(
     lines: tuple[str, ...], tones: Tones, rhyme_book: RhymeBook, strict: bool
 ) -> Verdict:
-    """Compare lines that consist of Chinese characters only with the pattern that fits them best.
+    """Compare the lines of a poem with the pattern that fits them best.
 
     Results are cached, because several rewards judge the same poem.
 
     Args:
-        lines: the 4 or 8 lines.
+        lines: the 4 or 8 lines, as returned by `han`. Any character that is not Chinese counts as a
+            position without a known tone.
         tones: "modern" (Mandarin) or "pingshui" (the rhyme book).
         rhyme_book: "pingshui" (平水韵) or "xinyun" (中华新韵).
         strict: whether the tones must fit even at the positions that 一三五不论 leaves free.
@@ -181,7 +183,7 @@ def places_at_fault(tones: list[str], pattern: str, strict: bool) -> list[int]:
 
 
 def fault_at(place: int, line: str, pattern: str, start: int) -> Fault:
-    """Describe the fault at a position in a line as a `Fault`.
+    """Return the fault at a position in a line.
 
     Args:
         place: the position in the line, counted from 0. It must be at fault.

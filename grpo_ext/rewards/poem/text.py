@@ -16,12 +16,12 @@ LONGEST = 50  # read from the beginning of a line
 
 
 def han(line: str) -> str:
-    """Return the Chinese characters among a line's first `TAIL` characters, at most `LONGEST`."""
+    """Return at most `LONGEST` Chinese characters from a line's first `TAIL` characters."""
     return OTHER.sub("", line[:TAIL])[:LONGEST]
 
 
 def verse_lines(text: str | Iterable) -> list[str]:
-    """Return the Chinese characters of each item in a list, or each run of them in a string.
+    """Return the Chinese characters of each item in a list, or the runs of them in a string.
 
     Single characters separated by spaces, such as `一 棹 烟`, form one run.
     """

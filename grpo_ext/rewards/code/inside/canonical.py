@@ -1,7 +1,7 @@
-"""Canonical texts of values: values are equal in Python if and only if their texts are equal.
+"""Canonical texts for values, which are equal if and only if the values are equal in Python.
 
-The exception is a `Counter` with counts of 0, whose text differs from that of one without these
-keys.
+There is one exception: the text of a `Counter` with counts of 0 differs from the text of the
+`Counter` without these keys, although the two are equal.
 
 A program's values and the expected values are compared by these texts, so that no program's output
 is parsed, hashed or unpickled outside the sandbox. Only plain data has a text.
