@@ -37,7 +37,9 @@ def folder_faults(folder: Path) -> Iterator[str]:
     for index in folder.glob("*.index.json"):
         try:
             weights.update(map(str, json.loads(read_text(index))["weight_map"].values()))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except OSError as error:
+            yield f"{index} cannot be read ({error}). Copy the folder again."
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             yield f"{index} is damaged. Copy the folder again."
     if not weights:
         yield f"the folder {folder} has no weights (model.safetensors). Copy them into it."

@@ -70,13 +70,14 @@ class Guess(Environment):
 
 
 def number_in(text: str) -> int | None:
-    """Return the whole number in a turn's last `<answer>` block, even if it is in the thoughts.
+    """Return the whole number in the last `<answer>` block outside a turn's thoughts.
 
     If no block is closed, or the last one is empty, return the number outside the thoughts instead.
     Signs are ignored. Return `None` if there is no number, more than one, or a number with more
     than nine digits.
     """
-    answer = last_answer(text) or without_thoughts(text)
+    remainder = without_thoughts(text)
+    answer = last_answer(remainder) or remainder
     numbers = re.findall(r"\d{1,9}", answer)
     if len(numbers) != 1:
         return None

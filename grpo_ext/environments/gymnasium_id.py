@@ -64,7 +64,7 @@ class GymnasiumEnvironment(SteppedEnvironment):
         self._first = int(space.start) if self._is_numbered else 0
 
     def action(self, text: str) -> object:
-        """Return the action in a turn's last `<answer>` block, even if it is in the thoughts.
+        """Return the action in the last `<answer>` block outside a turn's thoughts.
 
         If no block is closed, or the last one is empty, the text outside the thoughts is used.
         In a `Text` space, all of this text is the action. In a `Discrete` space, the text must
@@ -73,7 +73,8 @@ class GymnasiumEnvironment(SteppedEnvironment):
         Raises:
             InvalidAction: if there is no valid action, or more than one.
         """
-        answer = (last_answer(text) or without_thoughts(text)).strip()
+        remainder = without_thoughts(text)
+        answer = (last_answer(remainder) or remainder).strip()
         if not self._is_numbered:
             if answer not in self._space:
                 raise InvalidAction(f"Write a string that is valid for {self._space}.")
@@ -117,7 +118,7 @@ def check_actions(environment_id: str, space: Any, words: Sequence[str]) -> None
     Raises:
         ValueError: if the action space is not supported, or the words do not fit it.
     """
-    from gymnasium import spaces
+    spaces = optional_package("gymnasium", REQUIREMENT).spaces
 
     if not isinstance(space, spaces.Discrete | spaces.Text):
         raise ValueError(

@@ -76,7 +76,8 @@ class OpenEnvEnvironment(SteppedEnvironment):
     def action(self, text: str) -> object:
         if self._action_class is None:
             return text
-        answer = (last_answer(text) or without_thoughts(text)).strip()
+        remainder = without_thoughts(text)
+        answer = (last_answer(remainder) or remainder).strip()
         field = text_field(self._action_class)
         try:
             if field is not None:

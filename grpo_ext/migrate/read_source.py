@@ -237,10 +237,13 @@ def read_config(source: Source, launch: Launch, path: Path) -> None:
             config = from_yaml(file, source.project, folder)
             source.settings |= config.settings
             return
+    cause = "there is no such file in the folder of the script or the current one"
+    if launch.config.unknown is not None:
+        cause = f"its name needs {launch.config.unknown}, which the script does not set"
     source.remarks.append(
         Remark(
-            f"the settings of {name} were not read: there is no such file in the folder of the "
-            "script or the current one. Translate that file, and add the options of this command.",
+            f"the settings of {name} were not read: {cause}. Translate that file, and add the "
+            "options of this command.",
             "config",
             place,
         )

@@ -14,6 +14,7 @@ DEFAULTS: dict[str, dict[str, object]] = data_yaml("grpo_ext.migrate", "defaults
 # accelerate configs for several processes that a translation may write
 SHARDED = {*trl.ACCELERATE_CONFIGS.values()} - {"single_gpu"}
 REMOVE = "remove it"  # how advice on a key without counterpart begins
+REMOVE_AND = "remove it, and "  # if the user must also do something else
 # for each project, the function that translates its special settings and returns the batch sizes
 PROJECT_RULES: dict[str, Callable[[Draft, int | None, int | None], Batch]] = {
     "trl": trl.translate,
@@ -90,7 +91,10 @@ def translate_setting(draft: Draft, setting: Setting) -> None:
         draft.write(rule, setting.value, setting)
         return
     advice = FOREIGN[name][1]
-    if advice.startswith(REMOVE):
+    if advice.startswith(REMOVE_AND):
+        action = advice.removeprefix(REMOVE_AND)
+        draft.remark(setting, f"left out. {action[0].upper()}{action[1:]}.")
+    elif advice.startswith(REMOVE):
         draft.remark(setting, f"left out{advice.removeprefix(REMOVE)}.", by_hand=False)
     else:
         draft.remark(setting, f"not taken over. Use {advice}.")

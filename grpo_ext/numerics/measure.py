@@ -311,7 +311,8 @@ def sampled_table(trainer: GRPOExtTrainer, num_completions: int) -> Scored:
     if trainer.parts.generations.by_trl or trainer.as_trl:
         raise ValueError(
             "TRL itself generates in this run, so the sampler's log-probs are not recorded. Set "
-            "`loss_normalization: step`, and use a model without a multimodal processor."
+            "`loss_normalization: step`, remove `tools`, and use a model without a multimodal "
+            "processor."
         )
     group = trainer.num_generations
     count = -(-num_completions // group) * group

@@ -1,5 +1,6 @@
 """Replay an episode from `samples.jsonl`, and compare it with its line, which is untrusted."""
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,12 @@ def ids_of_turn(episode: Episode, message: Row) -> list[int]:
     if ids is None:
         return episode.tokens.tokens_of(raw)
     size = len(episode.tokens.tokenizer)
-    if isinstance(ids, list) and all(isinstance(token, int) and 0 <= token < size for token in ids):
+    if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
+        raise ValueError(
+            f"The `raw_ids` of the turn {raw[:80]!r} are not a list of integers. Choose another "
+            "line with --line."
+        )
+    if all(0 <= token < size for token in ids):
         return ids
     raise ValueError(
         f"The `raw_ids` of the turn {raw[:80]!r} are not token ids of this model. Set "
@@ -167,11 +173,12 @@ def differences(episode: Episode, scores: dict[str, float | None], sample: Row) 
     found = []
     if episode.ids_checksum() != sample["ids_checksum"]:
         found.append("tokens: the checksum differs")
-    contents = [message.get("content") for message in mappings(sample["messages"])]
-    for number, message in enumerate(mappings(logged_value(episode.logged()["messages"]))):
-        before = contents[number] if number < len(contents) else None
-        if message["content"] != before:
-            found.append(f"message {number + 1}: {message['content']!r:.200}, not {before!r:.200}")
+    replayed = mappings(logged_value(episode.logged()["messages"]))
+    logged = mappings(sample["messages"])
+    pairs = zip_longest(contents_of(replayed), contents_of(logged))
+    for number, (content, logged_content) in enumerate(pairs, 1):
+        if content != logged_content:
+            found.append(f"message {number}: {content!r:.200}, not {logged_content!r:.200}")
             break
     reason = "length" if episode.truncated else "stop"
     if reason != sample["finish_reason"]:
@@ -181,6 +188,10 @@ def differences(episode: Episode, scores: dict[str, float | None], sample: Row) 
         if in_float32(score) != in_float32(logged_score):
             found.append(f"reward {name}: {score}, not {logged_score}")
     return found
+
+
+def contents_of(messages: list[Row]) -> list[object]:
+    return [message.get("content") for message in messages]
 
 
 def in_float32(score: float | None) -> float | None:

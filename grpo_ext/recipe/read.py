@@ -184,14 +184,19 @@ def _stray(word: str, left: list[str], key: str | None, settings: dict[str, Word
         settings: the values parsed so far.
     """
     message = f"expected `--key value`, got {word!r}."
-    if key is None:
+    if key is None or is_option(word):
         return message
     entries = [settings[key], word]
     for following in reversed(left):
-        if following.startswith("--"):
+        if is_option(following):
             break
         entries.append(following)
     return f"{message} To set {key} to a list, use one argument: --{key} '[{', '.join(entries)}]'."
+
+
+def is_option(word: str) -> bool:
+    """Return whether a command-line argument begins with a hyphen and is not a negative number."""
+    return word.startswith("-") and not word[1:2].isdecimal()
 
 
 def split_config(words: list[str]) -> tuple[str | None, list[str]]:

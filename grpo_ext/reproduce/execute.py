@@ -248,7 +248,8 @@ class Progress:
     def print_end(self, job: Job, failed: bool) -> None:
         """Count a job that has ended, and print how long it took and the time left for the others.
 
-        If the job failed, print where to find its error message instead.
+        If the job failed, print where to find its error message instead; if it was not run because
+        the job that it needs failed, print that.
         """
         self.unfinished.remove(job)
         seconds = float(job.state.get("seconds") or 0.0)
@@ -258,6 +259,9 @@ class Progress:
         number = self.total - len(self.unfinished)
         if failed:
             message = f"{number}/{self.total} {job.name} failed; {place_of_message(job)}."
+            if job.needs is not None and not job.needs.is_done:
+                cause = f"{job.needs.name} failed"
+                message = f"{number}/{self.total} {job.name} was not run, because {cause}."
             print(f"[red]{escape(message)}[/red]")
             return
         print(f"{number}/{self.total} {job.name}: {seconds:.0f} s{self.remaining_time()}")

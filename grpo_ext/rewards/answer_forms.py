@@ -20,7 +20,7 @@ _SUM_IN_BRACKETS = re.compile(r"\(([^()]*[^()^{*/ -] ?[-+][^()]*)\)(?: ?\^ ?\{? 
 _COEFFICIENT = re.compile(r"[0-9]{1,9}")
 _LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
 _TIMES = re.compile(r"\\(?:cdot|times)(?![A-Za-z])|[*x()\s]")
-_EXPONENT = re.compile(r"(?<=[0-9]) ?\^ ?(?:[0-9]|\{ ?[0-9]+ ?\})")
+_EXPONENT = re.compile(r"(?<=[0-9]) ?\^ ?(?:([0-9])|\{ ?([0-9]{1,9}) ?\})")
 _I = r"(?<![A-Za-z\\])i(?![A-Za-z])"
 _SUM_WITH_I = rf"\([^()]*{_I}[^()]*\)"
 _GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
@@ -100,9 +100,10 @@ def is_scientific(formula: str) -> bool:
 
 def is_product_of_primes(formula: str) -> bool:
     r"""Return whether a formula is a product of at least two primes, such as `2^3 \cdot 5`."""
-    without_exponents, powers = _EXPONENT.subn("", formula)
-    factors = [factor for factor in _TIMES.split(without_exponents) if factor]
-    return len(factors) + powers > 1 and all(map(is_prime, factors))
+    exponents = [int(single or braced) for single, braced in _EXPONENT.findall(formula)]
+    factors = [factor for factor in _TIMES.split(_EXPONENT.sub("", formula)) if factor]
+    count = len(factors) + sum(exponent - 1 for exponent in exponents)
+    return 0 not in exponents and count > 1 and all(map(is_prime, factors))
 
 
 def is_prime(text: str) -> bool:

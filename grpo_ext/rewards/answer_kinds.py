@@ -24,7 +24,7 @@ MAX_TEXT = 100_000  # maximum number of characters of an answer
 MAX_TAIL = 5_000  # characters at its end that are searched for a choice or number
 MAX_NUMBER = 100  # maximum length of a fraction or mixed number
 PATIENCE = 0.5  # time limit of a search, in seconds
-_NUMERAL = re.compile(r"-?[0-9]{1,30}(?:,[0-9]{3})*(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,2})?")
+_NUMERAL = re.compile(r"-?[0-9]{1,30}(?:,[0-9]{3})*(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,30})?")
 _ASKED = r"(?i:\banswer\b|\boption\b|\bchoice\b)[\s:*(]*(?:is[\s:*(]*)?"
 _CHOSEN = re.compile(rf"{_ASKED}([A-Z])\b|\(([A-Z])\)|\b([A-Z])\b(?=[).:]|\s*$)")
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
@@ -143,7 +143,7 @@ def value_of(text: str) -> float | None:
 
     Fractions and mixed numbers are recognized only if they are the whole string, which must then
     have at most `MAX_NUMBER` characters. Only the last `MAX_TAIL` characters are searched. Return
-    `None` if they contain no number.
+    `None` if they contain no number, or if it is too large for a float.
     """
     if len(text) <= MAX_NUMBER and (whole := read_number(text)):
         with suppress(OverflowError):
@@ -151,7 +151,8 @@ def value_of(text: str) -> float | None:
     numerals = _NUMERAL.findall(text[-MAX_TAIL:])
     if not numerals:
         return None
-    return float(numerals[-1].replace(",", ""))
+    value = float(numerals[-1].replace(",", ""))
+    return value if math.isfinite(value) else None
 
 
 def close(value: float | None, gold: float | None, tolerance: float) -> float | None:
@@ -230,7 +231,9 @@ def fits(answer: str, schema: Any) -> float:
 @lru_cache(maxsize=256)
 def validator(schema: str) -> Any:
     from jsonschema import Draft202012Validator
+    from referencing.jsonschema import EMPTY_REGISTRY
 
     parsed = json.loads(schema)
     Draft202012Validator.check_schema(parsed)
-    return Draft202012Validator(parsed)
+    # without a registry, jsonschema would download the documents that a `$ref` names
+    return Draft202012Validator(parsed, registry=EMPTY_REGISTRY)

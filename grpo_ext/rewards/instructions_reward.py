@@ -79,8 +79,9 @@ def word_limit(names: Sequence[str], parameters: Sequence[Parameters]) -> int | 
     for name, row_parameters in zip(names, parameters, strict=True):
         if name != NUMBER_OF_WORDS or row_parameters is None:
             continue
-        if row_parameters.get("relation") == "less than":
-            limits.append(int(row_parameters["num_words"]))
+        number = row_parameters.get("num_words")
+        if row_parameters.get("relation") == "less than" and number is not None:
+            limits.append(int(number))
     return min(limits, default=None)
 
 

@@ -252,8 +252,13 @@ class Worker(threading.Thread):
         if self.pool.stopped:
             return "RuntimeError: the reward workers have been stopped"
         assert self.process is not None
-        with suppress(subprocess.TimeoutExpired):
+        try:
             self.process.wait(timeout=END_LIMIT)
+        except subprocess.TimeoutExpired:
+            return (
+                "ChildProcessError: the worker sent something other than a score: the reward wrote "
+                "to the worker's pipe"
+            )
         return (
             f"ChildProcessError: the worker sent no score (exit code {self.process.returncode}): "
             "the reward exited, crashed, ran out of memory or wrote to the worker's pipe"

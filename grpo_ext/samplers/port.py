@@ -22,7 +22,8 @@ class CheckedArguments(GRPOExtConfig):
     gradient_checkpointing_kwargs: dict[str, Any] | None
     chat_template_kwargs: dict[str, Any] | None
     model_init_kwargs: dict[str, Any] | None
-    left_to_trainer: list[str]  # keys that the user did not set; the trainer chooses them
+    chosen_eval_batch_size: int | None  # what a trainer chose; `None` if the user has set the size
+    chooses_checkpointing: bool  # whether the trainer chooses, because the user did not
 
 
 class SampledTrainer(TRLTrainer, Protocol):

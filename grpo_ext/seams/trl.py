@@ -433,7 +433,7 @@ def expect_tied_weights(model: object) -> None:
     parameters = dict(model.named_parameters(remove_duplicate=False))
     ignored = set(model._keys_to_ignore_on_save or ())
     for name, source in sources.items():
-        if parameters.get(name) is parameters.get(source):
+        if name in parameters and parameters[name] is parameters.get(source):
             ignored.add(name)
     model._keys_to_ignore_on_save = ignored
 

@@ -27,11 +27,12 @@ def choose_eval_batch_size(trainer: Trainer) -> None:
     The batches of all ranks together consist of whole groups (see `eval_batch_size`).
     """
     args = trainer.args
-    if "per_device_eval_batch_size" not in args.left_to_trainer:
+    if args.per_device_eval_batch_size is not None:
         return
     v = argument_values(args, set())
     batch = batch_of(v, trainer.accelerator.num_processes)
-    args.per_device_eval_batch_size = eval_batch_size(v, batch, model_size_of(trainer))
+    args.chosen_eval_batch_size = eval_batch_size(v, batch, model_size_of(trainer))
+    args.per_device_eval_batch_size = args.chosen_eval_batch_size
 
 
 def choose_checkpointing(trainer: Trainer) -> Checkpointing | None:
@@ -39,7 +40,7 @@ def choose_checkpointing(trainer: Trainer) -> Checkpointing | None:
 
     If the user has set gradient checkpointing, change nothing and return `None`.
     """
-    if "gradient_checkpointing" not in trainer.args.left_to_trainer:
+    if not trainer.args.chooses_checkpointing:
         return None
     choice = checkpointing_of(trainer)
     if not choice.on:

@@ -34,8 +34,6 @@ from grpo_ext.step.loss import LossSettings
 from grpo_ext.trainer.port import Trainer
 
 logger = logging.getLogger(__name__)
-# Arguments that the trainer chooses based on memory if they are not set.
-LEFT_TO_TRAINER = ("gradient_checkpointing", "per_device_eval_batch_size")
 
 
 def checked_arguments(
@@ -73,10 +71,11 @@ def checked_arguments(
         name = model if isinstance(model, str) else model.config._name_or_path
         args = GRPOExtConfig(f"{name.split('/')[-1]}-GRPO")
     checked = with_our_defaults(args)
-    # kept on the arguments, which may be used for several trainers
-    left = [key for key in LEFT_TO_TRAINER if getattr(checked, key) is None]
-    left = vars(checked).setdefault("left_to_trainer", left)
-    if "gradient_checkpointing" in left:
+    # The arguments may be used for several trainers, each of which makes its own choices.
+    known = vars(checked)
+    if checked.per_device_eval_batch_size == known.setdefault("chosen_eval_batch_size", None):
+        known["per_device_eval_batch_size"] = None
+    if known.setdefault("chooses_checkpointing", checked.gradient_checkpointing is None):
         # TRL's default, which its constructor acts on
         set_checkpointing(checked, not checked.deterministic)
     separate_sampler = sampler is not None and sampler.abilities.separate_engine

@@ -229,7 +229,7 @@ def test_an_action_of_openenv_with_several_fields_is_json(server):
 
 
 def test_an_action_of_openenv_is_read_without_thoughts_and_tags(server):
-    thought = "<think>\nI bid.\n</think>\n\n"
+    thought = "<think>\n<answer>I bid.</answer>\n</think>\n\n"
     played = play({"name": f"openenv:{server}:Echo"}, [f"{thought}hi", "<answer>you</answer>"], ROW)
     assert played.messages[1]["content"] == "hi" and played.state["score"] == 1.25
     bid = thought + '{"amount": 7, "player": "A"}'
@@ -341,7 +341,9 @@ LAKE = {
 
 
 def test_frozen_lake_is_played_with_words(gymnasium):
-    turns = ["down", "I go <answer>down</answer>", "left or right", *["right"] * 2, "down", "right"]
+    thought = "<think><answer>left</answer></think>"
+    turns = ["down", "I go <answer>down</answer>", "left or right", *["right"] * 2]
+    turns += [f"{thought}down", f"{thought}<answer>right</answer>"]
     played = play(LAKE, turns, ROW)
     assert played.prompt[0]["content"] == "[S]FFF\nFHFH\nFFFH\nHFFG"
     assert played.messages[1]["content"] == "(Down)\nSFFF\n[F]HFH\nFFFH\nHFFG"

@@ -61,6 +61,8 @@ def test_any_turn_is_answered(text):
             ("<think>1 or 2</think>\n<answer>\n16\n</answer>", 16),
             ("I say 5.", 5),
             ("<think>9</think> 8", 8),
+            ("<think><answer>5</answer></think> 6", 6),
+            ("<think><answer>5</answer></think> <answer>6</answer>", 6),
         ),
         *(("5 or 6", None), ("", None), ("9" * 4000, None), ("<answer>x</answer> 4", None)),
     ],

@@ -71,7 +71,7 @@ def test_a_recipe_of_open_r1(tmp_path, capsys):
     assert (
         "demo.yaml:10: repetition_n_grams: not taken over: no reward of this run uses it." in told
     )
-    assert "demo.yaml:17: wandb_project: left out, and set the environment variable" in told
+    assert "demo.yaml:17: wandb_project: left out. Set the environment variable" in told
     assert "cosine_max_len: not" not in told
     for line in told.splitlines()[:-1]:  # the last names the next command
         assert f"# - {line}" in text
@@ -190,7 +190,12 @@ def test_a_config_elsewhere_is_not_read(tmp_path, capsys):
         folder, capsys, "run.sh", "trl grpo --config ../secret.yaml --dataset_name d\n"
     )
     assert "beta" not in recipe
-    assert "the settings of ../secret.yaml were not read" in told
+    assert "the settings of ../secret.yaml were not read: there is no such file" in told
+
+
+def test_a_config_whose_name_is_not_known_is_said_to_be_such(tmp_path, capsys):
+    _, _, told = migrate(tmp_path, capsys, "run.sh", "trl grpo --config $CONFIG --dataset_name d\n")
+    assert "were not read: its name needs $CONFIG, which the script does not set" in told
 
 
 def test_rewards_of_a_plugin_are_found_without_running_it(tmp_path, capsys, monkeypatch):

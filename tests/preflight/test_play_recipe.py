@@ -156,6 +156,12 @@ def test_what_is_not_the_same_is_named(run, tmp_path, capsys):
     assert main(["play", "--config", str(file), "--replay", str(same)]) == 1
     printed = capsys.readouterr().out
     assert "differs  tokens" in printed and "reward even" in printed
+    longer = deepcopy(sample)
+    longer["messages"].append({"role": "user", "content": "more"})
+    write_json_rows(same, [longer])
+    assert main(["play", "--config", str(file), "--replay", str(same)]) == 1
+    number = len(longer["messages"])
+    assert f"differs  message {number}: None, not 'more'" in capsys.readouterr().out
 
 
 def test_turns_of_a_file_and_typed_ones_are_played_alike(run, tmp_path, capsys, monkeypatch):
@@ -193,7 +199,7 @@ def test_the_model_plays(run, capsys):
             "the `raw` of one of its turns is not a string, or is longer than",
         ),
         ({"messages": [{"role": "assistant", "raw": "a", "raw_ids": [10**9]}]}, "not token ids"),
-        ({"messages": [{"role": "assistant", "raw": "a", "raw_ids": "x"}]}, "not token ids"),
+        ({"messages": [{"role": "assistant", "raw": "a", "raw_ids": "x"}]}, "a list of integers"),
         ({"messages": 3}, "cannot be played again"),
         ({"seed": 1}, "No row of the recipe"),
         ({"ids_checksum": None}, "cannot be played again"),

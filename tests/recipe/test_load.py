@@ -654,6 +654,16 @@ def test_a_word_without_a_key_before_it_is_told_as_such():
         parse_words(["fast"])
 
 
+@pytest.mark.parametrize("stray", ["-x", "-"])
+def test_what_looks_like_an_option_is_not_taken_for_the_entry_of_a_list(stray):
+    with pytest.raises(RecipeError, match=rf"got '{stray}'\.$"):
+        parse_words(["--beta", "0.1", stray, "3"])
+    with pytest.raises(RecipeError, match=r"'\[0\.1, 2\]'\.$"):
+        parse_words(["--beta", "0.1", "2", stray])
+    with pytest.raises(RecipeError, match=r"'\[0\.1, -2\]'\.$"):
+        parse_words(["--beta", "0.1", "-2"])
+
+
 def test_config_is_found_among_the_words():
     assert split_config(["--a", "1", "--config", "x.yaml", "--b"]) == (
         "x.yaml",

@@ -85,12 +85,15 @@ def test_a_killed_run_continues(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_follows_a_failed_job_is_not_begun(tmp_path):
+def test_what_follows_a_failed_job_is_not_begun(tmp_path, capsys):
     broken = Job("start", tmp_path / "start", [], "start", (None, "no/recipe.yaml", tmp_path, 0))
     after = Job("run", tmp_path / "run", [], "grpo_ext.train", ("none.yaml", []), needs=broken)
     assert execute.execute([broken, after], 2) == [broken, after]
     assert not after.folder.exists()
     assert "Traceback" in (broken.folder / execute.LOG).read_text()
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "1/2 start failed; " in printed
+    assert "2/2 run was not run, because start failed." in printed
 
 
 def test_the_page_escapes_what_models_wrote(tmp_path):

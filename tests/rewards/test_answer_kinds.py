@@ -55,6 +55,9 @@ def test_the_letter_that_is_chosen(completion, letter):
         ("7", None, None),
         ("1e999", 1e300, 0.0),
         ("9" * 5000, 3, 0.0),
+        ("1e400", 0, 0.0),
+        ("about 1e100 of them", 1e100, 1.0),
+        ("1e400", "1e400", None),
     ],
 )
 def test_numbers(completion, solution, score):
@@ -93,6 +96,15 @@ def test_json(completion, score):
 def test_a_schema_that_is_none_is_an_error_of_the_row():
     with pytest.raises(Exception, match=r"is not (valid|of type)"):
         build("json_schema")(completions=["1"], json_schema=[{"type": "number", "minimum": "a"}])
+
+
+def test_a_schema_never_loads_another_document(monkeypatch):
+    loaded = []
+    monkeypatch.setattr("urllib.request.urlopen", lambda *args, **kwargs: loaded.append(args))
+    schema = {"$ref": "http://localhost:1/schema.json"}
+    with pytest.raises(Exception, match="Unresolvable"):
+        build("json_schema")(completions=["1"], json_schema=[schema])
+    assert loaded == []
 
 
 def test_a_schema_that_is_none_is_an_error_even_if_the_answer_is_not_json():

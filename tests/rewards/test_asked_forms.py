@@ -16,6 +16,8 @@ PRIME_FACTORS = "2^3 \\cdot 3^2 \\cdot 5"
         (PRIMES, PRIME_FACTORS, "\\boxed{6^2 \\cdot 10}", 0),
         (PRIMES, PRIME_FACTORS, "\\boxed{(2 \\cdot 3)^2 \\cdot 2 \\cdot 5}", 0),
         (PRIMES, PRIME_FACTORS, "So 360 = 8 × 9 × 5.", 0),
+        ("Write 7 as a product of primes.", "7", "\\boxed{7^1}", 1),
+        ("Write 12 as a product of primes.", "2^2 \\cdot 3", "\\boxed{2^2 \\cdot 3^1}", 1),
         (PRIMES, PRIME_FACTORS, "\\boxed{2^3 \\cdot 3^2 \\cdot 7}", 0),
         (PRIMES, PRIME_FACTORS, "\\boxed{5 \\times 3^{2} \\times 2^{3}}", 1),
         (PRIMES, PRIME_FACTORS, "\\boxed{2^3(3^2)(5)}", 1),

@@ -194,7 +194,7 @@ def test_a_text_beyond_the_limit_follows_nothing():
     ("name", "parameters", "message"),
     [
         ("punctuation:no_coma", {}, "Did you mean 'punctuation:no_comma'"),
-        ("length_constraints:number_words", {"num_words": 3}, "relation .* not valid: Missing"),
+        ("length_constraints:number_words", {"num_words": 3}, "relation .* invalid .Missing"),
         (
             "length_constraints:number_words",
             {"num_words": None, "relation": "at least"},
@@ -235,6 +235,15 @@ def test_credit_for_each_instruction_or_for_all():
     assert score("<think>It IS</think> honey", credit="all") == 1
     assert score("<think>It IS</think> honey", part="all") == 0.5
     assert score("sweet") == 0, "it does not name its topic"
+
+
+def test_a_missing_parameter_of_a_text_that_is_too_long_to_check_is_no_limit():
+    columns = {
+        "instruction_id_list": [["length_constraints:number_words"]],
+        "kwargs": [[{"relation": "less than"}]],
+    }
+    [verdict] = build("instructions", min_words=1)(completions=["word " * 30_000], **columns)
+    assert verdict == 0
 
 
 def test_what_a_person_would_not_accept_earns_nothing():

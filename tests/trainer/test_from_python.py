@@ -325,3 +325,21 @@ def test_threads_wait_calmly_where_nobody_has_chosen(first, given, waiting):
             cwd=REPO,
         )
         assert out.stderr.splitlines()[-1] == waiting, out.stderr
+
+
+def test_arguments_for_two_trainers_let_each_choose_its_batch_of_evaluation(tiny_folder, tmp_path):
+    first = make(tiny_folder, tmp_path, ["format"])
+    args = first.args
+    chosen = args.per_device_eval_batch_size
+    assert chosen % 4 == 0
+    args.num_generations_eval = 12
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder, padding_side="left")
+
+    def again():
+        return GRPOExtTrainer(
+            str(tiny_folder), ["format"], args, rows(), processing_class=tokenizer
+        )
+
+    assert again().args.per_device_eval_batch_size % 12 == 0
+    args.per_device_eval_batch_size = 24
+    assert again().args.per_device_eval_batch_size == 24
