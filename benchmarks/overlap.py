@@ -20,8 +20,8 @@ side, but vLLM's server has three processes that need more.
 
 `--learn` instead trains three seeds for 80 steps with and without overlap, with both policies that
 ratios can refer to, and then with `num_iterations: 2` at four times the learning rate, where the
-age of samples matters. Predictions before the first run: 1.3 and 1.8 times as fast, no difference in
-learning, and 1.4 times as fast with partial rollouts as with overlap alone.
+age of samples matters. Predictions before the first run: 1.3 and 1.8 times as fast, no difference
+in learning, and 1.4 times as fast with partial rollouts as with overlap alone.
 """
 
 from __future__ import annotations

@@ -259,9 +259,9 @@ def why_no_state(checkpoint: Path, missing: str, ranks: int) -> str:
         )
     if present:
         return (
-            f"{checkpoint} has no {missing}, but has {', '.join(sorted(present))}: the checkpoint "
-            "is incomplete. Copy the whole checkpoint again, or resume from another one with "
-            "`resume: PATH`."
+            f"the checkpoint {checkpoint} is incomplete, because it has no {missing}, but "
+            f"has {', '.join(sorted(present))}. Copy the whole checkpoint again, or resume from "
+            "another one with `resume: PATH`."
         )
     return (
         f"{checkpoint} has no {missing}: it was saved with `save_only_model: true`, or by another "
