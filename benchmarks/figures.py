@@ -174,9 +174,9 @@ SENTENCES = [
     Sentence(
         BENCHMARKS,
         "kills",
-        "in three settings, {others} more: {of[after each save]} right after a save, "
+        "{others} more kills in three settings ({of[after each save]} right after a save, "
         "{of[at random moments]} at random moments, {of[of the sampler]} of the sampler process, "
-        "{of[in a checkpoint]} within a checkpoint",
+        "{of[in a checkpoint]} within a checkpoint)",
         kills,
     ),
     Sentence("README.md", "kills", "promises/killed-run.md): {all} kills", kills),
@@ -214,26 +214,27 @@ SENTENCES = [
     Sentence(
         BENCHMARKS,
         "hostile_code",
-        "{alone:.0f} programs on asserts and on inputs, each alone, then {programs in the pool} in "
-        "a pool of two workers: {faults} faults",
+        "{alone:.0f} programs on asserts and on inputs, each alone, and then "
+        "{programs in the pool} in a pool of two workers, cause {faults} faults",
         lambda figures: {"alone": figures["programs alone"] / 2},
     ),
     Sentence(
         BENCHMARKS,
         "settings",
-        "{countdown[ratio]:.2f} times the seconds of the fastest on Countdown, "
-        "{gsm8k[ratio]:.2f} on word problems, {poem[ratio]:.2f} on verse (asked for: at most 1.1): "
-        "{countdown[seconds]:.2f}, {gsm8k[seconds]:.2f} and {poem[seconds]:.2f} s a step, where "
-        "the slowest settings take {countdown[slowest seconds]:.1f}, "
-        "{gsm8k[slowest seconds]:.1f} and {poem[slowest seconds]:.1f}",
+        "{countdown[ratio]:.2f} times as long as with the fastest settings on Countdown, "
+        "{gsm8k[ratio]:.2f} on word problems and {poem[ratio]:.2f} on verse (required: at most "
+        "1.1). These are {countdown[seconds]:.2f}, {gsm8k[seconds]:.2f} and "
+        "{poem[seconds]:.2f} s, where the slowest settings take "
+        "{countdown[slowest seconds]:.1f}, {gsm8k[slowest seconds]:.1f} and "
+        "{poem[slowest seconds]:.1f} s",
         settings,
     ),
     Sentence(
         BENCHMARKS,
         "truncated",
-        "plain TRL {seeds[0][TRL][greedy]:.3f}, {seeds[1][TRL][greedy]:.3f}, "
-        "{seeds[2][TRL][greedy]:.3f}; ours {seeds[0][ours][greedy]:.3f}, "
-        "{seeds[1][ours][greedy]:.3f}, {seeds[2][ours][greedy]:.3f}",
+        "is {seeds[0][TRL][greedy]:.3f}, {seeds[1][TRL][greedy]:.3f} and "
+        "{seeds[2][TRL][greedy]:.3f} with plain TRL, and {seeds[0][ours][greedy]:.3f}, "
+        "{seeds[1][ours][greedy]:.3f} and {seeds[2][ours][greedy]:.3f} with ours",
     ),
     Sentence(
         "docs/log-probs.md",
@@ -246,8 +247,9 @@ SENTENCES = [
     Sentence(
         BENCHMARKS,
         "loss_types",
-        "grpo {grpo[greedy]:.3f}, bnpo {bnpo[greedy]:.3f}, dr_grpo {dr_grpo[greedy]:.3f} greedy; "
-        "lengths {grpo[length]:.1f}, {bnpo[length]:.1f}, {dr_grpo[length]:.1f}",
+        "is {grpo[greedy]:.3f} for grpo, {bnpo[greedy]:.3f} for bnpo and {dr_grpo[greedy]:.3f} for "
+        "dr_grpo; the mean lengths are {grpo[length]:.1f}, {bnpo[length]:.1f} and "
+        "{dr_grpo[length]:.1f}",
         loss_types,
     ),
     *(
@@ -262,8 +264,8 @@ SENTENCES = [
     Sentence(
         BENCHMARKS,
         "loop_faults",
-        "truncated sampling changes the accuracy by {SCORED_WHOLE[effect].mean:.3f}, summed "
-        "micro-batches under SGD by {SUMMED_MICRO_BATCHES[effect].mean:.3f}",
+        "truncated sampling changes the accuracy by {SCORED_WHOLE[effect].mean:.3f}, and summed "
+        "micro-batches under SGD change it by {SUMMED_MICRO_BATCHES[effect].mean:.3f}",
         faults_of_loops,
     ),
     *(
@@ -287,7 +289,7 @@ SENTENCES = [
     Sentence(
         BENCHMARKS,
         "extra_signals",
-        "the words on the subject from {relevance[answers on the subject][off]:.3f} to "
+        "the share of words on the subject from {relevance[answers on the subject][off]:.3f} to "
         "{relevance[answers on the subject][on]:.3f} "
         "({relevance[answers on the subject][effect].mean:+.3f} "
         "[{relevance[answers on the subject][effect].low:+.3f}, "
@@ -297,11 +299,12 @@ SENTENCES = [
     Sentence(
         BENCHMARKS,
         "extra_signals",
-        "raises English there from {language of thoughts[English in thoughts][off]:.3f} to "
+        "raises the share of English there from "
+        "{language of thoughts[English in thoughts][off]:.3f} to "
         "{language of thoughts[English in thoughts][on]:.3f} and from "
         "{language of answer[English in answers][off]:.3f} to "
-        "{language of answer[English in answers][on]:.3f}; the tiny model carries it into the "
-        "other part, too ({language of thoughts[English in answers][on]:.3f}, "
+        "{language of answer[English in answers][on]:.3f}. The tiny model also writes English in "
+        "the other part ({language of thoughts[English in answers][on]:.3f}, "
         "{language of answer[English in thoughts][on]:.3f})",
         signals,
     ),
@@ -320,10 +323,9 @@ SENTENCES = [
     Sentence(
         BENCHMARKS,
         "zero_signal",
-        "held-out accuracy of plain TRL {TRL[accuracy]:.3f}, "
-        "ours {ours[accuracy]:.3f}, with refill "
-        "{refill[accuracy]:.3f}, with the adaptive curriculum {adaptive[accuracy]:.3f}, with both "
-        "{both[accuracy]:.3f}",
+        "held-out accuracy is {TRL[accuracy]:.3f} with plain TRL, {ours[accuracy]:.3f} with ours, "
+        "{refill[accuracy]:.3f} with refill, {adaptive[accuracy]:.3f} with the adaptive "
+        "curriculum, and {both[accuracy]:.3f} with both",
         over_time,
     ),
     Sentence(
@@ -337,34 +339,35 @@ SENTENCES = [
     Sentence(
         BENCHMARKS,
         "zero_signal",
-        "{ours[steps]:.0f} steps for TRL's {TRL[steps]:.0f}",
+        "{ours[steps]:.0f} instead of TRL's {TRL[steps]:.0f}",
         over_time,
     ),
     Sentence(
         BENCHMARKS,
         "generate",
-        "Countdown (256 rows, {wasted:.0f} % of the slots wasted) 2.3 and {table[0][faster]:.1f}; "
-        "long uneven completions 2.5 and {table[1][faster]:.1f}; equal lengths after different "
-        "prompts 1.0 and {table[2][faster]:.1f}; one row 1.0 and {table[3][faster]:.2f}. Peak "
-        "memory of the long ones {peak_memory_mib[ours]:.0f} MiB above the model, transformers' "
-        "{peak_memory_mib[transformers]:.0f}",
+        "{table[0][faster]:.1f} times as fast as transformers on Countdown (256 rows, "
+        "{wasted:.0f} % of the slots wasted; predicted: 2.3), {table[1][faster]:.1f} times on long "
+        "uneven completions (2.5), {table[2][faster]:.1f} times on equal lengths after different "
+        "prompts (1.0), and {table[3][faster]:.2f} times on one row (1.0). For the long "
+        "completions, the peak memory beyond the model is {peak_memory_mib[ours]:.0f} MiB, and "
+        "{peak_memory_mib[transformers]:.0f} MiB with transformers",
         lambda figures: {"wasted": 100 * figures["table"][0]["transformers"]["wasted_slots"]},
     ),
     Sentence(
         BENCHMARKS,
         "instability",
-        "reward {unstable[reward_at_first]:.2f} at first, the collapse begins at step "
-        "{unstable[collapse_begins]}, the alarm is at step {unstable[alarms][0][step]}, the run "
-        "ends at {unstable[reward_at_last]:.2f}",
+        "the reward is {unstable[reward_at_first]:.2f} at first, begins to collapse at step "
+        "{unstable[collapse_begins]}, and is {unstable[reward_at_last]:.2f} at the end; the alarm "
+        "comes at step {unstable[alarms][0][step]}",
     ),
     Sentence(
         BENCHMARKS,
         "checkpoints",
-        "{millions:.0f} million parameters, {megabytes_of_trl:.0f} MB: TRL's writing "
-        "{seconds[trl]:.1f} s, flushing {seconds[flush]:.2f}, hashes {seconds[hash]:.1f} "
-        "({hashed_megabytes_per_second} MB/s; large models lie in several files, which are hashed "
-        "side by side), our state {seconds[state]:.2f} s and {kilobytes:.0f} kB; verifying one "
-        "{seconds_to_verify:.1f} s. Logging every completion {percent:.1f} % of the time",
+        "{millions:.0f} million parameters ({megabytes_of_trl:.0f} MB), TRL's own writing takes "
+        "{seconds[trl]:.1f} s, flushing {seconds[flush]:.2f} s, hashing {seconds[hash]:.1f} s "
+        "({hashed_megabytes_per_second} MB/s; the files of large models are hashed in parallel), "
+        "and our state {seconds[state]:.2f} s and {kilobytes:.0f} kB. Verifying a checkpoint takes "
+        "{seconds_to_verify:.1f} s. Logging every completion takes {percent:.1f} % of the time",
         lambda figures: {
             "millions": figures["parameters"] / 1e6,
             "kilobytes": 1000 * figures["megabytes_of_ours"],
@@ -374,9 +377,9 @@ SENTENCES = [
     Sentence(
         BENCHMARKS,
         "vllm_cpu",
-        "`fast_generate` {thousands[fast_generate]:,.0f}, vLLM colocate with weight sync "
-        "{thousands[vLLM colocate]:,.0f} (other work on the machine); log-probs "
-        "{vLLM colocate[apart]:.1e} apart on average",
+        "`fast_generate` {thousands[fast_generate]:,.0f}, and colocated vLLM with weight sync "
+        "{thousands[vLLM colocate]:,.0f}, with other work on the machine. Log-probs differ by "
+        "{vLLM colocate[apart]:.1e} on average",
         lambda figures: {
             "thousands": {
                 name: round(figures[name]["rate"], -2)

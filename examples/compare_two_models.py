@@ -1,4 +1,4 @@
-"""Evaluate two models on the same rows, and compare them pair by pair, like `grpo-ext eval`."""
+"""Evaluate two models on the same rows, and compare them row by row, as `grpo-ext eval` does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Draw prompts that are likely to have signal, and replace groups that turn out to have none.
 
-A group whose rewards are all equal has no gradient. `curriculum="adaptive"` draws prompts by their
-pass rates so far; `group_filter="refill"` fills each step with groups whose rewards differ.
+A group whose rewards are all equal has no gradient. `curriculum="adaptive"` draws prompts according
+to their pass rates so far. `group_filter="refill"` fills each step with groups whose rewards
+differ.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A script for plain TRL with two changed imports.
+"""Run a script for plain TRL with two changed imports.
 
-A recipe with `preset: trl` trains bit for bit as TRL does.
+With `preset: trl`, a recipe trains bit for bit as TRL does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from grpo_ext import GRPOExtTrainer as GRPOTrainer  # was: from trl import GRPOT
 
 
 def distinct_characters(completions, **kwargs):
-    """Called as TRL calls a reward, with messages; returns one number per completion."""
+    """Return one number per completion; TRL passes each completion as a list of messages."""
     return [float(len(set(messages[0]["content"]))) for messages in completions]
 
 

@@ -1,4 +1,4 @@
-"""Train a LoRA adapter, then merge it with its base into a model that needs no peft."""
+"""Train a LoRA adapter, then merge it with its base model, so that loading needs no peft."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ args = GRPOExtConfig(
 
 
 def many_vowels(completions: list[str], **columns: list) -> list[float]:
-    """The share of vowels. Any reward function for TRL works."""
+    """Return the share of vowels. Any reward function for TRL works here."""
     return [sum(letter in "aeiou" for letter in text) / max(1, len(text)) for text in completions]
 
 

@@ -1,7 +1,7 @@
-"""A reward of your own: a function whose arguments are the columns that it reads.
+"""Train with a reward of your own: a function whose parameters name columns of the dataset.
 
-A registered reward gets plain texts. Arguments without a default are columns of the dataset;
-keyword arguments with a default are options, which `build` (or a recipe) sets.
+A registered reward receives plain texts. Parameters without a default receive columns of the
+dataset. Keyword-only parameters with a default are options, which `build` or a recipe sets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from grpo_ext import GRPOExtConfig, GRPOExtTrainer, build, register
 
 @register("few_words")
 def few_words(completions: list[str], limit: list[int], *, penalty: float = 0.1) -> list[float]:
-    """1 if the completion is within its row's limit; less for every further character."""
+    """Return 1 if the completion is within its row's limit, less for each further character."""
     return [
         1.0 - penalty * max(0, len(text) - most)
         for text, most in zip(completions, limit, strict=True)

@@ -1,6 +1,6 @@
-"""Rows of your own, from a file, by a recipe, without code for data or rewards.
+"""Train on rows of your own with a recipe that needs no code for data or rewards.
 
-The same recipe as a YAML file runs with `grpo-ext train --config FILE`.
+The command `grpo-ext train --config FILE` runs the same recipe.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ rows = [
 model_name_or_path: {tiny_model()}
 output_dir: {folder}/run
 task: prompts
-user_prompt: "{{question}}"          # written from a column of the row
+user_prompt: "{{question}}"          # filled in from a column of the row
 system_prompt: "Answer with the number alone, in \\\\boxed{{{{}}}}."
 dataset_name: {folder}/rows.jsonl
 reward_funcs: [accuracy, {{name: length, weight: 0.1, target: 24}}]

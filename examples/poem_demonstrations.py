@@ -1,7 +1,7 @@
-"""Demonstrations for `recipes/poem/qwen2.5-7b-lora-sft.yaml`.
+"""Write demonstrations for `recipes/poem/qwen2.5-7b-lora-sft.yaml`.
 
-They are the training quatrains with their own last lines. A rule writes the thoughts: the form of
-the poem, the tones of its last line and its rhyme group.
+The answers are the last lines of the training quatrains. The thoughts are written by a rule: they
+state the form of the poem, the tones of its last line, and its rhyme group.
 """
 
 import json

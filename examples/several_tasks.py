@@ -1,5 +1,6 @@
-"""Two tasks in one run from Python: a dataset with the column `task`, and rewards that return None
-for other tasks' rows.
+"""Train on two tasks in one run from Python.
+
+The dataset has a column `task`, and each reward returns None for the rows of the other task.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ rows += [{"task": "vowels", "prompt": f"Sing {n}.", "most": None} for n in range
 
 
 def brief(completions: list[str], task: list[str], most: list[int | None], **columns):
-    """1 for a completion of at most `most` characters; only for the task `short`."""
+    """Return 1 for a completion of at most `most` characters; score only the task `short`."""
     return [
         float(len(text) <= n) if name == "short" and n is not None else None
         for text, name, n in zip(completions, task, most, strict=True)
@@ -22,7 +23,7 @@ def brief(completions: list[str], task: list[str], most: list[int | None], **col
 
 
 def vowels(completions: list[str], task: list[str], **columns):
-    """The share of vowels; only for the task `vowels`."""
+    """Return the share of vowels; score only the task `vowels`."""
     return [
         sum(letter in "aeiou" for letter in text) / max(len(text), 1) if name == "vowels" else None
         for text, name in zip(completions, task, strict=True)

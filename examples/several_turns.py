@@ -1,4 +1,4 @@
-"""An environment of your own that answers the model's turns: three sums, each right or wrong."""
+"""Train with an environment of your own, which asks for three sums and judges each answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from grpo_ext import Environment, GRPOExtConfig, GRPOExtTrainer
 
 
 class Sums(Environment):
-    """Asks for three sums, one after the other; the numbers depend on the row."""
+    """Asks for three sums, one after another; the numbers depend on the row."""
 
     def __init__(self, largest: int = 9):
         self.largest, self.asked, self.wanted, self.score = largest, 0, 0, 0.0

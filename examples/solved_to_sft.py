@@ -1,6 +1,7 @@
-"""Train on the solved completions of a GRPO run, each text of a prompt once, with `grpo-ext sft`.
+"""Train on the solved completions of a GRPO run, as `grpo-ext sft` does.
 
-`samples.jsonl` in the folder of a run has every completion with its rewards.
+`samples.jsonl` in the folder of the run contains every completion with its rewards. Equal
+completions of a prompt are used once, and each prompt has at most four completions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ small = {"max_steps": 3, "save_strategy": "no", "use_cpu": True, "bf16": False, 
 
 
 def even(completions: list[str], **columns: list) -> list[float]:
-    """1 if the number of characters is even, else 0."""
+    """Return 1 if the number of characters is even, else 0."""
     return [float(len(text) % 2 == 0) for text in completions]
 
 
@@ -51,7 +52,7 @@ for sample in read(run / "samples.jsonl"):
 solved.write_text("".join(json.dumps(row) + "\n" for row in rows.values()), encoding="utf-8")
 print(f"{len(rows)} completions of {len(kept)} prompts in {solved}")
 
-# as `grpo-ext sft` does
+# Train as `grpo-ext sft` does.
 recipe = {
     "model_name_or_path": str(run),
     "dataset_name": str(solved),

@@ -1,4 +1,4 @@
-"""A tiny model and its tokenizer, so that the examples need no download."""
+"""Create a tiny model and its tokenizer, so that the examples need no download."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXTS = [
 
 
 def tiny_model(seed: int = 0) -> str:
-    """Return the folder of an untrained Llama of 0.1 million parameters."""
+    """Return the folder of an untrained Llama model with 0.1 million parameters."""
     folder = Path("runs/examples") / f"model-{seed}"
     if not (folder / "model.safetensors").exists():
         tokenizer = build_tokenizer(TEXTS * 10)

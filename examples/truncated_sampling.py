@@ -1,8 +1,8 @@
-"""Temperature, top-k and top-p.
+"""Sample with a temperature, top-k and top-p.
 
 Completions are scored under the same truncation, so the gradient is that of the sampling policy.
 `sampling/logp_difference/max` is the largest difference between the trainer's and the sampler's
-log-probs: only rounding.
+log-probs. Here, it comes only from rounding.
 """
 
 from __future__ import annotations

@@ -66,18 +66,26 @@ FAMILIES = {
 }
 INTRODUCTION = """# Chat templates that episodes accept
 
-[Episodes](several-turns.md) need a chat template that writes an earlier turn as the model sampled \
-it, with its thoughts and its end token. Otherwise the model would be trained on other \
-conversations than those that a server gives it. This table is written by `make templates`, which \
-tries each template of TRL with a tokenizer that has its special tokens; a test compares it with \
-the code. The rows from ChatML to Llama 2 try short templates by the rules of their models. The \
-models' own files may differ: `grpo-ext check` says what holds for yours.
+This page says which chat templates work with [episodes](several-turns.md), that is, with an
+environment that answers the model's turns. An episode needs a template that renders an earlier turn
+exactly as the model sampled it, with its thoughts and its end token. With any other template, the
+model would be trained on conversations that differ from those that a server gives it.
+
+`make templates` writes this page by trying templates that TRL ships, each with a tokenizer that has
+the special tokens of the template; a test compares the page with the code. The rows from ChatML to
+Llama 2 try short templates that follow the rules of these models. The models' own template files
+may differ, so run `grpo-ext check` to see what applies to your model.
+
+The columns stand for an environment whose `step` answers the turns, an environment that has only
+tools, and an environment that has both. The cells mean:
 
 - **own**: the model's own template is used.
-- **variant**: the template changes earlier turns, and TRL's training variant of it, which keeps \
-them, is used and saved with the model.
-- **with an option**: write it in `chat_template_kwargs`.
-- **refused**: the reason follows the table; `check` and `train` say it before a model is loaded.
+- **variant**: the template changes earlier turns. TRL's training variant of the template, which
+  keeps them, is used instead, and is saved with the model.
+- **with an option**: the template keeps earlier turns if this option is set in
+  `chat_template_kwargs`.
+- **refused**: the template is rejected, for the reason given below the table. `check` and `train`
+  report it before a model is loaded.
 
 | models | `step` answers | tools | tools and `step` |
 |---|---|---|---|
@@ -128,7 +136,7 @@ def tried(template: str, tools=(), answers_texts=True) -> Trial:
     try:
         tokens = turn_tokens(template, tools, answers_texts)
     except EarlierTurnChanged as error:
-        _, found, option = str(error).partition("Write `chat_template_kwargs: {")
+        _, found, option = str(error).partition("Set `chat_template_kwargs: {")
         if found:
             return Trial(f"with `{option.partition('}')[0]}`")
         return Trial("refused", str(error))

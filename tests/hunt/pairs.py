@@ -196,35 +196,43 @@ def by_message(said: list[dict[str, str]]) -> str:
 
 INTRODUCTION = """# Options that meet
 
-This page has every pair of the {options} options that change the loss, the advantages, the \
-groups or the sampler:
-{pairs} pairs. `make pairs` writes it from the options and from the checks of a run; a test fails \
-for an option that is not
-on it. Each option has one or more values that differ from its default, and what it needs to have \
-an effect is set along
-with it: `sapo_temperature_pos` with `loss_type: sapo`.
+This page shows which options can be combined. It covers all {pairs} pairs of the {options} \
+options that change the loss, the advantages,
+the groups or the sampler. `make pairs` generates it from the options and from the checks of a \
+run; a test fails if an option is
+missing. Each option is tried with one or more values that differ from its default, together with \
+whatever it needs to have an effect.
+For example, `sapo_temperature_pos` is tried with `loss_type: sapo`. Each pair has one of these \
+signs:
 
 | sign | pairs | meaning |
 |---|---|---|
 | `.` | {exact} | exact: `make hunt` draws both options and compares the gradients of whole runs \
 with the formulas |
-| `/` | {some} | some values are refused together; the others are exact or noted |
-| `x` | {refused} | refused by name, before training begins |
-| `o` | {noted} | noted: a check says that one of the two has no effect here, or the option is \
-tested in another way |
+| `/` | {some} | some combinations of values are refused; the others are exact or noted |
+| `x` | {refused} | all combinations are refused before training begins, with a message that names \
+the options |
+| `o` | {noted} | noted: a check comments on the pair, for example because one of the two options \
+has no effect, or because an option is tested in another way |
 
 ```text
 {table}
 ```
 
-The columns are the rows in the same order, so the sign of two options is in the row of the lower \
-one.
+The columns have the options in the same order as the rows, so the sign of a pair is in the row of \
+the lower option.
 
 ## Refusals
+
+Each line has the first combination with a message, the number of other combinations with the same \
+message, and the message.
 
 {refusals}
 
 ## Notes
+
+These lines are built in the same way. Lines that name a test are for options that the test, \
+instead of `make hunt`, covers.
 
 {notes}
 """

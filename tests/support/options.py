@@ -171,16 +171,18 @@ ALONG_VALUE: dict[tuple[str, str], Settings] = {
 NOT_DRAWN: dict[str, tuple[Any, str]] = {
     "loss_normalization": (
         "micro_batch",
-        "TRL generates and computes the loss, bit for bit: `tests/trainer/test_bit_for_bit.py`",
+        "TRL itself generates and computes the loss, so the run equals plain TRL bit for bit: "
+        "`tests/trainer/test_bit_for_bit.py`",
     ),
     "neftune_noise_alpha": (5.0, "refused unless TRL computes the loss"),
     "router_aux_loss_coef": (
         0.01,
-        "a term of models with experts, beside the loss: `tests/trainer/test_one_meaning.py`",
+        "a term that models with experts add to the loss: `tests/trainer/test_one_meaning.py`",
     ),
     "environments": (
         {"letters": {"name": WORLD}},
-        "as `environment`, for rows that name theirs: `tests/trainer/test_several_environments.py`",
+        "as `environment`, but each row names its own: "
+        "`tests/trainer/test_several_environments.py`",
     ),
     "deterministic": (
         True,
@@ -188,7 +190,7 @@ NOT_DRAWN: dict[str, tuple[Any, str]] = {
     ),
     "disable_dropout": (
         False,
-        "dropout differs in each pass, of which a run warns: `tests/trainer/test_dropout.py`",
+        "dropout differs in each pass, so the run warns: `tests/trainer/test_dropout.py`",
     ),
 }
 
