@@ -120,10 +120,10 @@ def load_yaml(content: bytes | str) -> Any:
 
 
 def yaml_scalar(value: object) -> str:
-    """Format a value as JSON on one line that is also valid YAML.
+    """Format a value as YAML on one line, in the notation of JSON.
 
-    Unprintable characters are escaped, because some of them would be line breaks in YAML, or are
-    not allowed in it.
+    Unprintable characters become `\\UXXXXXXXX`, an escape that only YAML has, because some of them
+    would be line breaks in YAML, or are not allowed in it.
     """
     text = json.dumps(value, ensure_ascii=False)
     return "".join(

@@ -257,11 +257,12 @@ def write_objective(draft: Draft) -> None:
 
 
 def write_intervals(draft: Draft, steps: int) -> None:
-    """Convert verl's intervals from generations to optimizer steps, and write them.
+    """Convert verl's schedule from generations to optimizer steps, and write it.
 
-    These are the length of the run, the warmup, and the intervals between checkpoints and between
-    evaluations. Without evaluations, the validation settings are left out. Without checkpoints, a
-    remark says that the run cannot be resumed.
+    The schedule consists of the length of the run, the warmup, and the intervals between
+    checkpoints and between evaluations. A length in epochs is not converted. Without evaluations,
+    the validation settings are left out. Without checkpoints, a remark says that the run cannot be
+    resumed.
 
     Args:
         draft: the recipe under construction.

@@ -22,9 +22,9 @@ def edge_tokens(
     params: SamplingParams,
     logit_transform: LogitTransform,
 ) -> Tensor:
-    """Return which targets suppression, top-k, top-p or min-p would remove.
+    """Return which of the targets would be removed by suppression, top-k, top-p or min-p.
 
-    These are applied to the trainer's logits, which are computed from `hidden`.
+    The filters are applied to the trainer's logits, which are computed from `hidden`.
 
     Args:
         hidden: (N, H), the model's last hidden states.

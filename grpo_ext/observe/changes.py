@@ -31,8 +31,8 @@ def changes(run: RunData) -> list[dict[str, Any]]:
         - `constant`: for held-out rewards, the score of the best constant answer, as returned by
           `beside_constant` (`None` if the score is unknown); `None` for other curves.
         - `change`: `last` minus `first`; `None` if the curve has a single value.
-        - `first_steps` and `last_steps`: for each end, the first and the last step of the values
-          that are averaged.
+        - `first_steps` and `last_steps`: the first and last step of the values averaged into
+          `first`, and of those averaged into `last`.
     """
     columns = by_metric(run.metrics)
     curve_changes = []

@@ -64,8 +64,8 @@ class JsonLines:
             line = encoded(row)
             if len(line) > MOST_LINE:  # no reader would accept it
                 logger.warning(
-                    "%s: a line of step %s is left out, because it has %s bytes and only lines of "
-                    "at most %s bytes can be read again.",
+                    "%s: a line for step %s was dropped, because it has %s bytes. Lines of more "
+                    "than %s bytes cannot be read back.",
                     self.path,
                     row["step"],
                     f"{len(line):,}",

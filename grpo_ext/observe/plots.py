@@ -19,7 +19,7 @@ Style = dict[str, Any]  # keyword arguments for matplotlib
 RAW: Style = {"linewidth": 0.7, "alpha": 0.3}
 BAND: Style = {"alpha": 0.13, "linewidth": 0}
 DASHES = ("-", "--", ":", "-.")
-FEW = 25  # noisy curves of at most this many values are drawn as dots, with error bars if known
+FEW = 25  # the maximum number of values of a noisy curve that is drawn with dots and error bars
 COLORS = (  # the colors of the report page
     "#1f4e8c",
     "#bf5a2a",
@@ -163,8 +163,9 @@ def draw(axis: "Axes", series: Series, style: Style) -> None:
     """Draw a curve and, if it has a spread, a band from one spread below to one spread above it.
 
     An exact curve (`smoothed` is `False`) is drawn as a plain line. A noisy curve of at most `FEW`
-    values is drawn as dots, with error bars if its errors are known; a longer one is drawn as a
-    smoothed line over the raw line. The band is clipped to the curve's `bounds`, if it has them.
+    values is drawn as dots joined by lines, with error bars if its errors are known; a longer one
+    is drawn as a smoothed line over the raw line. The band is clipped to the curve's `bounds`, if it
+    has them.
 
     Args:
         axis: the plot to draw into.

@@ -180,7 +180,10 @@ class FirstNames:
     has_more: bool = False
 
     def keep(self, row: Row) -> Row:
-        """Return the row without names beyond the limit; names not seen before count toward it."""
+        """Return the row without the entries whose names exceed the limit.
+
+        Each name that did not occur in an earlier row counts toward the limit.
+        """
         if row.keys() <= self.names:
             return row
         shortened = {}

@@ -254,7 +254,7 @@ def local_config(v: Values) -> PretrainedConfig | None:
 
 
 def layer_sizes(v: Values) -> ModelSize | None:
-    """Return the dimensions of a recipe's model; its numbers of parameters are set to 0.
+    """Return the dimensions of a recipe's model, with both parameter counts set to 0.
 
     Return `None` if the model's config cannot be read without contacting the hub, or does not
     describe attention layers.

@@ -244,7 +244,9 @@ def environments_of_tasks_that_trl_would_play(v: Values, _: int) -> Iterator[Pro
     for key, fitting in NEEDED.items():
         if v[key] not in fitting:
             yield Problem(
-                f"tasks: an entry with `environment` needs `{key}: {in_yaml(fitting[0])}`.", "tasks"
+                "tasks: if an entry has an `environment`, the recipe must set "
+                f"`{key}: {in_yaml(fitting[0])}`.",
+                "tasks",
             )
 
 

@@ -76,8 +76,9 @@ def accuracy(
     for the comparison but cannot be.
 
     The answer is searched for outside the `<think>` blocks. It is taken from the last `<answer>`
-    block, or else from the last `\boxed{}`, or else from the end of the text, where it may follow
-    `####` or "answer is", or be the last formula, number or choice, or an answer in words.
+    block; if there is none, from the last `\boxed{}`; and if there is none either, from the end of
+    the text. There it may be marked by `####` or "answer is"; otherwise, it is the last formula,
+    number or choice, or an answer in words.
     docs/rewards.md lists which answers count as equal. If the prompts are given, the choices in the
     question and the unit and form that it asks for are taken into account, and an answer that only
     repeats a formula of the question scores 0, unless the gold answer does so too.

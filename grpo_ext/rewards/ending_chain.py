@@ -54,9 +54,10 @@ _VALUE = re.compile(r"[0-9]|\\(?:pi|infty|frac|sqrt)")
 def ending_chain(text: str) -> str | None:
     """Return the answer from a chain of equations at the end of `text`, or `None` if there is none.
 
-    The answer is the last side with its unit, preceded by the name on the first side, if there is
-    one, and by any numeric sides that the gold answer must equal as well (see `is_evidence`):
-    `I = 3 A` for `I = V/R = 12 V / 4 Ω = 3 A`. Sides with symbols are dropped. Return `None` for an
+    The answer is the last side with its unit. Before it come the first side, if that is a symbol
+    such as `I` or `f(2)`, and the numeric sides that must equal the gold answer as well (see
+    `is_evidence`). All other sides are dropped: the answer is `I = 3 A` for
+    `I = V/R = 12 V / 4 Ω = 3 A`. Return `None` for an
     equation that must be solved for an unknown, for a list of equations, for a chain after a
     word such as "not", "or" or "if", and for a chain whose last side is not a single value. Also
     return `None` if the last sentence contains a price in `$` or an unclosed formula, if it is

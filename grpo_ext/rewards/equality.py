@@ -294,10 +294,10 @@ def value_sides(sides: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
 
 
 def computed_sides(sides: tuple[str, ...]) -> tuple[str, ...]:
-    """Drop the sides of a chain that contain symbols, and keep those that evaluate its formula.
+    """Return the sides of a chain that contain no symbols.
 
-    For example, keep `12/4` and `3` from `V/R = 12/4 = 3`. All sides are returned if fewer than two
-    would remain, or if the last side contains a symbol.
+    For example, return `12/4` and `3` for `V/R = 12/4 = 3`. All sides are returned if fewer than
+    two would remain, or if the last side contains a symbol.
     """
     computed = tuple(side for side in sides if not has_symbol(side))
     if len(computed) > 1 and computed[-1] == sides[-1]:

@@ -55,8 +55,8 @@ def may_score(generator: str, answer: str) -> bool:
 def matches(pattern: re.Pattern[str], text: str) -> bool:
     """Return whether the whole of `text` matches a pattern.
 
-    A formula must also have at most `MAX_CHARACTERS` characters, and at most
-    `MAX_POWERS_OF_BRACKETS` powers with a base in parentheses.
+    For the pattern `_FORMULA`, the text must also have at most `MAX_CHARACTERS` characters, and at
+    most `MAX_POWERS_OF_BRACKETS` powers with a base in parentheses.
     """
     if pattern is not _FORMULA:
         return pattern.fullmatch(text) is not None

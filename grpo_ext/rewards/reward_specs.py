@@ -291,8 +291,8 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
         for column in needed_columns(reward):
             if column == "prompt":
                 raise ValueError(
-                    f"Reward {name!r} has a parameter `prompt`, but the trainer passes prompts by "
-                    "the name `prompts`. Rename the parameter."
+                    f"Reward {name!r} has a parameter `prompt`, but the trainer passes the prompts "
+                    "as `prompts`. Rename the parameter to `prompts`."
                 )
             if column == DROPPED and column in there:
                 raise ValueError(

@@ -78,7 +78,7 @@ def complete(model: PreTrainedModel, job: Job, fast: bool, precision: Precision)
         model: a model in evaluation mode, with or without adapters.
         job: the prompts, and the settings to sample with.
         fast: whether rows that have ended leave the batch.
-        precision: the dtypes that completions are scored in.
+        precision: the dtypes to sample in, which are those of the trainer's scorer.
     """
     start = time.monotonic()
     torch.manual_seed(job.seed)

@@ -225,7 +225,7 @@ def _active_share(name: str, config: PretrainedConfig) -> float:
 
 
 def costs(model: PreTrainedModel) -> Tensor:
-    """Return the operations that training takes per unit of each count in `needed`: (3,), float64.
+    """Return the training operations per unit of each count from `needed`: (3,), float64.
 
     The model may have an adapter and may be sharded by ZeRO. In a mixture of experts, only the
     experts that a token is routed to are counted.

@@ -106,11 +106,13 @@ def are_logps_of(
 def kept_fault(
     rows: list[list[int]], kept_ids: Sequence[list[list[int]] | None], vocabulary: int
 ) -> str | None:
-    """Describe the first fault in the kept tokens of completions; return `None` if there is none.
+    """Describe the first fault in the sets of tokens that truncation kept at each position.
+
+    Return `None` if there is none.
 
     Args:
         rows: the token ids of each completion.
-        kept_ids: for each completion, the ids of the kept tokens at each position; may be `None`
+        kept_ids: for each completion, the ids that truncation kept at each position; may be `None`
             for a completion without tokens.
         vocabulary: number of tokens in the model's vocabulary.
     """

@@ -108,7 +108,7 @@ def test_a_column_names_them_and_is_the_task(tmp_path):
         ),
         (
             {"tasks": TASKS, "loss_normalization": "micro_batch"},
-            "tasks: an entry with `environment` needs `loss_normalization: step`",
+            "if an entry has an `environment`, the recipe must set `loss_normalization: step`",
         ),
         ({"enviroments": {"guess": None}}, "Did you mean 'environments'?"),
     ],
