@@ -164,8 +164,8 @@ def draw(axis: "Axes", series: Series, style: Style) -> None:
 
     An exact curve (`smoothed` is `False`) is drawn as a plain line. A noisy curve of at most `FEW`
     values is drawn as dots joined by lines, with error bars if its errors are known; a longer one
-    is drawn as a smoothed line over the raw line. The band is clipped to the curve's `bounds`, if it
-    has them.
+    is drawn as a smoothed line over the raw line. The band is clipped to the curve's `bounds`, if
+    it has them.
 
     Args:
         axis: the plot to draw into.
