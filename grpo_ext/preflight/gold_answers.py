@@ -167,7 +167,7 @@ def advice(reward: Reward) -> str:
             " Use the reward `accuracy` for solutions that end with their answer, or name another "
             "answer column in rename_columns."
         )
-    return " Use another reward (`exact` for texts, `choice` for letters), or drop these rows."
+    return " Use another reward (`exact` for text, `choice` for letters), or drop these rows."
 
 
 def scores_of_golds(rows: Sequence[Row], reward: Reward) -> list[Score]:

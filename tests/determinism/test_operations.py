@@ -88,7 +88,8 @@ def test_attention_depends_only_on_the_keys_that_are_seen(dtype, threads):
         again = attention(query, padded_key, padded_value, added, enable_gqa=True)
         assert torch.equal(again, whole)
     order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
-    shuffled = attention(query, key[:, :, order], value[:, :, order], seen[:, order])
+    keys, values = key[:, :, order], value[:, :, order]
+    shuffled = attention(query, keys, values, seen[:, order], enable_gqa=True)
     assert torch.equal(shuffled, whole)
     row = attention(query[1:2], key[1:2], value[1:2], seen[None, None], enable_gqa=True)
     assert torch.equal(row, whole[1:2])
@@ -112,17 +113,17 @@ def test_attention_and_its_gradients_are_torchs(causal):
 def test_a_query_that_sees_nothing_and_values_of_zero_are_no_error():
     query, key, value = heads(2, 3)
     mask = torch.tensor([[False] * 3, [True] * 3])
-    output = attention(query, key, value * 0, mask)
+    output = attention(query, key, value * 0, mask, enable_gqa=True)
     assert torch.equal(output, torch.zeros_like(output))
 
 
 def test_attention_refuses_what_it_cannot_compute_exactly():
     query, key, value = heads(1, 2)
     with pytest.raises(ValueError, match="attention dropout"):
-        attention(query, key, value, dropout_p=0.1)
+        attention(query, key, value, dropout_p=0.1, enable_gqa=True)
     many = key[:, :, :1].expand(-1, -1, MOST_KEYS + 1, -1)
     with pytest.raises(ValueError, match=f"at most {MOST_KEYS} tokens"):
-        attention(query, many, many)
+        attention(query, many, many, enable_gqa=True)
 
 
 def test_fewer_heads_of_keys_need_grouped_queries():

@@ -51,7 +51,12 @@ def test_empty_answers(empty):
             {},
             "This reward needs letters. If the answers are the numbers of options, use",
         ),
-        ("choice", "Paris", {"first_index": 0}, "Use the reward `exact` for texts or"),
+        (
+            "choice",
+            "Paris",
+            {"first_index": 0},
+            "Use another reward (`exact` for text, `choice` for letters)",
+        ),
         ("number", "no number", {}, "cannot use the answers of 24 of the first 24 rows"),
         ("accuracy", "It depends on the case at hand, see above.", {}, "cannot use the answers"),
         ("exact", "3 + 4 = 7\n#### 7", {}, "gives 0 to a completion with the right answer in 24"),

@@ -177,7 +177,7 @@ def test_another_recipe_has_one_model(tmp_path):
     assert obstacle(other, claims["tones-rise"]) == ""
     uneven = Matrix("verse", experiment, tmp_path, 1, "poem/qwen2.5-7b-lora")
     uneven.overrides = ["--gradient_accumulation_steps", "3"]
-    assert "group_8 cannot be made" in obstacle(uneven, claims["group-size-inverse"])
+    assert "group_8 cannot be built" in obstacle(uneven, claims["group-size-inverse"])
 
 
 def test_a_changed_setting_begins_a_run_anew_and_other_files_stay(tmp_path):
