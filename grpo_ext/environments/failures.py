@@ -146,14 +146,16 @@ class EnvironmentFailures:
         self.raised[tool] += 1
         if count.is_new_kind(error):
             logger.warning(
-                f"{count.name} raised an error, which the model receives as the tool's result. "
-                "Further errors of this kind are counted (tools/failure_frequency), but not "
-                f"logged. The arguments of the call: {clipped(arguments)}. The error: {error}"
+                f"{self.subject}: the tool {tool} raised an error, which the model receives as the "
+                "tool's result. Further errors of this kind are counted "
+                "(tools/failure_frequency), but not logged. The arguments of the call: "
+                f"{clipped(arguments)}. The error: {error}"
             )
         if self.raised[tool] == count.calls == NEVER_WORKED:
             logger.warning(
-                f"{count.name} has raised an error in all of its {NEVER_WORKED} calls so far. The "
-                f"last error: {error}"
+                f"{self.subject}: the tool {tool} has raised an error in each of its "
+                f"{NEVER_WORKED} calls so far. Correct the tool, or describe its arguments better. "
+                f"The last error: {error}"
             )
 
     def report(self) -> list[FailureReport]:

@@ -150,10 +150,11 @@ def call(tools: Sequence[Tool], function: dict[str, Any]) -> Any:
     by_name = {tool.__name__: tool for tool in tools}
     name = function.get("name")
     arguments = function.get("arguments")
-    if not isinstance(name, str) or name not in by_name:
-        raise Misuse(
-            f"there is no tool {str(name)[:100]!r}; the tools are {', '.join(sorted(by_name))}"
-        )
+    available = f"available tools: {', '.join(sorted(by_name))}"
+    if not isinstance(name, str):
+        raise Misuse(f"the call has no name of a tool; {available}")
+    if name not in by_name:
+        raise Misuse(f"there is no tool {name[:100]!r}; {available}")
     if not isinstance(arguments, dict):
         raise Misuse(f"the arguments of {name} must be a JSON object")
     tool = by_name[name]

@@ -26,7 +26,7 @@ POINTS = (0.618, 1.732, -0.347)  # values of the first symbol
 _allowed: ContextVar[bool] = ContextVar("engine_allowed", default=True)
 _DECIMAL = re.compile(r"([0-9]*)\.([0-9]+)")
 _IMAGINARY = re.compile(r"(?<![A-Za-z\\])i(?![A-Za-z])|\\sqrt\{-")
-_DEGREES = re.compile(r"([0-9.]+)\s*\^\\circ")
+_DEGREES = re.compile(r"([0-9]*\.?[0-9]+)\s*\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\})")
 
 
 class NeedsEngine(Exception):
@@ -153,12 +153,11 @@ def parsed(gold: str, answer: str) -> tuple[Any, Any] | None:
 def parse(formula: str) -> Any:
     """Parse a formula into a sympy object with latex2sympy, or return `None` if that fails.
 
-    Decimals become exact fractions, and degrees become radians. math-verify's own `parse` is not
-    used, because it mistakes letters for units (`t/m` becomes `1/m`) and converts capitals to lower
-    case.
+    Decimals become exact fractions, and numbers in degrees become radians. math-verify's own
+    `parse` is not used, because it removes units and converts capitals to lower case.
     """
-    formula = _DECIMAL.sub(lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", formula)
     formula = _DEGREES.sub(r"{(\1\\pi/180)}", formula)
+    formula = _DECIMAL.sub(lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", formula)
     convert, normalization, conversion = latex_reader()
     try:
         return convert(

@@ -4,7 +4,6 @@ This module needs only torch, so the trainer's client can be used without vLLM.
 """
 
 import socket
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -40,20 +39,24 @@ def listening_store(address: str, port: int, world_size: int) -> TCPStore:
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for candidate in range(port, port + PORTS):
-        with suppress(OSError):  # in use; an error of the store itself has another class
+        try:
             listener = socket.create_server((address, candidate), family=family)
-            return TCPStore(
-                address,
-                candidate,
-                world_size,
-                is_master=True,
-                timeout=TIMEOUT,
-                wait_for_workers=False,
-                master_listen_fd=listener.detach(),
-            )
+        except OSError as error:  # mostly in use
+            last_error = error
+            continue
+        return TCPStore(
+            address,
+            candidate,
+            world_size,
+            is_master=True,
+            timeout=TIMEOUT,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
     raise ConnectionError(
         "the workers of the vLLM server cannot connect to the trainer, because no port from "
-        f"{port} to {port + PORTS - 1} is free. Set vllm_group_port to another port"
+        f"{port} to {port + PORTS - 1} of {address} can be opened ({last_error}). Set "
+        "vllm_group_port to another port"
     )
 
 

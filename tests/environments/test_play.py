@@ -46,7 +46,7 @@ def test_tools_are_called():
     call = {"name": "check", "arguments": {"expression": "8 + 5 - 3"}}
     played = play("check", [call, {"name": "chek"}, "<answer>8 + 5 - 3</answer>"], ROW)
     answers = [message["content"] for message in played.messages if message["role"] == "tool"]
-    assert answers == ["yes", "error: there is no tool 'chek'; the tools are check"]
+    assert answers == ["yes", "error: there is no tool 'chek'; available tools: check"]
     counts = played.counts
     assert (counts.calls, counts.failed_calls, counts.calls_by_tool) == (2, 1, {"check": 1})
 

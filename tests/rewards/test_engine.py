@@ -181,3 +181,10 @@ def test_what_grows_or_is_not_known_is_not_tame(formula):
 )
 def test_powers_of_answers_are_tame(formula):
     assert is_within_limits(formula)
+
+
+@pytest.mark.parametrize("degrees", [r"30.5^\circ", r"30.5^{\circ}", r"30.5 ^ {\circ}"])
+def test_degrees_are_radians_also_with_decimals_and_braces(degrees):
+    assert same_formula(r"\frac{61\pi}{360}", degrees)
+    assert same_formula(r"\sin \frac{61\pi}{360}", rf"\sin {degrees}")
+    assert not same_formula(r"\frac{61}{2}", degrees)

@@ -6,7 +6,6 @@ from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
-from grpo_ext.common.run_time import counted
 from grpo_ext.rewards.poem.characters import LEVEL, RhymeBook, Tones, level_groups, tones_of
 from grpo_ext.rewards.poem.forms import COUNTS, Form, counted_places, forms
 from grpo_ext.rewards.poem.text import han
@@ -80,11 +79,13 @@ def judge(
     Raises:
         ValueError: if there are not 4 or 8 lines, or `tones` or `rhyme_book` is unknown.
     """
-    if isinstance(lines, str) or len(lines) not in COUNTS:
-        given = "one string" if isinstance(lines, str) else counted(len(lines), "line")
+    if isinstance(lines, str):
         raise ValueError(
-            f"Regulated verse has 4 or 8 lines; got {given}. Pass a list with one string for each "
-            "line."
+            "`lines` is a single string. Pass a list with one string for each of the 4 or 8 lines."
+        )
+    if len(lines) not in COUNTS:
+        raise ValueError(
+            f"Regulated verse has 4 or 8 lines, but `lines` has {len(lines)}. Pass a whole poem."
         )
     return judge_lines(tuple(map(han, lines)), tones, rhyme_book, strict)
 

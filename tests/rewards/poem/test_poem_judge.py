@@ -140,7 +140,7 @@ def test_eight_lines():
 
 
 def test_what_is_no_poem_is_refused():
-    with pytest.raises(ValueError, match=r"4 or 8 lines; got 3 lines"):
+    with pytest.raises(ValueError, match="4 or 8 lines, but `lines` has 3"):
         judge(["水作青龙盘石堤"] * 3)
     with pytest.raises(ValueError, match="one string"):
         judge("水作青龙")
