@@ -70,7 +70,7 @@ def make_trainer(
     eval_dataset = eval_rows(recipe) if args.eval_strategy != "no" else None
     args.eval_on_start = (
         args.eval_on_start and eval_dataset is not None
-    )  # `--eval_strategy no` switches all evaluations off
+    )  # `--eval_strategy no` turns all evaluations off
     check_start(recipe, train_dataset, rewards, model is not None)
     if model is None or args.beta:  # the reference model is loaded with these arguments, too
         args.model_init_kwargs = model_init_kwargs(recipe)

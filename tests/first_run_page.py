@@ -23,11 +23,10 @@ PAGE = REPO / "docs" / "first-run.md"
 PICTURE = PAGE.with_suffix(".png")
 TITLE = "# A first run\n"
 INTRODUCTION = """
-This page is the notebook `examples/first_run.ipynb`, with what its
-cells printed on a CPU, where the model is SmolLM2-135M-Instruct. Its way with a GPU has not been
-run yet. On a hosted machine first upload or clone the checkout, and open the notebook in its
-`examples/`, because the first cell installs the checkout. `make notebook` runs the notebook again
-and writes this page.
+This page is the notebook `examples/first_run.ipynb` with the output of its cells on a CPU, where
+the model is SmolLM2-135M-Instruct. The notebook has not been run on a GPU yet. On a hosted machine,
+first upload or clone the checkout, and open the notebook in its folder `examples`, because the
+first cell installs the checkout. `make notebook` runs the notebook again and writes this page.
 """
 # Colors of a terminal, and what a progress bar writes over.
 TERMINAL_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|^.*\r(?!\n)", re.MULTILINE)

@@ -62,7 +62,7 @@ class Bar:
                 return Text(f"{budget.left:.0f} s left")
 
         description = TextColumn("{task.description}", markup=False)
-        # one refresh a second, since it takes time from what is measured
+        # once per second, because a refresh takes time from what is measured
         self._progress = Progress(
             Spent(), Left(), description, refresh_per_second=1, transient=True
         )

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 Settings = dict[str, Any]  # values of recipe keys
 
 GENERATIONS = 4  # maximum generations with the recipe as it is written; the first is a warm-up
-RECIPE_SHARE = 1 / 3  # share of the time for these generations
+RECIPE_SHARE = 1 / 3  # share of the time limit for these generations
 STEPS = 3  # steps of a run with other settings, of which the fastest counts
 FEWEST_STEPS = 2  # steps of such a run if time is short
 CANDIDATES = 8  # number of runs with other settings that should fit into the budget
 WORTH_ENLARGING = 1.5  # a larger step must have at least this many times as many completions
-MEMORY_SHARE = 0.5  # share of the available memory that estimated activations may take
+MEMORY_SHARE = 0.5  # maximum share of the available memory for activations, as estimated
 # maximum number of tokens, prompts included, in a step with other settings
 MAX_TOKENS = {"cpu": 32_768, "cuda": 131_072}
 RANDOM_COMPLETION_LENGTH = 128  # tokens per completion of a model with random weights
@@ -175,7 +175,7 @@ class Bench:
                 ) from None
             affordable = min(groups, self._affordable_groups(self.budget.left - reserve))
             if affordable > 1:
-                with suppress(BudgetSpent):  # the figures of one group remain
+                with suppress(BudgetSpent):  # the metrics of the run with one group are kept
                     self._run_recipe(affordable, GENERATIONS, reserve, reserve)
         self._choose_size(self._seconds_per_completion())
         return self.figures
@@ -222,7 +222,7 @@ class Bench:
         if groups < sizes.prompts:
             sizes = with_groups(sizes, groups)
             settings |= batch_settings(sizes)
-            if self.forecast.checkpointing is not None:  # chosen for the whole step
+            if self.forecast.checkpointing is not None:  # as chosen for the whole step
                 settings["gradient_checkpointing"] = self.forecast.checkpointing.on
         steps = max(1, sizes.passes // sizes.gradient_accumulation_steps)
         settings["max_steps"] = generations * steps
@@ -426,9 +426,10 @@ class Bench:
         begun = self.budget.clock()
         values = {**self.recipe.flat, **ISOLATED, **settings, "output_dir": folder}
         if "gradient_checkpointing" in settings:
-            values.pop("activation_checkpointing", None)  # transformers' new name comes first
+            # transformers' new name for the option would take precedence
+            values.pop("activation_checkpointing", None)
         recipe = load_recipe(None, values, 1)
-        if "sampler" in arguments:  # recorded completions, which no environment answers
+        if "sampler" in arguments:  # completions are replayed, so nothing is played
             recipe.training.environment = None
             recipe.training.environments = None
         if self.random_weights:

@@ -346,7 +346,7 @@ class Search:
         num_completions = batch.completions_per_step // batch.num_processes
         budget = best["max_tokens_per_micro_batch"]
         if budget is None and len(lengths) < num_completions:
-            budget = sum(lengths)  # the size of the one micro-batch that was measured
+            budget = sum(lengths)  # the size of the only micro-batch that was measured
             checkpointing = best["gradient_checkpointing"] or not self.bench.gradient_checkpointing
             if self.bench.device != "cpu" and checkpointing:
                 # the recipe's micro-batch needs no less memory; a GPU is no faster with small ones

@@ -8,13 +8,13 @@ It runs the recipe for up to four generations. Then it repeats only the training
 completions: with each layout, with token limits per micro-batch, and with and without gradient
 checkpointing. If other settings are faster than the recipe's own, it prints them as lines to paste
 into the recipe. These lines change neither the completions per step nor the objective. If a step
-takes long, it measures fewer steps with fewer completions, and prints how many. When the time is
-over, or after Ctrl-C, it prints the best settings so far and what was not tried.
+takes a long time, it measures fewer steps with fewer completions, and prints how many. When the
+time is over, or after Ctrl-C, it prints the best settings so far and what was not tried.
 
 If the model is not on this machine but its shape is known, it gets random weights. In the output,
-"share of the rate" is the number of operations per second in training, divided by the device's
-measured rate of matrix multiplication. Training is counted as 6 operations per token for each
-trained weight and 4 for each frozen one, plus attention and the head, without recomputation.
+"share of the matrix rate" is the number of operations per second in training, divided by the
+device's measured rate of matrix multiplication. Training is counted as 6 operations per token for
+each trained weight and 4 for each frozen one, plus attention and the head, without recomputation.
 
 exit codes: 0 done; 2 the recipe cannot be used, nothing fits into memory, or the time is too short
 for one step; 130 interrupted by Ctrl-C, with or without results; 143 ended by SIGTERM
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from grpo_ext.bench.measure import Bench, Measurement, Settings
     from grpo_ext.bench.search import Search
 
-COLUMNS = "seconds, tokens/s, share of the rate, peak GiB"
+COLUMNS = "seconds, tokens/s, share of the matrix rate, peak GiB"
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -49,7 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         type=minutes,
         default=MINUTES,
         metavar="N",
-        help=f"the time for all measurements (default: {MINUTES:g})",
+        help=f"time limit for all measurements, in minutes (default: {MINUTES:g})",
     )
     parser.add_argument("--json", action="store_true", help="print the measurements as JSON")
 
@@ -103,8 +103,8 @@ def measure(args: argparse.Namespace, budget: Budget, display: Display) -> int:
         search = Search(bench, lambda settings: display.begin(settings_label(settings)))
         if bench.random_weights:
             display.result(
-                "The model's weights are not on this machine, so random weights of its shape and "
-                "completions of random lengths are measured."
+                "The model's weights are not on this machine, so the measurement uses random "
+                "weights of its shape and completions of random lengths."
             )
         display.begin("the recipe as it is written")
         bench.as_it_stands()
@@ -171,7 +171,7 @@ def figure_lines(bench: Bench) -> Iterator[str]:
     tokens = figures["completions/mean_length"] * bench.sizes.completions
     sampled = tokens / figures["sampling/generation_time"]
     total = figures["throughput/tokens_per_second"]
-    rates = f"{sampled:,.0f} sampled tokens/s, {total:,.0f} tokens/s in all"
+    rates = f"{sampled:,.0f} tokens/s in generation, {total:,.0f} tokens/s in the whole step"
     share = figures.get("throughput/share_of_rate")
     if share:
         yield f"{rates}; training at {share:.0%} of the matrix rate"
@@ -221,10 +221,10 @@ def settings_label(settings: Settings) -> str:
 def measurement_cells(measurement: Measurement | None, is_refused: bool) -> str:
     """Format a measurement as the cells of `COLUMNS`.
 
-    Without a measurement, return "refused" if `is_refused` is set, and "does not fit" otherwise.
+    Without a measurement, return "not supported" if `is_refused` is set, otherwise "does not fit".
     """
     if measurement is None:
-        return "refused" if is_refused else "does not fit"
+        return "not supported" if is_refused else "does not fit"
     rate = f"{measurement.tokens_per_second:10,.0f}"
     share = f"{measurement.share or 0:7.1%}"
     return f"{measurement.seconds:8.3f} {rate} {share} {measurement.peak_gib:8.2f}"
@@ -266,13 +266,13 @@ def advice_lines(search: Search, longest: int | None) -> Iterator[str]:
     if search.left_out_for_memory:
         yield "gradient checkpointing was not switched off, because memory might run out"
     if search.not_tried:
-        reason = "before Ctrl-C" if search.bench.budget.interrupted else "in time"
+        reason = "of Ctrl-C" if search.bench.budget.interrupted else "the time was over"
         labels = "; ".join(map(settings_label, search.not_tried))
-        yield f"not tried {reason}: {labels}"
+        yield f"not tried, because {reason}: {labels}"
     if search.best and not search.repeated:
-        yield "the fastest settings were measured only once, so small differences may be chance"
+        yield "the fastest settings were measured only once: small differences may be due to chance"
     lines = search.lines()
-    measured = " of those measured" if search.not_tried else ""
+    measured = " measured" if search.not_tried else ""
     if lines:
         gain = ""
         own = search.measurements[tuple(search.own.items())]
@@ -282,11 +282,11 @@ def advice_lines(search: Search, longest: int | None) -> Iterator[str]:
         yield f"\nthe fastest settings{measured}{gain}; paste these lines into the recipe:"
         yield yaml.safe_dump(lines, sort_keys=False).strip()
     elif search.best:
-        yield f"\nkeep the recipe's own settings: no others{measured} are clearly faster"
+        yield f"\nkeep the recipe's own settings: no other settings{measured} are clearly faster"
     else:
         yield "\nno settings of the training phase were measured"
     if longest:
         yield (
-            "\nestimated longest completion that fits, one per micro-batch with checkpointing: "
-            f"{longest:,} tokens"
+            "\nestimated longest completion that fits, with one completion per micro-batch and "
+            f"gradient checkpointing: {longest:,} tokens"
         )

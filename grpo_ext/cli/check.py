@@ -1,4 +1,4 @@
-"""`grpo-ext check`: find the problems of a recipe before a run.
+"""`grpo-ext check`: find problems in a recipe before a run.
 
 examples:
   grpo-ext check --config recipes/countdown/tiny.yaml
@@ -6,11 +6,11 @@ examples:
   grpo-ext check --config mine.yaml --learning_rate 1e-5 --json
   grpo-ext check --config mine.yaml --sample 8
 
-It needs no GPU and, without --sample, loads no model. It checks the keys, types, ranges and
-contradictions of the recipe, and its batch sizes; the first rows of the data, with the chat
-template, tools and tokenizer; the environment, and the rewards on three made-up completions; the
-vLLM server; and the disk. If the hub cannot be reached, a dataset or model that is only there is
-reported as a problem, or with --elsewhere as a note.
+It needs no GPU and, without --sample, loads no model. It checks the recipe's keys, types, ranges
+and batch sizes, and whether settings contradict each other; the first rows of the data, with the
+chat template, tools and tokenizer; the environment; the rewards, on three made-up completions; the
+vLLM server; and the disk. If the hub cannot be reached, a dataset or model that is only on the hub
+is reported as a problem, or with --elsewhere as a note.
 
 --sample N also tries the rewards on N completions that the model generates for the first rows. They
 are sampled as in training, but by transformers, in groups of at most 4 completions (fewer if
@@ -42,14 +42,15 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--elsewhere",
         action="store_true",
-        help="the run will be on another machine, so do not check this one",
+        help="do not check this machine, because the run will be on another one",
     )
     parser.add_argument(
         "--sample",
         type=at_least(1),
         default=0,
         metavar="N",
-        help="also try the rewards on N completions by the model, if it is on this machine",
+        help="also try the rewards on N completions of the model, which must be on this machine "
+        "(default: 0)",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
@@ -123,7 +124,7 @@ def verdict(findings: Findings) -> str:
             "scores to completions of the same prompt (groups with different rewards: 0 of "
             f"{samples['groups']['count']}). If the scores are low, use an easier prompt, easier "
             "rows, a reward with partial credit, or a warm start. If they are high, use harder "
-            "rows (docs/does-not-learn.md). A larger --sample tells more."
+            "rows (docs/does-not-learn.md). A larger --sample gives a more reliable result."
         )
     return "sound"
 
@@ -131,14 +132,14 @@ def verdict(findings: Findings) -> str:
 def print_prompts(prompts: Mapping[str, Any]) -> None:
     """Print the token counts of the prompts, and the first prompt with its special tokens."""
     tokens = prompts["tokens"]
-    limit = "no limit is known"
+    limit = "the limit is unknown"
     if prompts["room"] is not None:
-        limit = f"room for {prompts['room']}, and {prompts['over']:.0%} exceed it"
+        limit = f"at most {prompts['room']} fit, and {prompts['over']:.0%} are longer"
     print(
         f"prompts  {tokens['min']} to {tokens['max']} tokens, mean {tokens['mean']:.1f}, "
-        f"in the first {prompts['rows']}; {limit}"
+        f"in the first {prompts['rows']} rows; {limit}"
     )
-    print("         the first, as the model sees it:")
+    print("         the first prompt, as the model sees it:")
     first_prompt = prompts["first"]
     if len(first_prompt) > MAX_CHARACTERS:
         first_prompt = first_prompt[:MAX_CHARACTERS] + " ..."
@@ -156,8 +157,8 @@ def print_episodes(episodes: Mapping[str, Any], place: str = "") -> None:
         shortest, longest = episodes["answers"]
         length = f"{shortest} to {longest}"
     print(
-        f"episodes {place}answers of {length} tokens with the chat template; turns that fit in "
-        f"max_completion_length {episodes['room']}: {episodes['turns']} of at most "
+        f"episodes {place}answers of {length} tokens with the chat template; max_completion_length "
+        f"{episodes['room']} has room for {counted(episodes['turns'], 'turn')} of at most "
         f"{episodes['turn_tokens']} tokens"
     )
 

@@ -51,7 +51,7 @@ def add_recipe_command(
         "--config",
         required=required,
         metavar="RECIPE",
-        help="a YAML file, or a name that `grpo-ext recipes` lists",
+        help="the recipe: a YAML file, or a name that `grpo-ext recipes` lists",
     )
     parser.set_defaults(takes_overrides=True)
     return parser
@@ -62,7 +62,7 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
         "--num_processes",
         type=at_least(1),
         metavar="N",
-        help="number of training processes (default: that of the accelerate config, else 1)",
+        help="number of training processes (default: that of the accelerate config, or 1)",
     )
 
 

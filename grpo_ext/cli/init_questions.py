@@ -105,8 +105,8 @@ def ask_about_columns(
         for text in proposal.questions:
             print(one_line(text))
         entered = ask(
-            "Enter a column or a template with columns in braces as the prompt, or nothing for "
-            f"[{printable(proposal.prompt.replace(NEWLINE, ESCAPED_NEWLINE))}]",
+            "Enter a column, or a template with columns in braces, as the prompt, or press Enter "
+            f"for [{printable(proposal.prompt.replace(NEWLINE, ESCAPED_NEWLINE))}]",
             default=proposal.prompt,
             check=lambda text: check_prompt(text, rows),
         )
@@ -119,7 +119,7 @@ def ask_about_columns(
         return proposal
     answer = ask(
         f"Which column has the right answers: {' or '.join(map(one_line, candidates))}? Enter its "
-        "name, or nothing if none has them",
+        "name, or press Enter if none of them does",
         default="",
         check=lambda text: check_answer(text, candidates),
     )
@@ -129,7 +129,7 @@ def ask_about_columns(
 def ask_about_reward(proposal: Proposal, rows: list[Row]) -> str:
     """Ask for the reward, and return its name or `file.py:function`."""
     return ask(
-        f"Enter a reward, or file.py:function for your own, or nothing for [{proposal.reward}] "
+        f"Enter a reward, or file.py:function for your own, or press Enter for [{proposal.reward}] "
         f"({one_line(proposal.reason)})",
         default=proposal.reward,
         check=lambda text: columns_of_reward(text, proposal, rows),

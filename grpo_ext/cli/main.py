@@ -2,16 +2,16 @@
 
 examples:
   grpo-ext demo                                        train a tiny model, offline, in minutes
-  grpo-ext migrate run.sh --output mine.yaml           from TRL, open-r1, ms-swift or verl
-  grpo-ext check --config countdown/tiny               find the problems of a recipe before a run
+  grpo-ext migrate run.sh --output mine.yaml           convert a TRL, open-r1, ms-swift or verl run
+  grpo-ext check --config countdown/tiny               find problems in a recipe before a run
   grpo-ext train --config countdown/tiny               train from a recipe
-  grpo-ext train --config RECIPE --learning_rate 1e-5  any key of a recipe can be set here
+  grpo-ext train --config RECIPE --learning_rate 1e-5  override any key of the recipe
   grpo-ext eval --config RECIPE --model BEFORE --model AFTER
-  grpo-ext report runs/countdown-tiny                  curves and completions as one HTML file
+  grpo-ext report runs/countdown-tiny                  write curves and completions to an HTML file
 
 exit codes: 0 done; 1 a check or a run failed; 2 the command, the recipe or its data cannot be used;
-75 a signal ended a run, which can be continued from its checkpoint; 130 interrupted by Ctrl-C; 141
-the program that reads the output has exited; 143 ended by SIGTERM
+75 a signal ended the run, which can be continued from its checkpoint; 130 interrupted by Ctrl-C;
+141 the program that reads the output has exited; 143 ended by SIGTERM
 """
 
 import argparse
@@ -55,10 +55,14 @@ def make_parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="grpo-ext", description=__doc__, formatter_class=raw)
     parser.add_argument(
-        "--version", action="store_true", help="show the versions of this package and others"
+        "--version",
+        action="store_true",
+        help="show the versions of grpo_ext and its dependencies, and exit",
     )
     parser.add_argument(
-        "--debug", action="store_true", help="show tracebacks: `grpo-ext --debug COMMAND ...`"
+        "--debug",
+        action="store_true",
+        help="show the traceback of an error; put this option before COMMAND",
     )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in SUBCOMMANDS:

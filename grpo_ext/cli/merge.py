@@ -1,7 +1,7 @@
 """`grpo-ext merge`: merge an adapter into its base model, for transformers and vLLM.
 
 examples:
-  grpo-ext merge --model runs/poem-qwen2.5-7b-lora      writes runs/poem-qwen2.5-7b-lora/merged
+  grpo-ext merge --model runs/poem-qwen2.5-7b-lora      write runs/poem-qwen2.5-7b-lora/merged
   grpo-ext merge --model runs/poem-qwen2.5-7b-lora/checkpoint-300 --out models/poem --dtype float32
 
 It loads the merged model again, and keeps it only if its log-probs match those of the base model
@@ -27,7 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="the new folder (default: merged in the adapter's folder)",
+        help="folder for the merged model (default: `merged` in the adapter's folder)",
     )
     add(
         "--dtype",

@@ -1,4 +1,4 @@
-"""`grpo-ext migrate`: write a recipe from the settings of TRL, open-r1, ms-swift or verl.
+"""`grpo-ext migrate`: convert the settings of a TRL, open-r1, ms-swift or verl run to a recipe.
 
 examples:
   grpo-ext migrate recipes/Qwen2.5-1.5B-Instruct/grpo/config_demo.yaml
@@ -6,10 +6,10 @@ examples:
   grpo-ext migrate grpo_7b.sh --num_processes 2 --output mine.yaml
 
 FILE is a YAML file, or a shell script with `trl grpo ...`, `accelerate launch ...grpo.py ...`,
-`swift rlhf ...` or `python -m verl.trainer.main_ppo ...`. A script is read and never run: variables
+`swift rlhf ...` or `python -m verl.trainer.main_ppo ...`. A script is read but never run; variables
 that it sets to literals are substituted. Each key that was translated only approximately or not at
 all is named on the terminal and in a comment in the recipe, with what to set by hand. Batch sizes
-are translated so that the completions per optimizer step and per generation stay the same, also
+are translated so that the completions per optimizer step and per generation stay the same, even
 with another --num_processes.
 
 exit codes: 0 written; 2 FILE cannot be read or has none of these settings, or --output already

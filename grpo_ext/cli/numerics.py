@@ -1,4 +1,4 @@
-"""`grpo-ext numerics`: measure how far the log-probs of sampler, trainer and float32 differ.
+"""`grpo-ext numerics`: measure how much the log-probs of the sampler and the trainer differ.
 
 examples:
   grpo-ext numerics --config recipes/countdown/tiny.yaml
@@ -8,11 +8,11 @@ examples:
 It loads the model in the recipe's dtypes and samples completions for the recipe's prompts with the
 run's own sampler. Then it scores the same tokens with the run's training step, with and without
 gradients and gradient checkpointing, in each layout of rows, and with a float32 copy of the
-weights. With top_k, top_p or min_p, it also compares the kept tokens. Nothing is trained, no reward
-is computed, and a single process measures. Each figure has a limit; if it is exceeded, a line says
-which key to set.
+weights. With top_k, top_p or min_p, it also compares the tokens that sampler and trainer keep.
+Nothing is trained, no reward is computed, and only one process is used. Each metric has a limit; if
+one is exceeded, a line says which key to set.
 
-exit codes: 0 all figures are within their limits; 1 some are above; 2 the recipe cannot be used;
+exit codes: 0 all metrics are within their limits; 1 some are above; 2 the recipe cannot be used;
 130 interrupted by Ctrl-C; 143 ended by SIGTERM
 """
 
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         print_measurement(found)
         for line in lines:
             print(line)
-        print("all within the limits" if found.within else "some figures are above their limits")
+        print("all within the limits" if found.within else "some metrics are above their limits")
     return 0 if found.within else 1
 
 

@@ -55,14 +55,14 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--rows",
         type=at_least(1),
         metavar="N",
-        help="training rows, if they cannot be counted here",
+        help="number of training rows, if they cannot be counted on this machine",
     )
     parser.add_argument(
         "--gpu",
         type=gigabytes,
         metavar="GPU",
         help="estimate whether the run fits into a GPU's memory, and the longest completion that "
-        f"does; GPU is one of {', '.join(GPU_GIGABYTES)}, or the memory in GB",
+        f"fits; GPU is one of {', '.join(GPU_GIGABYTES)}, or the memory in GB",
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
         *size_lines(forecast),
     ]
     if recipe.flat["use_vllm"]:
-        lines.append(("vLLM", "needs additional memory"))
+        lines.append(("vLLM", "needs additional memory, which is not included here"))
     width = max(len(title) for title, _ in lines)
     for title, text in lines:
         print(f"{title:{width}}  {text}")
@@ -148,7 +148,7 @@ def gpu_lines(on_gpu: OnGpu, batch: Batch) -> Iterator[tuple[str, str]]:
         )
         yield "longest completion", f"{tokens}, as in the recipe (estimate)"
     if on_gpu.longest_alone:
-        conditions = "one per micro-batch with gradient checkpointing"
+        conditions = "with one completion per micro-batch and gradient checkpointing"
         title = "" if on_gpu.longest else "longest completion"
         yield title, f"{on_gpu.longest_alone:,} tokens, {conditions} (estimate)"
 
@@ -214,7 +214,7 @@ def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
     if plan.token_budget is not None:
         tokens = f"at most {plan.token_budget:,} sampled"
         if forecast.prompt_tokens:
-            tokens += f"; prompts {forecast.prompt_tokens:.0f} tokens each"
+            tokens += f"; prompts have {forecast.prompt_tokens:.0f} tokens on average"
         yield "tokens", tokens
 
 
@@ -255,7 +255,7 @@ def time_lines(time: RunTime | None, folder: str) -> Iterator[tuple[str, str]]:
     """
     if time is None:
         yield "time", "not measured yet: `grpo-ext bench` measures how long a step takes, and after"
-        yield "", "three steps the run says how long it will take"
+        yield "", "three steps the run prints how long it will take"
         return
     yield "time", f"about {duration(time.seconds)}, according to the log in {printable(folder)}:"
     yield "", time.describe()

@@ -48,16 +48,22 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     ways.add_argument("--turns", type=Path, metavar="FILE", help="play the turns in this file")
     ways.add_argument("--by-model", action="store_true", help="let the recipe's model play")
     ways.add_argument(
-        "--replay", type=Path, metavar="SAMPLES", help="play a line of a samples.jsonl again"
+        "--replay", type=Path, metavar="SAMPLES", help="play a line of this samples.jsonl again"
     )
     parser.add_argument(
-        "--line", type=at_least(1), default=1, metavar="N", help="line for --replay (default 1)"
+        "--line",
+        type=at_least(1),
+        default=1,
+        metavar="N",
+        help="line that --replay plays (default: 1)",
     )
     parser.add_argument(
-        "--row", type=at_least(1), default=1, metavar="N", help="training row (default 1)"
+        "--row", type=at_least(1), default=1, metavar="N", help="training row to play (default: 1)"
     )
     parser.add_argument(
-        "--blank_line", action="store_true", help="a typed turn ends with a blank line"
+        "--blank_line",
+        action="store_true",
+        help="end a typed turn at a blank line, so that it can have several lines",
     )
 
 
@@ -91,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     for difference in found:
         print(f"differs  {printable(difference)}")
     if not found:
-        print(f"the same as line {args.line} of {args.replay}: tokens, answers and rewards")
+        print(f"tokens, answers and rewards are the same as line {args.line} of {args.replay}")
     return 1 if found else 0
 
 

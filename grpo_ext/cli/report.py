@@ -1,15 +1,15 @@
-"""`grpo-ext report`: show curves and completions of runs as one HTML file, or in a browser.
+"""`grpo-ext report`: show curves and completions of runs in one HTML file, or on a live page.
 
 examples:
-  grpo-ext report runs/countdown-tiny                  writes runs/countdown-tiny/report.html
-  grpo-ext report runs/a runs/b --output compare.html  several runs, overlaid and compared
-  grpo-ext report runs                                 all runs in a folder
-  grpo-ext report runs/a --png curves.png              also the curves as an image (.pdf, .svg)
-  grpo-ext report runs --serve                         live at http://127.0.0.1:8787
+  grpo-ext report runs/countdown-tiny                  write runs/countdown-tiny/report.html
+  grpo-ext report runs/a runs/b --output compare.html  compare several runs
+  grpo-ext report runs                                 show all runs in a folder
+  grpo-ext report runs/a --png curves.png              also write the curves as an image
+  grpo-ext report runs --serve                         show them live at http://127.0.0.1:8787
 
 RUN is a run's output_dir, a demo's folder, or a folder of runs. The file needs no network and no
-server. It shows curves, completions with the score of each reward, results before and after, the
-recipe, and alarms. With --serve, the page is updated while runs continue.
+server. It shows curves, completions with the score of each reward, evaluations before and after
+training, the recipe, and alarms. With --serve, the page is updated while runs continue.
 """
 
 import argparse
@@ -30,14 +30,19 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         help="the HTML file (default: report.html in RUN, or in the current folder for several "
         "RUNs)",
     )
-    add("--png", type=Path, metavar="FILE", help="also write the curves as an image")
+    add(
+        "--png",
+        type=Path,
+        metavar="FILE",
+        help="also write the curves to this .png, .pdf or .svg file",
+    )
     add(
         "--max_completions",
         type=at_least(0),
         default=50_000,
         metavar="N",
         help="show about N completions: those of randomly chosen prompts, or with --serve the "
-        "newest (default 50000)",
+        "newest (default: 50000)",
     )
     add(
         "--serve",
@@ -45,8 +50,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         nargs="?",
         const=8787,
         metavar="PORT",
-        help="serve the page at 127.0.0.1 until Ctrl-C instead of writing a file (default port "
-        "8787, or a free one)",
+        help="serve the page at 127.0.0.1 until Ctrl-C instead of writing a file (default port: "
+        "8787, or a free one if it is taken)",
     )
 
 
@@ -69,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     runs = write_report(args.runs, page, args.png, args.max_completions)
     for run in runs:
         for fault in run.faults:
-            print(f"Not read: {one_line(fault)}", file=sys.stderr)
+            print(f"Warning: {one_line(fault)}", file=sys.stderr)
     total = sum(run.total_samples for run in runs)
     shown = sum(len(run.samples) for run in runs)
     completions = f"{shown} of {total}" if shown < total else f"{shown}"
@@ -93,5 +98,5 @@ def serve_report(folders: list[Path], port: int, max_completions: int) -> None:
         ReportServer(folders, port, max_completions) as server,
         until_interrupted(),
     ):
-        print(f"{server.url} (Ctrl-C ends it)", flush=True)
+        print(f"Serving the report at {server.url} (Ctrl-C ends it)", flush=True)
         server.serve_forever()

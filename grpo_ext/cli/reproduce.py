@@ -1,19 +1,19 @@
-"""`grpo-ext reproduce`: test published observations from three experiments, with verdicts.
+"""`grpo-ext reproduce`: test whether published observations hold in new runs of three experiments.
 
 examples:
-  grpo-ext reproduce countdown                   all claims of Countdown, with tiny models, on a CPU
-  grpo-ext reproduce countdown gsm8k verse       all three experiments
+  grpo-ext reproduce countdown                   test all claims of Countdown on a CPU
+  grpo-ext reproduce countdown gsm8k verse       test all three experiments
   grpo-ext reproduce countdown --claim format-sooner --claim length-dips
-  grpo-ext reproduce verse --list                the names of the claims
-  grpo-ext reproduce verse --plan                which runs, and how many minutes
-  grpo-ext reproduce countdown --config countdown/qwen2.5-3b --seeds 1      another model
+  grpo-ext reproduce verse --list                list the names of the claims
+  grpo-ext reproduce verse --plan                show how many runs it needs, and how long they take
+  grpo-ext reproduce countdown --config countdown/qwen2.5-3b --seeds 1      with another model
 
 It creates tiny models, trains them once per seed, and measures them. For each claim, it prints what
 was published, what was measured here with its standard error over seeds, and a verdict based on the
 95 % interval: "agrees", "does not", or "cannot be seen" at this size, with the reason. The page
-claims.html in the folder has plots. Finished runs are not repeated, and a killed run continues.
-With --config, the same claims are measured with the model of that recipe, and any of its keys can
-be set as --key value.
+claims.html in the working folder has plots. Finished runs are not repeated, and a run that was
+killed is continued. With --config, the same claims are measured with the model of that recipe, and
+any of its keys can be set as --key value.
 """
 
 import argparse
@@ -52,20 +52,20 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         nargs="+",
         choices=NAMES,
         metavar="EXPERIMENT",
-        help=", ".join(NAMES),
+        help="one or more of: " + ", ".join(NAMES),
     )
     add(
         "--claim",
         action="append",
         metavar="NAME",
-        help="test only this claim; repeatable",
+        help="test only this claim; repeatable (default: all claims)",
     )
     add(
         "--seeds",
         type=at_least(1),
         default=3,
         metavar="N",
-        help="number of seeds with which each run is repeated (default 3)",
+        help="number of seeds with which each run is repeated (default: 3)",
     )
     add(
         "--folder",
@@ -84,13 +84,13 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--config",
         action=RecipeOfModel,
         metavar="RECIPE",
-        help="the recipe of another model",
+        help="recipe with the model to use instead of tiny models",
     )
     add(
         "--max_steps",
         type=at_least(1),
         metavar="N",
-        help="end every run after N steps, for a quick try",
+        help="end every run after N steps, for a quick try (default: each run's own number)",
     )
     add(
         "--processes",

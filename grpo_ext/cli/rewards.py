@@ -23,15 +23,15 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     commands = add_command(subparsers, __doc__, run).add_subparsers(
         title="commands", metavar="COMMAND", required=True
     )
-    catalogue = commands.add_parser("list", help="all rewards, one on each line")
+    catalogue = commands.add_parser("list", help="list all rewards, with their columns and options")
     catalogue.set_defaults(work=run_list)
-    show = commands.add_parser("show", help="the meaning, columns and options of one reward")
-    show.add_argument("name", metavar="NAME")
+    show = commands.add_parser("show", help="show the meaning, columns and options of one reward")
+    show.add_argument("name", metavar="NAME", help="name of the reward")
     show.set_defaults(work=run_show)
     check = commands.add_parser(
         "check", help="test the examples of rewards; exit code 1 if one fails"
     )
-    check.add_argument("names", nargs="*", metavar="NAME", help="only these (default: all)")
+    check.add_argument("names", nargs="*", metavar="NAME", help="rewards to test (default: all)")
     check.set_defaults(work=run_check)
     for command in (catalogue, show, check):
         command.add_argument(
@@ -39,7 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
             action="append",
             default=[],
             metavar="FILE",
-            help="a file that registers rewards",
+            help="a Python file that registers rewards; repeatable",
         )
 
 
@@ -79,7 +79,7 @@ def run_show(args: argparse.Namespace) -> int:
     print(f"Options:  {options_with_defaults(info) or 'none'}")
     if info.optional:
         names = ", ".join(info.optional)
-        print(f"          (if not set, read from the column of that name, if any: {names})")
+        print(f"          (an option that is not set is read from its column, if any: {names})")
     if info.needs_cpu:
         print("Runs in:  worker processes, if reward_workers is above 0")
     else:

@@ -22,7 +22,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         type=at_least(1),
         default=1,
         metavar="N",
-        help="number of processes that will train (default 1)",
+        help="number of processes that will train (default: 1)",
     )
     parser.add_argument("--dry_run", action="store_true", help="only print the command")
 

@@ -1,4 +1,4 @@
-"""`grpo-ext sft`: supervised fine-tuning from a recipe.
+"""`grpo-ext sft`: run supervised fine-tuning from a recipe.
 
 examples:
   grpo-ext sft --config recipes/countdown/tiny-sft.yaml

@@ -10,7 +10,7 @@ examples:
 It runs `accelerate launch`. Any key of a recipe can be set on the command line as --key value,
 which overrides the recipe. Keys are the fields of TRL's GRPOConfig and ModelConfig, of
 GRPOExtConfig and RunConfig (grpo_ext/recipe/schema.py and the *_options.py next to it), and of the
-recipe's task. An unknown key is an error that names a similar one, if there is one.
+recipe's task. An unknown key is an error; the message names a similar key, if there is one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def add_training_parser(
     parser.add_argument(
         "--accelerate_config",
         metavar="NAME",
-        help="accelerate config to launch with: a file, or a name such as zero3",
+        help="accelerate config to launch with: a file, or a name such as zero3 (default: that of "
+        "the recipe)",
     )
     parser.set_defaults(module=module, serve=False, report=False)
     return parser
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
         server = ReportServer([recipe.output_dir])
         Thread(target=server.serve_forever, daemon=True).start()
-        print(f"The report of the run: {server.url}", flush=True)
+        print(f"The report of this run is at {server.url}.", flush=True)
     job = partial(
         launch, args.module, ["--config", args.config, *args.overrides], recipe, args.num_processes
     )

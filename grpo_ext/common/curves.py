@@ -124,7 +124,7 @@ def change_by_errors(
     error = float(np.hypot(first_error, last_error))
     verdict: Verdict | None = None
     if error > 0:
-        # Welch and Satterthwaite
+        # Welch-Satterthwaite degrees of freedom
         by_freedom = first_error**4 / first_freedom + last_error**4 / last_freedom
         freedom = error**4 / (by_freedom or 1e-300)
         reach = t_quantile(min(freedom, 1e9)) * error
@@ -168,7 +168,8 @@ def change_by_noise(values: Array, sampling_errors: Array | None = None) -> Chan
     if sampling_errors is not None and np.isfinite(sampling_errors).all():
         # Use one error for all values: a few groups say little about the error of their own mean,
         # and groups that agree by chance would have an error of 0.
-        share = min(1.0, MOST_VALUES / len(values))  # because neighbors are averaged below
+        # averaging neighbors, as below, reduces the variance
+        share = min(1.0, MOST_VALUES / len(values))
         variance = (sampling_errors**2).mean() * share
         error_of_values = float(np.sqrt(variance))
     if len(values) > MOST_VALUES:

@@ -19,7 +19,7 @@ WAITING = (
     "KMP_BLOCKTIME",
 )  # environment variables that control how threads wait for each other
 
-SHORT_SPIN = "1000"  # rounds of GNU's OpenMP before a waiting thread sleeps: some 20 microseconds
+SHORT_SPIN = "1000"  # rounds before a waiting thread of GNU's OpenMP sleeps: about 20 microseconds
 
 
 def gpu_is_there() -> bool:
@@ -54,7 +54,8 @@ def settings_here(use_cpu: bool | None, bf16: bool | None) -> dict[str, bool]:
     """
     import torch
 
-    if use_cpu is not None or torch.accelerator.is_available():  # `gpu_is_there` knows only CUDA
+    # `gpu_is_there` would detect only NVIDIA GPUs
+    if use_cpu is not None or torch.accelerator.is_available():
         return {}
     return {"use_cpu": True, "bf16": bool(bf16)}
 
@@ -85,7 +86,8 @@ def wait_calmly() -> None:
     if chosen or gpu_is_there() or "torch" in sys.modules:
         return
     os.environ["GOMP_SPINCOUNT"] = SHORT_SPIN
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # for other libraries than GNU's, as on macOS
+    # for OpenMP libraries other than GNU's, such as the one on macOS
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
 def how_threads_wait(count: int) -> str:

@@ -70,7 +70,7 @@ def is_sparse(number: int) -> bool:
     size = os.fstat(number).st_size
     if size <= MOST_HOLES:
         return False
-    enough = min(size - MOST_HOLES, size / 2)  # bytes of data with which it is not sparse
+    enough = min(size - MOST_HOLES, size / 2)  # with this many bytes of data, it is not sparse
     data = 0
     place = 0
     try:
@@ -79,7 +79,7 @@ def is_sparse(number: int) -> bool:
             place = os.lseek(number, begin, os.SEEK_HOLE)
             data += place - begin
     except OSError as error:
-        if error.errno != errno.ENXIO:  # no data after this place
+        if error.errno != errno.ENXIO:  # ENXIO: no more data
             return False
     finally:
         os.lseek(number, 0, os.SEEK_SET)

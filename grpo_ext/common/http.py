@@ -160,7 +160,7 @@ class Line:
                 if isinstance(connection.sock, ssl.SSLSocket):
                     connection.sock.do_handshake()
                 connection.request(method, target_of(url), body, headers)
-                # An unclosed response would keep the connection open as long as its error lives.
+                # An unclosed response would keep the connection open while a raised error exists.
                 with connection.getresponse() as response:
                     answer_headers = {}
                     for name, value in response.getheaders():

@@ -65,7 +65,7 @@ def find_repo(name: str, kind: str) -> None:
             f"there is no folder {name}, and the hub has no visible {noun} of that name.{guess} "
             f"If the {noun} is private, run `hf auth login`."
         ) from None
-    except Exception as error:  # from any of the libraries that it uses
+    except Exception as error:  # each library that `HfApi` uses has its own errors
         raise ConnectionError(
             f"the {noun} {name} is neither a folder nor in the cache, and asking the hub for it "
             f"failed ({first_line(error)}).{guess} Try again, or download the {noun} and set the "

@@ -30,7 +30,7 @@ class Noise:
     For each candidate autocorrelation, it holds the posterior weight and the variance of the noise.
     """
 
-    autocorrelations: Array  # (24,), the candidates, for neighboring values
+    autocorrelations: Array  # (24,), the candidates: correlations of neighboring values
     weights: Array  # (24,), posterior probabilities of the candidates
     variances: Array  # (24,), variance of a single value under each candidate
     freedom: int  # degrees of freedom of each variance

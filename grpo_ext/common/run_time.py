@@ -44,7 +44,7 @@ class RunTime:
             elif count:
                 text += f", {counted(count, name)} of {duration(seconds or 0.0)}"
         if unmeasured:
-            text += f"; in addition {' and '.join(unmeasured)}, not measured yet"
+            text += f"; plus {' and '.join(unmeasured)}, not measured yet"
         return text
 
 

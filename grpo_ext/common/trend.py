@@ -82,7 +82,7 @@ def trend_evidence(
     products = whitened_products(columns, autocorrelations)  # (R, 5, 5)
     constant = products[:, :1, :1]
     projections = products[:, :, :1] @ products[:, :1, :] / constant
-    products = products - projections  # around the mean
+    products = products - projections  # products of deviations from the mean
     squares = products[:, -1, -1]  # (R,)
     diagonals = np.diagonal(products, axis1=1, axis2=2)  # (R, 5)
     lengths = diagonals[:, 1:-1]
@@ -91,7 +91,7 @@ def trend_evidence(
     unexplained = 1 - SIZE / (1 + SIZE) * explained
     remaining = squares[:, None] * unexplained
     unscaled = 1 - autocorrelations**2
-    weights = np.ones(len(unscaled))  # with a trend
+    weights = np.ones(len(unscaled))  # prior weights of all r under a trend
     weights_without = np.ones(len(unscaled))
     if error is None:
         log_without = -(count - 1) / 2 * np.log(squares)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-_before = ExitStack()  # restores the state before the first running call
+_before = ExitStack()  # restores the state from before the first of the overlapping blocks
 _calls = 0
 
 REPEAT_INTERVAL = 0.5  # seconds until a swallowed `TooLate` is raised again

@@ -12,7 +12,7 @@ import yaml
 from grpo_ext.common.foreign_files import MOST_LEVELS
 
 INTEGER = "tag:yaml.org,2002:int"
-MOST_DIGITS = 4300  # of an integer, as in Python; YAML's base 60 takes quadratic time
+MOST_DIGITS = 4300  # Python's limit for an integer; YAML's base 60 takes quadratic time
 KEY_TYPES = (str, int, float, bool, type(None))  # the key types that `json.dumps` accepts
 
 

@@ -139,7 +139,7 @@ class DecodeBatch:
         self.length = width
         self.pad = pad
         self.cache = inputs[CACHE_INPUT]
-        self._num_read = width  # positions that the model has read
+        self._num_read = width  # number of positions that the model has processed
         self._ids = functional.pad(input_ids, (0, room), value=pad)  # (b, max_length)
         self._mask = inputs.get("attention_mask")
         if self._mask is not None:
@@ -258,7 +258,7 @@ def decode(
     }
     selecting = [p for p in logits_processor if isinstance(p, SelectsRows)]
     forcing = [p for p in logits_processor if isinstance(p, ForcesTokens)]
-    # without an end token no row is padded: like transformers, decode all rows until the last ends
+    # without an end token, no row is padded: like transformers, decode all rows until the last ends
     rows_end = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
     pad = generation_config.pad_token_id
     logits = prefill(model, input_ids, inputs)  # (B, V)

@@ -30,7 +30,7 @@ class Player(LogitsProcessor):
     """
 
     def __init__(self, episodes: Sequence[Episode]):
-        self.episodes = list(episodes)  # of the rows still being decoded
+        self.episodes = list(episodes)  # one for each row still being decoded
         self._width: int | None = None  # number of tokens seen per row
 
     @property
@@ -99,4 +99,5 @@ class EpisodeEnds(StoppingCriteria):
     def __call__(self, input_ids: LongTensor, scores: FloatTensor, **kwargs: object) -> BoolTensor:
         self.player.see(input_ids)
         ended = [episode.ended or episode.waits for episode in self.player.episodes]
-        return torch.tensor(ended, device=input_ids.device)  # type: ignore[return-value]  # of bool
+        # mypy does not know that the dtype is bool
+        return torch.tensor(ended, device=input_ids.device)  # type: ignore[return-value]

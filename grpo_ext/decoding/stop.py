@@ -35,4 +35,5 @@ class StopStringEnds(StoppingCriteria):
             self._width = input_ids.size(1) - 1
         first = max(self._width, input_ids.size(1) - self.stops.most_tokens)
         ended = [self.stops.end_with(ids, 0) for ids in input_ids[:, first:].tolist()]
-        return torch.tensor(ended, device=input_ids.device)  # type: ignore[return-value]  # of bool
+        # mypy does not know that the dtype is bool
+        return torch.tensor(ended, device=input_ids.device)  # type: ignore[return-value]

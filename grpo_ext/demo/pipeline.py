@@ -184,9 +184,9 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
     print(f"time: {times}; total {sum(seconds.values()):.0f} s")
     print(
         f"curves: {folder / 'curves.png'}; "
-        f"figures: {folder / 'eval_before.json'}, {folder / 'eval_after.json'}"
+        f"metrics: {folder / 'eval_before.json'}, {folder / 'eval_after.json'}"
     )
-    print(f"every completion, in a browser: grpo-ext report {folder}")
+    print(f"to see every completion in a browser: grpo-ext report {folder}")
 
 
 def figures_of(folder: Path, name: str) -> dict[str, Any]:

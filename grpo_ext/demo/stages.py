@@ -30,7 +30,7 @@ class Stages:
     def __init__(self, folder: Path, total: int) -> None:
         self.file = folder / "stages.json"
         self.total = total
-        self.fingerprint = ""  # of the last stage
+        self.fingerprint = ""  # that of the last stage
         self.seconds: dict[str, float] = {}  # by stage
         try:
             self.done = json.loads(read_text(self.file, within=folder))

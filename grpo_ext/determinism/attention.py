@@ -24,9 +24,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 EXACT_BITS = 53  # integers of this many bits are exact in float64
 MOST_KEYS = 2**15
-WEIGHT_BITS = 22  # of the weights in their own sum, where nothing multiplies them
-VALUE_BITS = (EXACT_BITS - int(math.log2(MOST_KEYS))) // 2  # of weights and values in products
-BLOCK_NUMBERS = 2**18  # numbers of an intermediate result, which fits into the cache of a CPU
+WEIGHT_BITS = 22  # bits of the weights in their own sum, which has no products
+# bits of the weights and of the values in the sum of their products
+VALUE_BITS = (EXACT_BITS - int(math.log2(MOST_KEYS))) // 2
+# maximum number of elements of an intermediate result, so that it fits into a CPU's cache
+BLOCK_NUMBERS = 2**18
 
 
 def attention(
@@ -149,7 +151,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
     elif mask is not None:
         scores.add_(mask)
     largest = scores.amax(-1, keepdim=True)
-    largest.masked_fill_(largest == -torch.inf, 0.0)  # padding that sees no key
+    largest.masked_fill_(largest == -torch.inf, 0.0)  # for padding, which sees no key
     weights = scores.sub_(largest).exp_()  # (b, H, Q, K), at most 1
     total = to_multiples(weights, weights.new_ones(()), WEIGHT_BITS).sum(-1, dtype=torch.float64)
     total.masked_fill_(total == 0, 1.0)

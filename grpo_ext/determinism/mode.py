@@ -55,7 +55,7 @@ def deterministic_algorithms() -> Iterator[None]:
     """
     enabled = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    memory: Any = torch.utils.deterministic  # torch adds its attributes when it is imported
+    memory: Any = torch.utils.deterministic  # type checkers do not find its attributes
     fills = memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
     memory.fill_uninitialized_memory = False

@@ -57,7 +57,7 @@ class Episode:
         self.tokens = tokens
         self.room = room
         self._logged_room = room  # `room` for the log; `cut_off` does not change it
-        # an environment of TRL may write the whole prompt
+        # the row may have no prompt, because an environment of TRL may write all of it
         prompt = row.get("prompt", [{"role": "user", "content": ""}])
         last = prompt[-1] if isinstance(prompt, list) and prompt else {}
         if not isinstance(last.get("content"), str):
@@ -228,7 +228,7 @@ class Episode:
         if len(self.ids) > self._first and not self.pending:
             self.ask()
             self.hear()
-        else:  # the model will not read the last answers
+        else:  # the model has not seen all of the last answers
             self.pending.clear()
             while self.messages and self.messages[-1]["role"] != "assistant":
                 self.messages.pop()
@@ -330,7 +330,7 @@ class Episode:
         if self.ended:
             return
         lengths = [len(message["content"]) for message in answer]
-        is_long = max(lengths) > self.rules.answer_characters  # and has been cut off
+        is_long = max(lengths) > self.rules.answer_characters  # only if one was cut off
         limit = answer_limit(self.room - len(self.ids), self.rules.turn_tokens)
         fitted = fitted_answer(answer, self.tokens, self._stopped, limit)
         if len(self.ids) + len(fitted.ids) >= self.room:

@@ -205,14 +205,14 @@ def refuse_many(reports: Iterable[FailureReport]) -> None:
             continue
         if report.too_many:
             raise EnvironmentFailure(report.too_many)
-        if report.method in UNITS:  # a generation may have only two calls of a tool
+        if report.method in UNITS:  # not tools: a generation may have only two calls of one
             by_method[report.subject, report.method].append(report)
     for (subject, method), of_method in by_method.items():
         failing = [report for report in of_method if report.failed]
         seeds: set[str] = set()
         for report in failing:
             seeds |= report.seeds
-        if len(seeds) < 2:  # one seed may be a bad row of the data
+        if len(seeds) < 2:  # a single seed may come from a bad row of the data
             continue
         if all(report.failed == report.calls for report in of_method):
             raise EnvironmentFailure(

@@ -120,7 +120,7 @@ class GuardedEnvironment:
         """Wait for the user code that was started last, and add the time it took to `seconds`."""
         wait(self._results)
         done_at = list(self._done_at)
-        if len(done_at) < len(self._results):  # a result wakes its waiter before its callbacks
+        if len(done_at) < len(self._results):  # futures wake waiters before running callbacks
             done_at.append(time.monotonic())
         if done_at:
             self.seconds += max(done_at) - self._asked_at

@@ -136,11 +136,11 @@ def _started(opened: Opened, in_threads: bool) -> Future[Any]:
         return future
     try:
         return start_coroutine(returned, seconds)
-    except RuntimeError as error:  # Python 3.12 starts no thread at its exit
+    except RuntimeError as error:  # since Python 3.12, no thread can start at exit
         returned.close()
         future.set_exception(error)
         return future
 
 
-# no new threads can be started at the exit of an interpreter
+# no new threads can be started while the interpreter exits
 atexit.register(close_all, in_threads=False)

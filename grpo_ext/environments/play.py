@@ -69,7 +69,7 @@ def play(
     """
     rules = rules_of(environment)
     is_named = isinstance(environment, str | Mapping)
-    played = rules.new_environment() if is_named else rules.make()  # the caller closes its own
+    played = rules.new_environment() if is_named else rules.make()  # callers close their own
     episode = Episode(rules, NoTokens(), sys.maxsize, row or {}, played)
     try:
         for turn in turns:

@@ -18,7 +18,7 @@ CARD = "README.md"
 NO_NAME = "[None](https://huggingface.co/None)"  # TRL's name for a model from a folder
 QUESTION = re.compile(r'^question = ".*"$', re.MULTILINE)  # in TRL's quick start
 MESSAGES = '[{"role": "user", "content": question}]'
-MOST_OF_PROMPT = 4000  # characters
+MOST_OF_PROMPT = 4000  # maximum number of characters
 
 
 def add_to_card(

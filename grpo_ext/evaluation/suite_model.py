@@ -50,7 +50,7 @@ def check_model(recipe: Recipe, name: str, engine: str) -> CheckedModel:
     if engine == "vllm":
         check_vllm_metadata()
     tokenizer = load_tokenizer(recipe, name)
-    if tokenizer.chat_template:  # the harness applies it without a time limit
+    if tokenizer.chat_template:  # tried here, because the harness applies it without a time limit
         prompts = [[{"role": "user", "content": "?"}]]
         encode_prompts(prompts, tokenizer, template_options(recipe))
     return CheckedModel(name, tokenizer, engine)
@@ -121,7 +121,7 @@ def as_harness_model(
     """
     from lm_eval.models.huggingface import HFLM
 
-    with quiet("lm_eval.models.huggingface", logging.ERROR):  # it warns about loaded models
+    with quiet("lm_eval.models.huggingface", logging.ERROR):  # HFLM warns about loaded models
         return HFLM(
             pretrained=model,
             tokenizer=tokenizer,

@@ -15,7 +15,7 @@ from grpo_ext.migrate.shell_values import Word
 OPTION = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
 OVERRIDE = re.compile(r"[+~]{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 VERL_MAIN = re.compile(r"(?:verl|recipe)[\w./]*[./]main_(?!eval|generation)\w+(?:\.py)?")
-# first words of commands that only name others
+# first words of commands that only mention a training command
 NOT_TRAINING = ("echo", "printf", "pip", "pip3")
 SERVERS = (("trl", "vllm-serve"), ("swift", "rollout"))
 # options of launchers that say how many processes train
@@ -170,7 +170,7 @@ def processes_of(before: list[Option], command: Command) -> int | None:
             if option.key in keys and re.fullmatch(r"[1-9]\d{0,5}", text):
                 numbers[kind] = int(text)
                 if option.key == "num_processes":
-                    numbers["all"] = int(text)  # accelerate counts those of all machines
+                    numbers["all"] = int(text)  # accelerate counts the processes of all machines
     for kind, key in (("processes", "NPROC_PER_NODE"), ("nodes", "NNODES")):
         word = command.environment.get(key)
         if word is not None and re.fullmatch(r"[1-9]\d{0,5}", word.text):

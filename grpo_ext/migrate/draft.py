@@ -13,7 +13,7 @@ from grpo_ext.recipe.keys import keys_of
 from grpo_ext.recipe.values import convert
 from grpo_ext.tasks.prompts import Prompts
 
-MOST_NUMBER = 10**6  # of a size in another project's settings
+MOST_NUMBER = 10**6  # the largest number that is taken over from another project
 MOST_SHOWN = 160  # characters of a value that a remark shows
 
 
@@ -21,7 +21,7 @@ MOST_SHOWN = 160  # characters of a value that a remark shows
 class Setting:
     """A setting in a file of another project."""
 
-    key: str  # as written there; the parts of a nested key are joined by dots
+    key: str  # as written in the file; the parts of a nested key are joined by dots
     value: Any
     place: str  # such as `run.sh:12`
     unknown: str | None = None  # the parts of the value that the file does not set, such as `$DATA`
@@ -34,7 +34,7 @@ class Remark:
     text: str
     key: str | None = None  # the key of the other project
     place: str | None = None
-    by_hand: bool = True  # whether the user must do or know something; if not, it was left out
+    by_hand: bool = True  # whether it is listed under "By hand" instead of "Left out"
 
     def __str__(self) -> str:
         named = f"{self.key}: {self.text}" if self.key else self.text
@@ -46,7 +46,7 @@ class Source:
     """The settings of a file of another project."""
 
     project: str  # one of `read_source.PROJECTS`
-    name: str  # of the file
+    name: str  # the name of the file
     settings: dict[str, Setting]
     processes: int | None = None  # training processes, if the file says so
     remarks: list[Remark] = field(default_factory=list)
@@ -154,7 +154,7 @@ class Draft:
         except ValueError as error:
             self.remark(setting, f"not taken over. {error}")
             return
-        # 20 stays 20 where the field is a number that need not be whole
+        # 20 does not become 20.0 if the field also accepts fractions
         self.values[key] = value if type(value) is int and value == converted else converted
         self.missing.pop(key, None)
         self.comments.pop(key, None)

@@ -39,5 +39,5 @@ def processes_by_default(draft: Draft) -> int:
         return 1
     try:
         return accelerate_settings(config).get("num_processes") or 1
-    except (OSError, ValueError):  # one of the problems
+    except (OSError, ValueError):  # loading the recipe reports it
         return 1

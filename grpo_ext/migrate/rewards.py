@@ -20,7 +20,7 @@ class Entry:
     """An entry of `reward_funcs` for a reward of another project."""
 
     spec: str | dict[str, Any] | None  # the entry; `None` if the reward cannot be taken over
-    name: str  # of the reward in the other project
+    name: str  # the reward's name in the other project
     fault: str = ""  # why `spec` is `None`
 
 
@@ -43,7 +43,7 @@ def write_rewards(
     table = REWARDS.get(project, {})
     used = {name for name in names if name in table}
     entries = [reward_entry(draft, table, name, advice) for name in names]
-    for info in table.values():  # options of rewards that are not used
+    for info in table.values():  # take options of rewards that the run does not use
         for theirs, *_ in info.get("options", {}).values():
             unused = draft.take(theirs)
             if unused is not None and not any(reads(table[name], theirs) for name in used):
@@ -125,7 +125,7 @@ def entry_with_options(draft: Draft, info: dict[str, Any], name: str) -> Entry:
     options = dict(info.get("fixed", {}))
     for ours, (theirs, default, *divisor) in info.get("options", {}).items():
         value = draft.known(theirs, default=default)
-        if isinstance(value, str):  # the default is the value of this recipe key
+        if isinstance(value, str):  # a string names the recipe key whose value is the default
             value = draft.values.get(value)
         if isinstance(value, int | float) and divisor:
             value = max(1, round(value / divisor[0]))

@@ -101,8 +101,8 @@ class _Script:
         self.variables = Variables()
         self.words: list[tuple[str, int]] = []
         self.array: list[Word] | None = None  # the words of an array that is not closed
-        self.depth = 0  # of conditions, loops and functions
-        self.subshells = 0  # parentheses that are open
+        self.depth = 0  # how deep conditions, loops and functions are nested
+        self.subshells = 0  # number of open parentheses
         self.chained = False  # the current command follows `&&`, `||` or `|`
         self.skips = False  # the next word is the file of a redirection
         self.exported: set[str] = set()
@@ -131,7 +131,7 @@ class _Script:
 
     def _count_subshells(self, token: str) -> None:
         opened = self.subshells + token.count("(") - token.count(")")
-        self.subshells = max(0, opened)  # a pattern of `case` closes what was not opened
+        self.subshells = max(0, opened)  # a pattern in `case` has only a closing parenthesis
 
     @property
     def _certain(self) -> bool:
@@ -164,7 +164,7 @@ class _Script:
         while words and words[0][0] in (*OPENERS, *CLOSERS, *BETWEEN, FUNCTION):
             keyword = words.pop(0)[0]
             if keyword == FUNCTION:
-                del words[:1]  # its name
+                del words[:1]  # the function's name
             self.depth += keyword in OPENERS
             self.depth = max(0, self.depth - (keyword in CLOSERS))
             if keyword in ("for", "select") and words:

@@ -11,8 +11,8 @@ from bisect import bisect_left
 LITERAL_DOLLAR = "\ue000"  # in single quotes or after a backslash
 QUOTED_DOLLAR = "\ue001"  # in double quotes, where an expansion stays one word
 LITERAL_TICK = "\ue002"
-SUM = "\ue003"  # before the braces of `$((...))`, whose parentheses would end a word
-OPEN = "\ue004"  # a parenthesis in such a sum
+SUM = "\ue003"  # begins `$((...))`, written with braces because parentheses would end a word
+OPEN = "\ue004"  # an opening parenthesis within `$((...))`
 CLOSE = "\ue005"
 CONTINUED = "\ue006"  # the end of a continued line, which counts as whitespace
 PRIVATE = re.compile("[\ue000-\ue00f]")

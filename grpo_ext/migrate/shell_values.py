@@ -15,10 +15,10 @@ from grpo_ext.migrate.shell_text import (
     SUM,
 )
 
-MOST_CHARACTERS = 2**16  # of a word after the substitution of its variables
-MOST_TOTAL = 2**20  # of all words of a script
+MOST_CHARACTERS = 2**16  # in a word after its variables were substituted
+MOST_TOTAL = 2**20  # in all words of a script together
 MOST_ROUNDS = 20  # how deep `${A:-${B}}` may be nested
-LARGEST = 10**15  # of the numbers in `$((...))`
+LARGEST = 10**15  # the largest number in `$((...))`
 UNKNOWN = re.compile("\ue008([^\ue009]*)\ue009")  # a name that was not substituted
 VARIABLE = re.compile(
     r"""[$\ue001](?:(?P<bare>[A-Za-z_]\w*)
@@ -96,7 +96,7 @@ class Variables:
                 words = [Word(f"${{{array[1]}[@]}}", line, f"${array[1]}")]
             return self._counted(words)
         if text in ("$@", "$*", "\ue001@", "\ue001*"):
-            return []  # the arguments of the script
+            return []  # the script's arguments are not known
         expanded = self._substituted(text, line)
         if expanded.unknown is None and WHOLE_VARIABLE.fullmatch(text):
             return self._counted([Word(part, line) for part in expanded.text.split()])
@@ -116,7 +116,7 @@ class Variables:
         text = UNKNOWN.sub(r"$\1", text).replace(QUOTED_DOLLAR, "$").replace(SUM, "$")
         text = text.replace(OPEN, "(").replace(CLOSE, ")")
         text = text.replace(LITERAL_DOLLAR, "$").replace(LITERAL_TICK, "`")
-        text = PRIVATE.sub("", text)  # parts of names within names
+        text = PRIVATE.sub("", text)  # remove marks left by nested names
         return Word(text, line, " and ".join(dict.fromkeys(names)) or None)
 
     def _value(self, found: re.Match[str]) -> str:

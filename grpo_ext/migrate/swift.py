@@ -43,7 +43,7 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
         ValueError: if a step cannot be shared equally by the processes.
     """
     draft.move("max_completion_length", "max_completion_length")
-    draft.default("max_completion_length", 512, "ms-swift")  # which rewards read
+    draft.default("max_completion_length", 512, "ms-swift")  # for rewards with this default
     write_data(draft)
     write_prompt(draft)
     write_held_out(draft)
@@ -247,11 +247,11 @@ def write_all_sizes(draft: Draft, found: int | None, processes: int | None) -> B
     sizes = {"per_device_train_batch_size": micro, "num_generations": 8, "num_iterations": 1}
     if (size := draft.number("per_device_train_batch_size", default=0)) > 0:
         sizes["per_device_train_batch_size"] = size
-    step = draft.number("global_batch_size", default=0)  # of Megatron, in completions
+    step = draft.number("global_batch_size", default=0)  # Megatron's, in completions
     share = sizes["per_device_train_batch_size"] * (found or 1)
     sizes["gradient_accumulation_steps"] = math.ceil((step or DEFAULT_STEP) / share)
     if step:
-        steps = draft.number("steps_per_generation", default=1)  # there optimizer steps
+        steps = draft.number("steps_per_generation", default=1)  # in optimizer steps with Megatron
         sizes["steps_per_generation"] = steps * sizes["gradient_accumulation_steps"]
     return write_batch(draft, found, processes, sizes)
 

@@ -25,7 +25,7 @@ ACCELERATE_CONFIGS = {
     "fsdp1": "fsdp2",
     "fsdp2": "fsdp2",
 }
-PROCESSES_OF_CONFIGS = 8  # of all of them except `single_gpu`
+PROCESSES_OF_CONFIGS = 8  # the number in all of these configs except `single_gpu`
 DEFAULT_SIZES = {
     "per_device_train_batch_size": 8,
     "gradient_accumulation_steps": 1,

@@ -11,7 +11,7 @@ ROLLOUT = "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model"
 OVERLONG = "reward_model.reward_kwargs.overlong_buffer_cfg"
 OVERLONG_BEFORE = "reward_model.overlong_buffer"  # in older versions
-GPUS = 8  # of a node by default
+GPUS = 8  # default number of GPUs per node
 
 
 def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
@@ -30,7 +30,7 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
         ValueError: if a step cannot be shared equally by the processes.
     """
     draft.move("data.max_response_length", "max_completion_length")
-    draft.default("max_completion_length", 512, "verl")  # which rewards read
+    draft.default("max_completion_length", 512, "verl")  # for rewards with this default
     batch, sizes = write_sizes_in_prompts(draft, processes or found)
     write_rows(draft)
     write_one_reward(draft)
@@ -243,7 +243,7 @@ def write_objective(draft: Draft) -> None:
     if mode is None or mode.value == "vanilla":
         draft.move(f"{ACTOR}.clip_ratio_c", "delta")
         draft.default("delta", 3.0, "verl")
-    draft.take(f"{ACTOR}.clip_ratio_c")  # the other losses do not read it
+    draft.take(f"{ACTOR}.clip_ratio_c")  # the other losses do not use it
     used = draft.known(f"{ACTOR}.use_kl_loss", default=False)
     weight = draft.take(f"{ACTOR}.kl_loss_coef")
     kind = draft.take(f"{ACTOR}.kl_loss_type")
@@ -253,7 +253,7 @@ def write_objective(draft: Draft) -> None:
     draft.write("beta", 0.001 if weight is None else weight.value, weight)
     draft.write("use_bias_correction_kl", False, comment="verl's KL is not weighted by ratios")
     if kind is not None:
-        draft.left[kind.key] = kind  # the table has its values
+        draft.left[kind.key] = kind  # left for `foreign.TRANSLATIONS`
 
 
 def write_intervals(draft: Draft, steps: int) -> None:

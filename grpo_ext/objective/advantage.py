@@ -348,7 +348,7 @@ def turn_advantages(
     to_go = rewards.unsqueeze(1) - earlier_gains  # (B, K)
     numbers = torch.arange(max_turns, device=gains.device)  # (K,)
     absent = numbers >= turns.unsqueeze(1)  # (B, K)
-    # A small remainder of large gains carries their rounding errors.
+    # If large gains leave a small remainder, it carries their rounding errors.
     magnitudes = rewards.abs().unsqueeze(1) + gains.abs().cumsum(1)  # (B, K)
     advantages = group_advantages(
         by_turn(to_go.masked_fill(absent, math.nan)),

@@ -89,7 +89,7 @@ class KeptSet:
             places = torch.arange(8, dtype=torch.uint8, device=device)
             packed = self.bits.to(device).unsqueeze(-1)  # (dense positions, bytes, 1)
             bits = (packed >> places) & 1  # (dense positions, bytes, 8)
-            dense_mask = bits.bool().flatten(1)  # (dense positions, 8 bytes)
+            dense_mask = bits.bool().flatten(1)  # (dense positions, 8 * bytes)
             mask[dense.to(device)] = dense_mask[:, : self.vocab_size]
         num_ids = self.counts.clamp(min=0)  # (N,)
         positions = torch.arange(len(self)).repeat_interleave(num_ids).to(device)

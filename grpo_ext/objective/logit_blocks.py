@@ -14,10 +14,10 @@ from torch import Tensor
 from grpo_ext.common.projection import Projection
 from grpo_ext.objective.sampling import SamplingParams
 
-# A CPU multiplies fast if there are many rows, and reads fast if the data fits into its cache.
+# On a CPU, large blocks are multiplied fast, and small tiles fit into the cache.
 BLOCK_LOGITS = 2**24  # 64 MiB in float32
 TILE_LOGITS = 2**19  # 2 MiB
-# On a GPU, and where truncation sorts, a block is one tile, with at most this many logits for each
+# On a GPU, and if truncation sorts, a block is one tile, with at most this many logits for each
 # position of the call. Sorting takes about 30 bytes per logit, so a tile takes less memory than one
 # of TRL's fused head, which has 32,768 logits per position at 2 bytes each.
 _LOGITS_PER_POSITION = 2048

@@ -107,7 +107,7 @@ class _LogProb(torch.autograd.Function):
         kept: KeptSet | None,
         logit_transform: LogitTransform,
     ) -> tuple[Tensor, Tensor, KeptSet | None]:
-        ctx.set_materialize_grads(False)  # entropy is often only logged
+        ctx.set_materialize_grads(False)  # often, entropy is only logged and has no gradient
         num_positions = hidden.size(0)  # N
         vocab_size = weight.size(0)  # V
         device = hidden.device.type
@@ -117,13 +117,14 @@ class _LogProb(torch.autograd.Function):
         if finds_kept:  # `KeptSet.cat` needs one part even if there are no positions
             no_positions = torch.zeros(0, vocab_size, dtype=torch.bool)
             kept_parts.append(KeptSet.from_mask(no_positions))
-        # The log of the normalizer, in two parts: in float32, their sum would be off by up to 4e-6
-        # where the top score is 100, and the gradient of a token of probability near 1 with it.
+        # The log of the normalizer is stored in two parts. For a top score of 100, their sum in
+        # float32 would be off by up to 4e-6, and so would the gradient of a token with probability
+        # near 1.
         tops = torch.empty(num_positions, device=hidden.device)  # (N,), the top scores
         log_totals = torch.empty(num_positions, device=hidden.device)  # (N,), of exp(score - top)
         logps = torch.empty(num_positions, device=hidden.device)  # (N,)
         entropy = torch.empty(num_positions, device=hidden.device)  # (N,)
-        # (N, V), p(v) - [v = target], saved for the backward pass; until then it holds the logits
+        # (N, V), first the logits, then p(v) - [v = target], which the backward pass uses
         prob_minus_onehot = None
         if (
             device == "cpu"
@@ -219,7 +220,7 @@ class _LogProb(torch.autograd.Function):
                 if params.temperature != 1.0:  # z is now the gradient of the scores
                     z.div_(params.temperature)
                 logit_transform.grad_(z, capped)
-            grad = logits.to(dtype)  # (n, V), of the logits; each tile has replaced its part
+            grad = logits.to(dtype)  # (n, V); each tile now holds the gradient of its logits
             if grad_hidden is not None:
                 grad_hidden[block] = (grad @ weight.to(dtype)).float()
             if grad_weight is not None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.sampling import SamplingParams
 
-# Processors that samples can be scored with, since they only divide by the temperature or remove
+# Processors that samples can be scored with, because they only divide by the temperature or remove
 # tokens.
 _EXACT_PROCESSORS = (
     "Temperature",
@@ -65,10 +65,10 @@ class Recorder:
         self.strict = strict
         self.every = every
         self._rows = torch.empty(0)  # (b,), the rows of the batch that are still being decoded
-        # (b, V), of the step whose tokens are not drawn yet
+        # (b, V), the scores of the step whose tokens are not drawn yet
         self._scores: Tensor | None = None
         self._steps: list[Tensor] = []  # the rows of each step
-        self._masks: list[Tensor] = []  # (b, V) of the last steps, not stored yet
+        self._masks: list[Tensor] = []  # (b, V) for each step that is not in `_kept` yet
         self._kept: list[KeptSet] = []
         self._logps: list[Tensor] = []
 
@@ -181,7 +181,7 @@ class Recorder:
             logps[rows, step] = step_logps
             places[rows.cpu(), step] = torch.arange(start, end)
             start = end
-        num_recorded = (places >= 0).sum(-1)  # (B,), steps of each row
+        num_recorded = (places >= 0).sum(-1)  # (B,), recorded steps of each row
         if (torch.tensor(lengths) > num_recorded).any():
             raise RuntimeError(
                 "A completion has more tokens than `generate` sampled, so it cannot be scored "

@@ -71,7 +71,7 @@ class Rule:
     section: str  # the anchor of the rule's section in docs/does-not-learn.md
     measure: Callable[[History], float | None]  # returns `None` while there are too few logs
     action: str = "warn"
-    # whether the action stays "warn" unless the recipe's `health_rules` set another one
+    # whether `health_action` leaves the action at "warn"; `health_rules` can still change it
     only_warns: bool = False
 
 

@@ -307,7 +307,7 @@ def plain(value: Any) -> Any:
     """Convert a NumPy or torch scalar to a Python number, and any other value to a string."""
     try:
         return value.item()
-    except Exception:  # an array, or not a number at all
+    except Exception:  # an array, or not a number
         return str(value)
 
 

@@ -46,7 +46,7 @@ BY_TASK = (
     (
         "Right completions by task",
         "groups/pass_rate",
-        "Share of the completions that the outcome reward passes.",
+        "Share of completions that pass by the outcome reward.",
     ),
     (
         "Groups whose rewards differ, by task",
@@ -54,17 +54,17 @@ BY_TASK = (
         "The model learns only from these groups.",
     ),
 )
-# The same for each environment, in a run with several.
+# The same, with a curve for each environment; used only if a run has several.
 BY_ENVIRONMENT = (
     (
         "Turns per episode, by environment",
         "episodes/turns",
-        "Turns of the model, in each environment.",
+        "Turns of the model in each environment.",
     ),
     (
         "Tokens per turn, by environment",
         "episodes/tokens_per_turn",
-        "Tokens that the model wrote, in each environment.",
+        "Tokens that the model wrote in each environment, without the environment's answers.",
     ),
     (
         "Turns per episode in which the environment failed, by environment",
@@ -230,8 +230,8 @@ def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
     rewards were logged.
     """
     curves = list(run.curves.values()) or logged_rewards(columns)
-    total = Panel("Reward", "Weighted sum, mean over each step.")
-    by_function = Panel("Reward by function", "Each reward before its weight.")
+    total = Panel("Reward", "Weighted sum of the rewards, averaged over each step.")
+    by_function = Panel("Reward by function", "Each reward, before it is weighted.")
     for curve in curves:
         panel = total if curve.label == "reward" else by_function
         panel.series.append(curve)
@@ -267,7 +267,7 @@ def held_out(columns: dict[str, Column], outcomes: Sequence[str] = ()) -> list[P
     `outcomes` names the outcome rewards. A pass@k that stays at 0 because its outcome reward is
     graded is left out (see `pass_rates_of_graded`).
     """
-    note = "Mean over all held-out prompts; bars are one standard error."
+    note = "Mean over all held-out prompts; error bars show one standard error."
     of_all = Panel("Held-out rewards", note)
     of_each_task = Panel("Held-out rewards, by task", note)
     left_out = pass_rates_of_graded({key: column[1] for key, column in columns.items()}, outcomes)

@@ -110,7 +110,7 @@ def draw_panel(axis: "Axes", title: str, panel_of_runs: list[Panel | None]) -> N
             number = labels.index(series.label)
             draw(axis, series, style_of(number, run if several_runs else None))
     legend_rows = (len(labels) + 1) // 2 if len(labels) > 1 else 0
-    # The legend is between the title and the curves.
+    # Raise the title to make room for the legend below it.
     axis.set_title(title, family="serif", pad=6 + 13 * legend_rows)
     if not legend_rows:
         return

@@ -188,7 +188,8 @@ class FirstNames:
             return row
         shortened = {}
         for name, entry in row.items():
-            if name in self.names or len(self.names) <= self.limit:  # `step` is among them
+            # `<=`, because `names` also contains `step`
+            if name in self.names or len(self.names) <= self.limit:
                 self.names.add(name)
                 shortened[name] = entry
             else:

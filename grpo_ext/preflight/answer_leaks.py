@@ -14,8 +14,8 @@ from grpo_ext.preflight.rendered_rows import (
 )
 from grpo_ext.recipe.problems import Findings
 
-LONG_ANSWER = 8  # number of characters from which an answer in a prompt is not there by chance
-AT_THE_END = 0.9  # share of prompts that end with their answer, above which this is not by chance
+LONG_ANSWER = 8  # a prompt does not contain an answer of at least this many characters by chance
+AT_THE_END = 0.9  # if a larger share of the prompts end with their answer, this is no coincidence
 
 
 def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) -> None:

@@ -8,7 +8,8 @@ from grpo_ext.recipe.batch import Batch
 from grpo_ext.recipe.memory import ModelSize, memory_estimate
 from grpo_ext.recipe.typed_values import Values
 
-# The estimate leaves out temporary tensors and fragmentation.
+# The share of the memory that the estimate may fill without gradient checkpointing. It is low
+# because the estimate leaves out temporary tensors and fragmentation.
 MEMORY_SHARE = 0.5
 
 
@@ -64,7 +65,7 @@ class Checkpointing:
         share = MEMORY_SHARE
         if v.use_vllm and v.vllm_mode == "colocate":
             share *= 1 - v.vllm_gpu_memory_utilization
-        reason = f"about {needed / 2**30:.1f} of {memory / 2**30:.1f} GiB without it, by estimate"
+        reason = f"an estimated {needed / 2**30:.1f} of {memory / 2**30:.1f} GiB without it"
         return cls(needed > share * memory, reason)
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ from grpo_ext.tasks.open_dataset import is_unsplit, split_names
 from grpo_ext.tasks.sharegpt import chat_messages
 
 TINY = 5_000_000  # models with fewer parameters get the sizes and learning rate of the demos
-# with an adapter, models with fewer parameters get the learning rate of the first run in docs
+# with an adapter, models with fewer parameters get the learning rate of the first run in the docs
 SMALL = 300_000_000
 EVENING = 3 * 3600.0  # maximum estimated seconds of a run
 LONG = 600.0  # estimated seconds of a run above which a short trial is proposed too
@@ -42,10 +42,10 @@ MICRO_BATCHES = ((64, False), (32, False), (32, True), (16, True), (8, True))
 HELD_OUT_SHARE = 0.05  # share of the rows
 HELD_OUT_OF_FEW = 0.2  # the same if there are fewer rows than `FEW_ROWS`
 FEW_ROWS = 200
-FEWEST_ROWS = 20  # no rows are held out from fewer rows
+FEWEST_ROWS = 20  # if there are fewer rows, none are held out
 MOST_EVALUATED = 64  # maximum number of rows in an evaluation
 EVALUATIONS = 4  # number of evaluations in a run
-CHECKPOINTS = 4  # number in a run; if it is killed, at most the steps between two are lost
+CHECKPOINTS = 4  # number in a run; if it is killed, only the steps after the last one are lost
 # Strings that occur in questions which specify the answer format.
 FORMATS = ("\\boxed", "####", "<answer>", "inal answer", "the answer is", "nswer:")
 
@@ -107,7 +107,7 @@ def recipe_of(
         folder: the folder into which the recipe and its files will be written.
         lora: whether to train an adapter.
     """
-    # a user's own function has no system prompt, like an unwritten reward
+    # a user's own function is not in the table, and gets the values of an unwritten reward
     system, max_tokens = REWARD_PROMPTS.get(proposal.reward, REWARD_PROMPTS[UNWRITTEN])
     values: dict[str, Any] = {
         "model_name_or_path": model,
@@ -271,7 +271,7 @@ def trial_of(values: dict[str, Any], size: ModelSize, rate: float) -> Trial:
             changes["max_eval_samples"] = values["num_generations"]
         v = load_recipe(None, {**values, **changes}, 1).flat
         seconds = steps * step_seconds(size, v, batch_of(v, 1), rate)
-        if "eval_strategy" in values:  # one evaluation before the first step, one at the end
+        if "eval_strategy" in values:  # one evaluation before the first step and one at the end
             seconds += 2 * sampling_seconds(size, v, changes["max_eval_samples"], rate)
         if seconds <= LONGEST_TRIAL:
             break

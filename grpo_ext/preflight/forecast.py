@@ -42,7 +42,7 @@ class Forecast:
     size: ModelSize | None
     memory: dict[str, int] | None  # bytes on each device, by part
     checkpoint: int | None  # bytes of one checkpoint
-    prompt_tokens: float | None  # mean length of the first prompts
+    prompt_tokens: float | None  # mean length of the first prompts, in tokens
     checkpointing: Checkpointing | None  # also `None` if the recipe sets gradient checkpointing
     eval_batch_size: int | None  # completions per process; `None` if the run chooses it
 
@@ -92,7 +92,7 @@ def make_forecast(
         rows = count(recipe, train_rows)
     held_out = None
     if str(v["eval_strategy"]) != "no":
-        with suppress(ValueError):  # they cannot be read here
+        with suppress(ValueError):  # the rows cannot be read here
             held_out = count(recipe, eval_rows)
     plan = make_plan(v, num_processes or processes(v), rows, held_out)
     tokens = prompt_tokens(recipe)
@@ -249,7 +249,7 @@ def local_config(v: Values) -> PretrainedConfig | None:
     name = v["model_name_or_path"]
     try:
         return known_config(name) or AutoConfig.from_pretrained(name, **local_options(v))
-    except Exception:  # not here, or unknown to this transformers
+    except Exception:  # not on this machine, or unknown to this version of transformers
         return None
 
 
@@ -264,5 +264,5 @@ def layer_sizes(v: Values) -> ModelSize | None:
         return None
     try:
         return size_of(config, 0, 0)
-    except Exception:  # the layers of other models have other fields
+    except Exception:  # the config has other fields, because the layers are of another kind
         return None

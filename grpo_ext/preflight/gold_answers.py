@@ -30,7 +30,7 @@ ANSWER_REWARDS = ("accuracy", "choice", "exact", "number")
 KEY = "reward_funcs"
 SCORED_ROWS = 64  # maximum number of rows whose gold answers are scored
 PATIENCE = 1.0  # time limit of a reward for a gold answer, in seconds
-BUDGET = 2.0  # seconds after the first score from which no further gold answer is scored
+BUDGET = 2.0  # seconds after the first score, after which no further gold answer is scored
 LONG_TEXT = 20  # number of words above which hardly any completion repeats a text exactly
 LONG_WORDS = 6  # characters per word, for languages that write no spaces
 ENOUGH_ROWS = 16  # equal answers in fewer rows are no sign of a fault
@@ -190,7 +190,7 @@ def scores_of_golds(rows: Sequence[Row], reward: Reward) -> list[Score]:
             completion = Completion(f"<answer>\n{answer_in(row[COLUMN], reward)}\n</answer>", [])
             [sample] = score_completions([row], [[completion]], {guard.name: guard})
             scores.append(sample.rewards[guard.name])
-            if len(scores) == 1:  # the first score may import a package
+            if len(scores) == 1:  # time spent on the first does not count: it may import a package
                 until = time.monotonic() + BUDGET
     return scores
 

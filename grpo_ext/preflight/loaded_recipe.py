@@ -204,7 +204,7 @@ def check_parts(
         num_samples: the number of completions to sample from the model to try the rewards on.
     """
     v = recipe.flat
-    # If there are fewer rows than requested, these are all rows.
+    # If fewer rows were read than requested, the data has no more.
     if batch.fits and 0 < len(rows) < min(batch.prompts, MAX_READ_ROWS):
         findings.problem(too_few_rows(len(rows), batch), "per_device_train_batch_size")
     check_schedule(v, findings)

@@ -87,7 +87,7 @@ def check_workers(rewards: Sequence[Any], findings: Findings) -> None:
 def check_packages(v: Values, findings: Findings) -> None:
     """Check that the packages required by the recipe's options are installed."""
     for key, pattern, packages in data_yaml("grpo_ext.preflight", "packages.yaml"):
-        if not v.has(key):  # a field of GRPO, in a recipe for supervised training
+        if not v.has(key):  # a GRPO key, which recipes for supervised training lack
             continue
         option = str(getattr(v[key], "value", v[key]))
         if re.fullmatch(pattern, option) and not any(map(find_spec, packages)):
@@ -130,7 +130,7 @@ def check_uploads(v: Values, findings: Findings) -> None:
             continue
         try:
             HfApi().whoami(token=v["hub_token"])
-        except Exception as error:  # no token, an invalid token, or no hub
+        except Exception as error:  # no token, an invalid token, or no connection to the hub
             remedy = "Run `hf auth login`, or set the environment variable HF_TOKEN."
             if v["hub_token"]:
                 remedy = "Correct hub_token, or remove it and run `hf auth login`."

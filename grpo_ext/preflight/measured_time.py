@@ -19,12 +19,12 @@ class LoggedTime:
     """The number and total duration of steps, evaluations and saves in an untrusted log."""
 
     last_step: int = 0  # the step of the last training line
-    steps: int = 0  # without the steps of the first line, which are slower
+    steps: int = 0  # not counting the steps of the first line, which are slower
     step_seconds: float = 0.0
     evaluations: int = 0
     evaluation_seconds: float = 0.0
     last_evaluation: int = -1  # the step of the last evaluation
-    saves: int = 0  # lines with the seconds of one or more saves
+    saves: int = 0  # number of lines with the duration of one or more saves
     save_seconds: float = 0.0
 
     def add(self, row: dict[str, Any]) -> None:

@@ -15,8 +15,8 @@ from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.memory import ModelSize, longest_completion, longest_that_fits, memory_estimate
 from grpo_ext.recipe.typed_values import Values
 
-# The share of a GPU's memory that an estimate may fill; the estimate leaves out temporary tensors
-# and fragmentation.
+# The share of a GPU's memory that an estimate may fill. The rest is for temporary tensors and
+# fragmentation, which the estimate leaves out.
 MEMORY_SHARE = 0.85
 
 Change = dict[str, str | int]  # recipe keys with new values
@@ -31,7 +31,7 @@ class Remedy:
     """A change to the recipe that makes the run fit."""
 
     change: Change
-    needed: int  # bytes
+    needed: int  # bytes that the run needs after the change
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ def propose_translation(source: str, target: str) -> Proposal:
         f"Translate this text from {languages[0]} to {languages[1]}.\n\n{{{source}}}",
         UNWRITTEN,
         {"reference": target},
-        f"{target} has translations, which no rule can judge",
+        f"the column {target} has translations, which no rule can judge",
     )
 
 

@@ -112,9 +112,11 @@ def reward_by_names(rows: list[Row], names: list[str]) -> RewardChoice | None:
     if tests:
         return reward_for_tests(rows, tests)
     if "json_schema" in names:
-        return RewardChoice("json_schema", "json_schema has schemas", keep("json_schema"))
+        return RewardChoice(
+            "json_schema", "the column json_schema has schemas", keep("json_schema")
+        )
     if {"nums", "target"} <= set(names):
-        return RewardChoice("countdown", "nums and target are a Countdown problem")
+        return RewardChoice("countdown", "the columns nums and target are a Countdown problem")
     if {"instruction_id_list", "kwargs"} <= set(names):
         reason = "instruction_id_list and kwargs are verifiable instructions, as in IFEval"
         return RewardChoice("instructions", reason)
@@ -149,10 +151,10 @@ def reward_for_tests(rows: list[Row], column: str) -> RewardChoice:
     if len(usable) < MOST * len(rows) or not all(map(are_tests, usable)):
         return RewardChoice(
             UNWRITTEN,
-            f"{column} has tests in a form that the reward `code` cannot parse: write them as "
-            "lists of asserts, or of mappings with input and output",
+            f"the column {column} has tests in a form that the reward `code` cannot parse: write "
+            "them as lists of asserts, or of mappings with input and output",
         )
-    return RewardChoice("code", f"{column} has tests", {"tests": column})
+    return RewardChoice("code", f"the column {column} has tests", {"tests": column})
 
 
 def are_tests(tests: Sequence[object]) -> bool:
@@ -215,15 +217,17 @@ def reward_for_golds(golds: Golds, options: Options | None) -> RewardChoice:
     if golds.are_lists:
         return reward_for_texts(golds)
     if most(letter_of_gold(text, None) for text in texts):
-        return RewardChoice("choice", f"{column} has letters", columns)
+        return RewardChoice("choice", f"the column {column} has letters", columns)
     if options is not None and most(re.fullmatch("[0-9]", text) for text in texts):
         return reward_for_numbered_options(golds, options)
     if most(is_marked(text) for text in texts):
-        return RewardChoice("accuracy", f"{column} has marked or written-out solutions", columns)
+        return RewardChoice(
+            "accuracy", f"the column {column} has marked or written-out solutions", columns
+        )
     if most(len(text) < 100 and number(text) is not None for text in texts):
-        return RewardChoice("number", f"{column} has numbers", columns)
+        return RewardChoice("number", f"the column {column} has numbers", columns)
     if share_of(is_formula(text) for text in texts) > MAX_SHARE:
-        return RewardChoice("accuracy", f"{column} has formulas", columns)
+        return RewardChoice("accuracy", f"the column {column} has formulas", columns)
     return reward_for_texts(golds)
 
 
@@ -235,14 +239,14 @@ def reward_for_texts(golds: Golds) -> RewardChoice:
     """
     column = golds.column
     if any(is_structured(value) or is_json(value) for value in golds.values):
-        reason = f"{column} has mappings, which no rule can judge"
+        reason = f"the column {column} has mappings, which no rule can judge"
         return RewardChoice(UNWRITTEN, reason, {"reference": column})
     words = statistics.median(len(text.split()) for text in golds.texts)
     characters = statistics.median(map(len, golds.texts))
     if words <= FEW_WORDS and characters <= FEW_CHARACTERS:
-        reason = f"{column} has short texts"
+        reason = f"the column {column} has short text"
         return RewardChoice("exact", reason, {"solution": column}, {"ignore_case": True})
-    reason = f"{column} has long texts, which no rule can judge"
+    reason = f"the column {column} has long text, which no rule can judge"
     return RewardChoice(UNWRITTEN, reason, {"reference": column})
 
 
@@ -267,7 +271,7 @@ def reward_for_numbered_options(golds: Golds, options: Options) -> RewardChoice:
     `first_index` is not set.
     """
     numbers = [int(text) for text in golds.texts if text.isdecimal()]
-    reason = f"{golds.column} has the numbers of options"
+    reason = f"the column {golds.column} has the numbers of options"
     columns = {"solution": golds.column}
     if 0 in numbers:
         return RewardChoice("choice", reason, columns, {"first_index": 0})

@@ -116,7 +116,7 @@ def play_again(episode: Episode, sample: Row) -> None:
     for message in mappings(sample["messages"]):
         if message.get("role") == "assistant" and "raw" in message:
             turns.append(message)
-    room = sample.get("room")  # an untrusted file may have anything there
+    room = sample.get("room")  # an untrusted file may contain anything
     if not turns:  # the prompt left no room
         episode.limit(0)
     elif isinstance(room, int):

@@ -41,7 +41,7 @@ def count_train_rows(recipe: Recipe, findings: Findings) -> bool:
     sentences: list[str] = []
     for name, (task, options) in task_options(recipe).items():
         try:
-            if not row_filters(recipe, options, held_out=False):  # loads the tokenizer
+            if not row_filters(recipe, options, held_out=False):  # may fail to load the tokenizer
                 continue
             opened = train_rows_of(recipe, task, options, streaming=True, prompts=False)
         except (ValueError, OSError):
@@ -73,11 +73,11 @@ def check_eval_rows(recipe: Recipe, findings: Findings) -> int | None:
     """
     if str(recipe.flat["eval_strategy"]) != "no":
         key = "eval_dataset_name" if recipe.run.eval_dataset_name else "eval_strategy"
-        read = Findings(elsewhere=findings.elsewhere)  # without places, problems have this key
+        read = Findings(elsewhere=findings.elsewhere)  # to be reported below with this key
         read_rows(lambda: eval_rows(recipe, streaming=True), 1, key, read)
         for note in read.notes:
             findings.note(note.message, key)
-        reported = {problem.message for problem in findings.problems}  # of the training rows
+        reported = {problem.message for problem in findings.problems}  # those of the training rows
         for problem in read.problems:
             if problem.message not in reported:
                 findings.problem(problem.message, key)

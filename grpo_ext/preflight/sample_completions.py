@@ -187,7 +187,7 @@ def load_model(recipe: Recipe) -> PreTrainedModel:
             f"the model {name} cannot be loaded from this machine ({first_line(error)}). If it is "
             f"a model on the hub, run `hf download {name}`."
         ) from error
-    if quantization is None:  # a quantized model is where it was loaded
+    if quantization is None:  # a quantized model stays where it was loaded
         has_gpu = torch.cuda.is_available() and not recipe.training.use_cpu
         model.to("cuda" if has_gpu else "cpu")
     return model

@@ -58,7 +58,7 @@ def context_length(v: Values) -> int | None:
         limits.append(v["vllm_max_model_length"])
     try:
         config = AutoConfig.from_pretrained(v["model_name_or_path"], **local_options(v))
-    except Exception:  # not here, or unknown to this transformers: loading the model reports it
+    except Exception:  # not here, or unknown to transformers; loading the model reports it
         pass
     else:
         limits.append(getattr(config.get_text_config(), "max_position_embeddings", None))

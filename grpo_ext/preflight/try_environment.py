@@ -35,7 +35,7 @@ from grpo_ext.rewards.scores import in_full
 MOST_ENVIRONMENTS = 32  # maximum number of environments that are tried
 MAX_EPISODES = 32  # maximum number of episodes that are begun to check their prompts
 MAX_TURNS = 3  # maximum number of turns tried per episode
-SLOW = 0.2  # seconds per reply from which waiting for one episode at a time is noted
+SLOW = 0.2  # minimum seconds per reply for a note that episodes wait for each other
 BUDGET = 4.0  # seconds after which no further episode or turn is started
 LOGGER = "grpo_ext.environments.failures"  # its warnings become findings
 KEY = "environment"
@@ -194,8 +194,8 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
             episode.columns()
     check_episode_lengths(episode, room, answers.tokens, findings)
     seconds = answers.seconds
-    # the fastest, since the first call may import something
     name = named(episode.rules.label)
+    # The fastest reply is compared, because the first call may import something.
     if seconds and min(seconds) >= SLOW and not episode.world.in_background:
         findings.note(
             f"environment{name}: its reply to a turn takes {duration(min(seconds))}, and the "

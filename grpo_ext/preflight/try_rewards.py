@@ -116,7 +116,7 @@ def try_rewards(
     """
     texts = three_completions(row, prefilled)
     completions = [made_up(text, row, begin) for text in texts.values()]
-    if prefilled:  # also in the form that a format reward expects
+    if prefilled:  # a format reward may expect the completion to open the think tag
         completions.append(made_up(f"<think>\n{texts['in tags']}", row, begin))
     with_model = rewards_with_models(rewards)
     for reward in with_model:

@@ -17,7 +17,7 @@ from grpo_ext.tasks.templates import literal
 VAGUE = ("text", "input")
 LABELS = ("label", "labels", "class", "target")  # usual names of the column with the class
 MOST_CLASSES = 12  # maximum number of distinct answers that are listed in a prompt
-ROWS_OF_CLASS = 3  # mean number of rows per distinct answer from which answers count as classes
+ROWS_OF_CLASS = 3  # minimum mean number of rows per distinct answer for answers to count as classes
 
 
 @dataclass(frozen=True)

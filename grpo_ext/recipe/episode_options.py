@@ -21,7 +21,7 @@ TURN_ENDS = {"stop", "stop_token_ids", "max_tokens", "max_new_tokens", "max_time
 # Values that environments require, because TRL cannot play their episodes.
 NEEDED = STEP_NORMALIZATION | {"use_transformers_continuous_batching": (False,)}
 
-# Values that `credit: turn` requires; the last two because signal is defined by whole episodes.
+# Values that `credit: turn` requires; the last two, because the signal is that of whole episodes.
 WITH_CREDIT_BY_TURN = {
     "multi_objective_aggregation": SUM_THEN_NORMALIZE,
     "group_filter": "off",

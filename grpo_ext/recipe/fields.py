@@ -42,7 +42,7 @@ TYPES: dict[str, Any] = {
     "per_device_eval_batch_size": Count | None,  # with null, the trainer chooses
     "generation_kwargs": dict[str, Any] | None,  # TRL's type allows a string
     "gradient_checkpointing": bool | None,  # with null, the trainer chooses
-    # `unknown_advantages` checks names; true and false on the command line are booleans
+    # the rule `unknown_advantages` checks names; on the command line, true and false are booleans
     "scale_rewards": Literal[True, False] | Annotated[str, Field(min_length=1)],
 }
 # Bounds of numeric fields, each with the names of the fields that it applies to.

@@ -26,7 +26,7 @@ TRANSFORMERS_NAMES = {
     "stop": "stop_strings",
     "stop_token_ids": "stop_strings",
 }
-# for each way of sampling, the options that are rejected, with the reason; and neutral values
+# for each way of sampling, the rejected options with the reasons; and the values without effect
 OPTIONS: dict[str, dict[str, Any]] = data_yaml("grpo_ext.recipe", "generation_options.yaml")
 
 
@@ -50,7 +50,7 @@ def options_that_the_engine_lacks(v: Values, _: int) -> Iterator[Problem]:
     options = dict(v.generation_kwargs or {})
     if not options or v.get(OWN_GENERATION):
         return
-    if environments_of(v):  # which have a rule of their own for what ends a turn
+    if environments_of(v):  # another rule checks the options that end a turn
         options = {key: options[key] for key in options.keys() - {*TURN_ENDS, "stop_strings"}}
     if v.use_vllm:
         for key in sorted(options.keys() & VLLM_NAMES.keys()):
@@ -95,7 +95,7 @@ def options_that_the_trainer_cannot_follow(v: Values, _: int) -> Iterator[Proble
         reasons |= OPTIONS["vllm_single_requests"]
     if v.use_transformers_continuous_batching and not v.use_vllm:
         reasons |= OPTIONS["continuous_batching"]
-    taken = TURN_ENDS if environments_of(v) else set()  # which have a rule of their own
+    taken = TURN_ENDS if environments_of(v) else set()  # checked by another rule
     for key in sorted(options.keys() & reasons.keys() - taken):
         if is_neutral(key, options[key]):
             continue

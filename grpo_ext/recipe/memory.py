@@ -36,7 +36,7 @@ class ModelSize:
 
     parameters: int
     trainable: int  # with LoRA, only those of the adapter
-    dtype: str  # of the weights, from the model's config; the recipe's `dtype` takes precedence
+    dtype: str  # dtype of the weights in the model's config; the recipe's `dtype` takes precedence
     hidden_size: int  # of the text model, like the next two
     num_hidden_layers: int
     kv_width: int  # number of key-value heads x head size

@@ -13,10 +13,10 @@ from grpo_ext.recipe.scoring_options import corrected
 from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import PositiveOrZero, PositiveShare, convert
 
-CLIPPED_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # `objective.policy.clipped`
+CLIPPED_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # use `objective.policy.clipped`
 TRL_LOSSES = (*CLIPPED_LOSSES, "cispo", "sapo", "vespo")
 LOSSES = (*TRL_LOSSES, "dppo")  # dppo is this package's own
-WITHOUT_DELTA = ("cispo", "sapo", "vespo", "dppo")  # a registered loss may read it
+WITHOUT_DELTA = ("cispo", "sapo", "vespo", "dppo")  # a registered loss may use it
 
 
 @dataclass

@@ -121,7 +121,7 @@ def option_problems(options: Mapping[str, Any], v: Values, completed: bool) -> I
             "max_prompt_tokens",
         )
     if options.get("held_out_share"):
-        # rows that come with an environment may have no held-out ones
+        # an environment may provide rows without any held-out ones
         brings_rows = options.get("task") == "environment"
         if not options.get("dataset_name") and not brings_rows:
             yield Problem(

@@ -38,7 +38,7 @@ def refuses(key: str, message: str) -> Callable[[Callable[[Values], object]], Re
     return partial(Refusal, key, message)
 
 
-#: The requirement of most options of this package: its own loss instead of TRL's.
+#: What most options of this package require: the package's own loss instead of TRL's.
 STEP_NORMALIZATION = {"loss_normalization": ("step",)}
 
 

@@ -56,7 +56,7 @@ def check_values(
     """
     problems: list[Problem] = []
     with suppress(Unsound):
-        count = num_processes or processes(values)  # reads the accelerate config, so only once
+        count = num_processes or processes(values)  # once, since it reads the accelerate config
         for rule in rules:
             with suppress(Unsound):
                 problems += rule(values, count)

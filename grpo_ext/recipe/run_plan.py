@@ -220,7 +220,7 @@ def _evaluated(v: Values, steps: int, epoch: Epoch | None) -> list[int]:
         return []
     moments = _moments(v.eval_strategy, v.eval_steps or v.logging_steps, steps, epoch)
     elapsed: list[float] = [*moments]
-    if v.eval_strategy == "epoch":  # `eval_delay` also counts epochs
+    if v.eval_strategy == "epoch":  # `eval_delay` is then in epochs, too
         accumulation = v.gradient_accumulation_steps
         length = steps if epoch is None else epoch.steps
         micro_batches = steps * accumulation if epoch is None else epoch.micro_batches

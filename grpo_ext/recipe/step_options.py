@@ -131,7 +131,7 @@ NOTES: tuple[Rule, ...] = (
         ("eval_*",),
         lambda v: v.eval_strategy != "no",
         "`eval_strategy: steps` or `epoch`",
-        always=("eval_strategy", "eval_dataset_name"),  # `grpo-ext eval` reads the second
+        always=("eval_strategy", "eval_dataset_name"),  # `grpo-ext eval` uses the second
     ),
     Idle(
         ("eval_top_*", "eval_min_p"),

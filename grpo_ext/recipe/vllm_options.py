@@ -14,7 +14,7 @@ from grpo_ext.recipe.rule_kinds import Idle, Rule, refuses
 from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import CountOrZero, Positive
 
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes of vLLM 0.31 to 0.33
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # adapter ranks that vLLM 0.31 to 0.33 support
 OR_MERGED = ", or set `vllm_sync_adapter: merged`."  # ends messages of `samplers.vllm_adapter`
 # keys that do not work with `vllm_sync_adapter: adapter`, each with the error message
 NOT_WITH_ADAPTER = {

@@ -52,7 +52,7 @@ def print_claims(experiments: dict[str, Experiment]) -> None:
         rows = []
         for claim in experiment.claims:
             rows.append([claim.name, claim.claim, claim.scale])
-        print_grid(name, ["claim", "", "scale"], rows, left=3)
+        print_grid(name, ["name", "claim", "scale"], rows, left=3)
 
 
 def reproduce(
@@ -125,7 +125,7 @@ def reproduce(
         print_table(outcomes)
         model = f"recipe {config}" if config else "tiny models"
         page = write_page(outcomes, folder, f"{model}, scale {scale}, seeds: {seeds}")
-    print(f"page: {page}; figures: {folder / FIGURES}; runs: grpo-ext report {folder}/EXPERIMENT")
+    print(f"page: {page}; data: {folder / FIGURES}; runs: grpo-ext report {folder}/EXPERIMENT")
     return outcomes
 
 

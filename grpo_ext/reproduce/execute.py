@@ -242,8 +242,8 @@ class Progress:
         self.processes = processes
         self.unfinished = list(unfinished)
         self.finished = 0
-        self.seconds = 0.0  # of the finished jobs
-        self.predicted = 0.0  # seconds that were predicted for the finished jobs
+        self.seconds = 0.0  # total duration of the finished jobs
+        self.predicted = 0.0  # predicted duration of the finished jobs
 
     def print_end(self, job: Job, failed: bool) -> None:
         """Count a job that has ended, and print how long it took and the time left for the others.

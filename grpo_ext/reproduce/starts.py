@@ -97,7 +97,7 @@ def make_start(
     demo = replace(demo, demonstrations=in_style(demo.demonstrations), count=start.count)
     settings = {"model_name_or_path": folder / "model", **start.task}
     task = load_recipe(recipe_folder() / recipe, as_words(settings)).task
-    shutil.rmtree(folder / "warm_start", ignore_errors=True)  # of a job that was killed
+    shutil.rmtree(folder / "warm_start", ignore_errors=True)  # left by a job that was killed
     demo.prepare(task, folder, seed)
     if not start.max_steps:
         return 0

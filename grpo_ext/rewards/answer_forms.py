@@ -25,7 +25,8 @@ _I = r"(?<![A-Za-z\\])i(?![A-Za-z])"
 _SUM_WITH_I = rf"\([^()]*{_I}[^()]*\)"
 _GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
 _SIGN_OF_PRODUCT = r" ?(?:\\cdot|\\times|\*)? ?"
-# A power or a product that must still be computed, or `2(\cos 60^\circ + i \sin 60^\circ)`
+# A power or a product that must still be computed, or a polar form such as
+# `2(\cos 60^\circ + i \sin 60^\circ)`
 _UNFINISHED_WITH_I = re.compile(
     rf"(?:{_I}|{_SUM_WITH_I}) ?\^|\^ ?(?:i|\{{[^{{}}]*{_I})"
     rf"|[)i]{_SIGN_OF_PRODUCT}{_SUM_WITH_I}|{_SUM_WITH_I}{_SIGN_OF_PRODUCT}(?:\(|{_I})"
@@ -144,5 +145,5 @@ FORMS = {
     re.compile(
         r"\b(?i:prime (?:factori|decomposition)|product of (?:[a-z]+ ){0,3}primes?\b)"
     ): is_product_of_primes,
-    re.compile(r"\S"): is_cartesian,  # for any question: only the gold answer decides
+    re.compile(r"\S"): is_cartesian,  # for any question, if the gold answer has this form
 }

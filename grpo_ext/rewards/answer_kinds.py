@@ -21,7 +21,7 @@ from grpo_ext.rewards.quantity import number as read_number
 from grpo_ext.rewards.registry import register
 
 MAX_TEXT = 100_000  # maximum number of characters of an answer
-MAX_TAIL = 5_000  # characters at its end that are searched for a choice or number
+MAX_TAIL = 5_000  # characters at the end of an answer that are searched for a choice or number
 MAX_NUMBER = 100  # maximum length of a fraction or mixed number
 PATIENCE = 0.5  # time limit of a search, in seconds
 _NUMERAL = re.compile(r"-?[0-9]{1,30}(?:,[0-9]{3})*(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,30})?")

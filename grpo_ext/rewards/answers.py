@@ -50,7 +50,7 @@ def only_thoughts(text: str) -> str:
     `</think>` without an opening tag. The think tags become line breaks. Without think tags, the
     result is blank.
     """
-    end = lone_end(without_blocks(text))  # the end of the thoughts so far
+    end = lone_end(without_blocks(text))  # the end of the thoughts found so far
     segments = [text[:end]]
     for block in _THOUGHT.finditer(text):
         if block.start() >= end:
@@ -89,7 +89,7 @@ def last_span(text: str) -> tuple[int, int] | None:
     start = text.rfind(ANSWER, 0, end)
     if start < 0:
         return None
-    # a closing tag later in the text may be stray
+    # the block ends at the first closing tag, because a later one may be stray
     return start + len(ANSWER), text.find(ANSWER_END, start)
 
 

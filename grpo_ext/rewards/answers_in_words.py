@@ -49,7 +49,7 @@ _BOLD_IN_LATEX = re.compile(r"(?<!\$)\\textbf\{([A-Za-z][A-Za-z' -]*)\}")
 _REMARK_AT_END = re.compile(r"\s\((?:from|since|because|which|short for)\b([^()]{1,200})\)[.\s]*\Z")
 MOST_REMARKS = 2  # sentences that may follow the answer if they only add a remark
 _PRONOUN = re.compile(r"(?:It|This|That|These|They|He|She|Its|His|Her|Their)\b")
-# words that begin a sentence, and are no names by themselves
+# capitalized words that begin a sentence and are not names by themselves
 _NO_NAME = re.compile(
     rf"{_PRONOUN.pattern}|(?:The|There|Those|We|You|Our|Your|My|In|On|At|For|From|With|After|Before"
     r"|When|Since|Because|If|As|By|To|So|And|But|Each|Every|All|Both|One|Here|Now|Then|Thus)\b"

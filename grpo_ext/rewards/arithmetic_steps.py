@@ -47,14 +47,14 @@ class Side:
 
     begin: int = 0  # the offset of its first character
     end: int = 0
-    # for `evaluate`; a negative number is one token, `(0-3)`
+    # in the notation of `evaluate`; a negative number is a single token, such as `(0-3)`
     tokens: list[str] = field(default_factory=list)
     operands: list[Fraction] = field(default_factory=list)
     operators: list[str] = field(default_factory=list)
     begins: list[int] = field(default_factory=list)  # the offset of each token
     # For each open parenthesis, the counts of tokens, operands and operators up to it.
     opened: list[tuple[int, int, int]] = field(default_factory=list)
-    length: int = 0  # characters of the tokens
+    length: int = 0  # the number of characters of all tokens together
     complete: bool = False  # whether the last token ends an operand
     readable: bool = True  # whether it can be parsed with certainty
 
@@ -204,7 +204,7 @@ class Scanner:
         self.side.complete = True
 
     def read_opening(self, match: re.Match[str]) -> None:
-        if self.side.complete:  # a remark, or a product without a sign
+        if self.side.complete:  # the parenthesis begins a remark or an implied product
             touches = self.side.end == match.start()
             self.side.readable = self.side.readable and not touches
             self.end_side()
@@ -228,8 +228,8 @@ class Scanner:
         begins_number = follows.isdecimal() or follows == "."
         is_list_marker = self.line_start and follows in (" ", "\t")
         if self.side.complete:
-            # The side ends with its last operand, in case the operator belongs to the text after
-            # it.
+            # The side still ends with its last operand, because the operator may belong to the
+            # text after it.
             self.side.add(operator, match.start(), self.side.end)
             self.side.operators.append(operator)
             self.side.complete = False

@@ -36,7 +36,7 @@ _HIGH = (
 )
 _VERB = r"(?:arrange|sort|rank|(?<!in )order(?! (?:to|of)\b))"
 _ANSWERS = r"(?:your|the|all|all the) (?:[a-z]+ )?(?:answers?|solutions?|roots?)\b"
-_CHARACTER = r"(?:[^.?]|\.(?=[0-9]))"  # of one sentence: 1.7 does not end it
+_CHARACTER = r"(?:[^.?]|\.(?=[0-9]))"  # inside a sentence, which the point in 1.7 does not end
 _ORDER = re.compile(
     rf"\b(?:{_VERB}|put|place|list|write)\b(?! {_ANSWERS}){_CHARACTER}{{0,120}}?"
     r"\b(?:in|into|by) (?!any|no\b)(?:[a-z]+ ){0,3}order\b(?! (?:to|that)\b)"

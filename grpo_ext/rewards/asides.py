@@ -19,7 +19,7 @@ NEW_CLAIM = re.compile(
     r"|possibly|which|i\.e|total|altogether)\b",
     re.IGNORECASE,
 )
-# (that is, 3 dozen), or a calculation at the end of the sentence: (3 * 12)
+# A remark, `(that is, 3 dozen)`, or a calculation at the end of a sentence, `(3 * 12)`
 _REMARK = re.compile(
     r"\s\([^()]{0,200}?(?<![\\A-Za-z])[A-Za-z]{2}[^()]{0,200}\)"
     r"|(?<=[0-9a-z%])\s\([^(),]{1,200}[-+*/=×][^(),]{1,200}\)(?=[.\s]*$)"
@@ -150,7 +150,7 @@ def without_notes(text: str) -> str:
         note = _NOTE.search(text)
         if note is None or _CORRECTION.search(note[0]):
             return text
-        before = text[: note.start() + 1]  # with the sign that ends the sentence
+        before = text[: note.start() + 1]  # including the punctuation mark that ends the sentence
         if not before.strip() or (VALUE.search(note[0]) and not VALUE.search(before)):
             return text
         text = before

@@ -45,7 +45,7 @@ _VERB = re.compile(r" (?:is|are|was|were|will be|would be|has|have|had) ")
 _RESULT_BEFORE = re.compile(
     r"(?:[=≈]|\b(?:is|are|was|were|be|to|makes?|gives?|leaves?|leaving|equals?))\s*$"
 )
-# Two sentences in one line; the last is about another person
+# Two sentences on one line; the last is about another person
 _OTHER_PERSON = re.compile(
     r"""
     ((?:^|[.!?\n]) [^.!?\n]{1,300} [.!?]) [ ]

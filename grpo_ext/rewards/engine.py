@@ -21,7 +21,7 @@ from grpo_ext.rewards.quantity import approximates, number
 
 DIGITS = 40  # decimal digits of the values that are compared
 AGREED = 1e-25  # maximum relative difference between equal values
-POINTS = (0.618, 1.732, -0.347)  # values of the first symbol
+POINTS = (0.618, 1.732, -0.347)  # values of the first symbol; those of the others are larger
 
 _allowed: ContextVar[bool] = ContextVar("engine_allowed", default=True)
 _DECIMAL = re.compile(r"([0-9]*)\.([0-9]+)")

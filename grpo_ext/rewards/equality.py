@@ -127,7 +127,7 @@ def with_variable_of(gold: str, answer: str) -> str:
         return answer
     variable = expected[2]
     if re.search(rf"(?<![A-Za-z\\]){variable}(?![A-Za-z])", answer):
-        return answer  # it has another meaning there
+        return answer  # the answer already uses this name
     return re.sub(rf"(?<![A-Za-z\\]){actual[2]}(?![A-Za-z])", variable, answer)
 
 
@@ -147,11 +147,11 @@ def same_collection(expected: Collection, actual: Collection) -> bool:
     has_one_name = len(expected.names) == 1 and not actual.names
     are_lists = expected.kind == actual.kind == "list"
     if has_one_name and are_lists and any("=" in part for part in actual.parts):
-        # y = \pm x, and x \pm y = 0
+        # `y = \pm x` as the gold answer, and `x \pm y = 0` as the answer
         parts = [f"{expected.names[0]} = {part}" for part in expected.parts]
         return matches(parts, actual.parts)
     if expected.kind == "list" and actual.kind == "single" and len({*expected.parts}) == 1:
-        return equal(expected.parts[0], with_name(actual))  # 40, of 40 and 40: "each is 40"
+        return equal(expected.parts[0], with_name(actual))  # "each is 40" for 40 and 40
     if is_column(actual) and is_tuple(expected):
         return same_formula(as_column(expected), actual.parts[0])
     if len(expected.parts) != len(actual.parts) or len(expected.parts) > MAX_PARTS:
@@ -200,7 +200,7 @@ def matches(expected: Sequence[str], actual: Sequence[str]) -> bool:
     if len(expected) != len(actual):
         return False
     equal_parts = cache(lambda part, other: equal(expected[part], actual[other]))
-    part_of: dict[int, int] = {}  # for indices of `actual`, the index of the paired expected part
+    part_of: dict[int, int] = {}  # index in `actual` -> index of its partner in `expected`
 
     def finds_partner(part: int, tried: set[int]) -> bool:
         for other in range(len(actual)):

@@ -35,7 +35,7 @@ def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -
     scores = []
     for completion in completions:
         text = prefix + completion
-        # A pattern matches in linear time if each tag occurs once.
+        # The patterns take linear time if each tag occurs only once.
         has_each_tag_once = all(text.count(tag) == 1 for tag in TAGS)
         scores.append(float(has_each_tag_once and FORMS[mode].fullmatch(text) is not None))
     return scores
@@ -58,7 +58,7 @@ def tag_count(completions: list[str], *, mode: Mode = "loose", prefix: str = "")
     return scores
 
 
-# A match at the start of a line stays within that line, so that no run of line breaks is read
+# A match at the start of a line stays within that line, so that no run of line breaks is scanned
 # more than once.
 _STEP = re.compile(
     r"^[ \t]*(?:step[ \t]+[0-9]|[0-9]{1,3}[.)](?![0-9])|[-*•][ \t])"
@@ -135,7 +135,7 @@ _TABLE = data_yaml("grpo_ext.rewards", "scripts.yaml")
 LANGUAGES: dict[str, list[str]] = _TABLE["languages"]  # the scripts of each language
 Language: Any = Literal[tuple(LANGUAGES)]  # type checkers cannot read a computed Literal
 
-# Commands and tags belong to no language; a letter of a script not listed counts as a word.
+# Commands and tags belong to no language; a letter of an unlisted script counts as a word.
 _WORD = re.compile(
     r"\\[A-Za-z]+|</?[a-z_]{1,20}>|"
     + "|".join(f"(?P<{script}>{letters})" for script, letters in _TABLE["scripts"].items())

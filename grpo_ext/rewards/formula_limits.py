@@ -17,8 +17,8 @@ MAX_DIGITS = 40  # digits of one number
 MAX_DEPTH = 8  # nested brackets
 MAX_COMMANDS = 30
 MAX_POWER = 10_000  # total digits of all powers of numbers
-MAX_EXPANDED = 1_000  # terms of a bracket with letters, times its exponent
-MAX_TOWER = 4  # the largest number in an exponent that itself has an exponent
+MAX_EXPANDED = 1_000  # terms of a bracketed expression with letters, times its exponent
+MAX_TOWER = 4  # the largest number in an exponent that itself contains a power
 MAX_FACTORIAL = 200
 
 _COMMANDS = set(chain.from_iterable(map(str.split, data_lines("grpo_ext.rewards", "commands.txt"))))
@@ -127,13 +127,13 @@ def power_cost(formula: str) -> int:
     """
     total = 0
     position = 0
-    base_cost = 1  # of the atom or bracket just read
+    base_cost = 1  # the cost of the last atom or bracketed expression
     base = ""
     while position < len(formula):
         power = _EXPONENT.match(formula, position)
         content = bracket_content(formula, position)
         if power is not None:
-            if power[0].startswith("\\"):  # \exp and its like: a power of e
+            if power[0].startswith("\\"):  # \exp, \sinh and \cosh are powers of e
                 base_cost = 1
                 base = ""
             cost = base_cost * exponent_size(power[1])

@@ -86,7 +86,7 @@ class Guard:
         #: of their episode failed
         self.left_out: frozenset[int] = frozenset()
         self.failure: RewardFailure | None = None
-        self.last_scores: list[Score] = []  # of the last batch
+        self.last_scores: list[Score] = []  # the scores of the last batch
         self.last_failed: set[int] = set()  # rows of the last batch for which the reward failed
         # checksums of the prompts on which the reward has failed since it last scored any row
         self.lost_prompts: set[int] = set()
@@ -267,7 +267,7 @@ class Guard:
         if len(errors) + len(declined) < len(scores):
             self.lost_prompts.clear()
         elif self.max_failure_rate < 1 and prompts:
-            # a run stops once no rank gets a score any more (`Judge.count_failures`)
+            # the run stops once no rank gets any scores (see `Judge.count_failures`)
             self.lost_prompts.update(checksum(prompts[row]) for row in errors)
         reason = self.count.too_many()
         if reason is not None:

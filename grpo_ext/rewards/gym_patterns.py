@@ -14,10 +14,10 @@ from typing import Any
 
 _LIST = re.compile(r"[\w\s\[\],'\"-]*")
 _NUMBERS = re.compile(r"[-+.\deE\s\[\],'\"]*")
-# Shifts are by one digit and there are no powers, so a value has at most a few bits per character.
+# Shift counts have one digit and powers are excluded, so each character adds at most a few bits.
 _SHIFT = r"(?:<<|>>) ?(?:0x)?\d(?![\da-fA-Fx])"
 _INTEGERS = re.compile(rf"(?:0x[\da-fA-F]+(?![\da-fA-F])|{_SHIFT}|\*(?!\*)|[\d\s()+&|^~-])*")
-# sympy evaluates strings again, so a formula contains none; it has no attributes and few functions.
+# A formula has no strings, because sympy would evaluate them, no attributes and few functions.
 _FUNCTION = r"(?<![A-Za-z_])(?:[A-Za-z]|a?(?:sin|cos|tan)h?|cot|sec|csc|log|exp|sqrt)(?![A-Za-z_])"
 _EXPONENT = r"(?:[0-9]{1,2}|\(-?[0-9]{1,2}(?:/[0-9]{1,2})?\)|[A-Za-z])(?![0-9A-Za-z.]| *\*\*)"
 _FORMULA = re.compile(rf"(?:[-+/(), 0-9]|\*(?!\*)|\*\* ?{_EXPONENT}|\.(?=[0-9])|{_FUNCTION})*")

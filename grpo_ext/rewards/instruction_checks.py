@@ -28,7 +28,7 @@ Check = Callable[..., bool]
 _checks: dict[str, Check] = {}
 
 WORD = re.compile(r"\w+")
-# Possessive, and only from the first mark of a run, so that each run is read once.
+# Possessive, and only from the first mark of a run, so that each run is scanned only once.
 SENTENCE_END = re.compile(r"(?<![.!?])[.!?]++[\"'”’)\]]*+(?=\s|$)")
 BULLET = re.compile(r"^[ \t]*(?:\*(?!\*)|-)", re.MULTILINE)
 PLACEHOLDER = re.compile(r"\[[^\n\[\]]*\]")

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, AliasPath, BaseModel, Field
 from grpo_ext.common.http import Line
 from grpo_ext.common.untrusted import SERVER_NAME, check_server_url
 
-MAX_REPLY = 2**20  # bytes
+MAX_REPLY = 2**20  # maximum size of a reply, in bytes
 PAUSE = 0.5  # seconds before the first retry; each further pause is twice as long
 # By host, the environment variable that holds the API key of a known service. Any other server gets
 # a key only if `api_key_env` is set.
@@ -105,7 +105,7 @@ def ask(body: dict[str, Any], *, url: str, seconds: float, headers: dict[str, st
             if answer.status_code == 200:
                 return answer.read_as(Reply)
             cause = f"{url}: status {answer.status_code}"
-            if not headers:  # a server that has a key can repeat it
+            if not headers:  # a server that was sent a key could repeat it
                 cause += f": {answer.text}"
             may_succeed = answer.status_code in (408, 429) or answer.status_code >= 500
         except ValueError as error:

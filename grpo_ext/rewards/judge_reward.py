@@ -137,7 +137,7 @@ def judge(
             except (ConnectionError, ValueError) as error:
                 grades[digest] = NoGrade(error)
     finally:
-        # a guard's deadline must not wait for the server
+        # After a guard's deadline, do not wait for the server.
         pool.shutdown(wait=False, cancel_futures=True)
     if log_metric:
         log_metric("judge/requests", len(new))

@@ -15,7 +15,7 @@ MAX_FORMULAS = 20  # formulas joined into one list
 WINDOW = 160  # the last number begins at most this many characters before the last digit
 _DATE_ALONE = re.compile(DATE)
 _IN_COMPOUND = re.compile(r"-[A-Za-z]{2}")  # 100-meter
-_MARKED = r"[0-9][0-9.,]*(?:[_'’`^][0-9]+)+"  # 72_8, 7'2: not numbers, but read as a whole
+_MARKED = r"[0-9][0-9.,]*(?:[_'’`^][0-9]+)+"  # 72_8, 7'2: not numbers, but matched as a whole
 _SIGN = r"(?:(?i:negative|minus) )?[-+]?"
 _PLAIN_NUMBER = rf"[{CURRENCY_SIGNS}]?(?:[0-9]+ [0-9]+/[0-9]+|{DECIMAL}(?:[eE][-+]?[0-9]{{1,2}})?)"
 # s, s^2, s^{-2}, second squared, square inch
@@ -94,7 +94,7 @@ _SIZE_OF_COUNTED = re.compile(
 )
 _BLANKS = re.compile(r"[ \t]{2,}")
 _NUMBER_IN_BRACKETS = re.compile(r"\([0-9]+\)")
-# not the comma of 13,520
+# between the items of a list; the comma in 13,520 does not match
 _SEPARATOR = re.compile(r",?\s(?:and|or)\s|(?<![0-9]),\s?|,(?![0-9]{3}(?![0-9]))\s?")
 _SEPARATOR_AT_END = re.compile(r",?\s(?:and|or)\s?$")
 _REASON_BEFORE = re.compile(r"\b(?:since|because|as|given(?: that)?)\s*\Z", re.IGNORECASE)
@@ -337,7 +337,7 @@ def last_number(text: str, start: int) -> str | None:
             fallback = fallback or match[1]
             continue
         steps = match[1]
-        if _OPERATOR_BEFORE.search(before):  # `5 apples * 3 = 15` begins in words: only 15 counts
+        if _OPERATOR_BEFORE.search(before):  # only 15 counts in `5 apples * 3 = 15`
             first_sides, sign, steps = steps.rpartition("=")
             before += first_sides + sign
         if _EQUATION_BEFORE.search(before):

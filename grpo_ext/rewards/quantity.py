@@ -394,7 +394,7 @@ def same_value(x: Number, y: Number) -> bool:
         decimal = y
         fraction = x
     denominator = fraction.value.denominator
-    has_end = pow(10, denominator.bit_length(), denominator) == 0  # as a decimal
+    has_end = pow(10, denominator.bit_length(), denominator) == 0  # its decimal expansion is finite
     if has_end or not decimal.place:
         return False
     return approximates(decimal.value, decimal.place, fraction.value)

@@ -71,7 +71,7 @@ _CONVERSION = re.compile(
     re.IGNORECASE,
 )
 _OPERATION = re.compile(r"[!^]|\\(?:sqrt|[dt]?binom)")
-_ATOM = re.compile(r"-?(?:[A-Za-z]|\\[A-Za-z]+|[0-9]+)")  # an atom is not a restatement
+_ATOM = re.compile(r"-?(?:[A-Za-z]|\\[A-Za-z]+|[0-9]+)")  # a single letter, command or integer
 
 
 class Question(NamedTuple):
@@ -147,7 +147,7 @@ def asked_unit(text: str) -> str | None:
         return None
     is_size = units[-1].startswith(_POWERS)
     lengths = [unit for unit in units if not unit.startswith(_POWERS)]
-    if is_size and any(unit not in units[-1] for unit in lengths):  # "how many hours ... in square"
+    if is_size and any(unit not in units[-1] for unit in lengths):  # "hours" and "square feet"
         return None
     return only({unit for unit in units if unit.startswith(_POWERS) == is_size})
 

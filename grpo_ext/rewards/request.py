@@ -62,7 +62,7 @@ _NOUN_ENDS = re.compile(
     re.IGNORECASE,
 )
 _LEADING_VERB = re.compile(r"^ (?:are|is|were|was) ")
-_PLURAL = re.compile(r"(?<=[a-z]{3})(?:ies|y|es|s)$")  # pies: pie, cities and city: cit
+_PLURAL = re.compile(r"(?<=[a-z]{3})(?:ies|y|es|s)$")  # "pies" -> "pie"; "cities", "city" -> "cit"
 _NOT_NOUNS = {"more", "total", "different", "whole", "fewer", "less", "other", "additional"}
 _BETWEEN = r"(?:[ -](?!(?:and|or|of|in|for|with|per|than|to|is|are)\b)[A-Za-z']+){0,2}?"
 CAPITALIZED = re.compile(r"\b[A-Z][a-z]+\b")

@@ -111,7 +111,7 @@ def in_full(error: BaseException, function: Callable[..., Any] | None = None) ->
             code, as for a wrong return value, the location is the first line of this function.
     """
     if isinstance(error, TooLate):
-        error.__context__ = None  # the text of the error that was being handled may have hung
+        error.__context__ = None  # formatting the error that was being handled may have hung
     details = traceback.TracebackException.from_exception(error)
     num_error_lines = len(list(details.format_exception_only()))
     stack_text = "".join(list(details.format())[:-num_error_lines])

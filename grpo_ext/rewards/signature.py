@@ -29,13 +29,13 @@ class Signature:
     """The parameters of a reward function, grouped by their use."""
 
     columns: tuple[str, ...] = ()  # dataset columns that the function requires
-    # other parameters with defaults; each may be set as an option or else be filled by a column
+    # other parameters with defaults; each is set as an option or else filled from a column
     optional: dict[str, Any] = field(default_factory=dict)
     extras: tuple[str, ...] = ()  # its parameters that are in `EXTRAS`
     # keyword-only parameters with their defaults, or `REQUIRED`
     options: dict[str, Any] = field(default_factory=dict)
     types: dict[str, Any] = field(default_factory=dict)  # annotations of `options` and `optional`
-    rest: bool = False  # whether `**columns` takes everything else
+    rest: bool = False  # whether the function has `**columns`, which receives all other columns
 
 
 def object_of(reward: Callable) -> Callable:

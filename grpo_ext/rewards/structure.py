@@ -266,7 +266,7 @@ def labeled(kind: str, parts: list[str]) -> Collection:
     for part in parts:
         name, value = label(part)
         if name is None and names and not any(top_relations(part)):
-            name = names[-1]  # of the part before it
+            name = names[-1]  # the name of the previous part
         names.append(name)
         values.append(value)
     if None in names:

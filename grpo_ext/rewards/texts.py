@@ -144,7 +144,7 @@ def same_special(gold: str, answer: str) -> bool | None:
     for numeral, other in ((expected_base, answer), (actual_base, gold)):
         if numeral is not None and base_of(numeral) == "10":
             return digits_of(numeral[1]) == typography(other).replace(",", "")
-    if expected_base is not None:  # the question names the base
+    if expected_base is not None:  # the question names the base, so the answer need not
         return digits_of(typography(answer)) == digits_of(expected_base[1])
     if actual_base is not None:
         return False
@@ -187,7 +187,7 @@ def minutes_of(clock: re.Match[str]) -> set[int]:
     if clock[3]:
         return {afternoon} if clock[3].lower() == "p" else {morning}
     has_24_hours = hour > 12 or clock[1].startswith("0")
-    if has_24_hours and not clock[2]:  # a bare 19 is a number
+    if has_24_hours and not clock[2]:  # a bare 19 is not a time
         return set()
     if has_24_hours:
         return {hour * 60 + minute}

@@ -44,7 +44,7 @@ def leave_keeper(parent: int, fd: int) -> None:
     keeper = os.getpid()
     child = os.fork()
     if child:
-        os.close(fd)  # so that the pipe closes with the child's end
+        os.close(fd)  # so that the pipe closes when the child exits
         keep(child)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, KEEPER_SIGNALS)
     die_with(keeper, signal.SIGKILL)
@@ -60,7 +60,7 @@ def keep(child: int) -> NoReturn:
     while exit_code is None and signal.sigwait(KEEPER_SIGNALS) == signal.SIGCHLD:
         exit_code = reap(child)
     this_process = psutil.Process()
-    # The children of killed processes are found in the next round.
+    # Children of the killed processes become children of this one, for the next round.
     while children := this_process.children():
         for process in children:
             process.kill()

@@ -166,7 +166,7 @@ class Worker(threading.Thread):
 
     process: subprocess.Popen | None = None  # None until it is started
     overdue = False
-    spent = False  # overdue, dead or out of memory: takes no more rows
+    spent = False  # whether it is overdue, dead or out of memory, and gets no more rows
 
     def __init__(self, pool: WorkerPool):
         super().__init__(name="reward-worker", daemon=True)
@@ -243,7 +243,8 @@ class Worker(threading.Thread):
         except Exception:  # the process died, closed its pipe, or sent something else
             return None, self.cause_of_death()
         self.pool.usual += 0.05 * (time.monotonic() - start - self.pool.usual)
-        is_full = error is not None and error.startswith("MemoryError")  # its memory stays full
+        # A process that ran out of memory may not free it again.
+        is_full = error is not None and error.startswith("MemoryError")
         self.spent = self.overdue or is_full
         return score, error
 
@@ -276,5 +277,5 @@ class Worker(threading.Thread):
     def kill(self) -> None:
         """Send SIGTERM to the process, which then kills all of its descendants and exits."""
         if self.process:
-            for number in (signal.SIGTERM, signal.SIGCONT):  # a reward may have stopped its group
+            for number in (signal.SIGTERM, signal.SIGCONT):  # a reward may have stopped it
                 self.process.send_signal(number)

@@ -26,7 +26,7 @@ def allocator_libraries() -> str | None:
         return None
     paths = {file.name: str(package.locate_file(file)) for file in package.files or ()}
     if not all(name in paths for name in LIBRARIES):
-        return None  # as on Windows
+        return None  # the case on Windows
     return ":".join(str(Path(paths[name]).resolve()) for name in LIBRARIES)
 
 

@@ -221,7 +221,7 @@ def as_json(row: dict[str, Any]) -> str:
         TypeError: if a value cannot be represented in JSON, such as bytes.
     """
     text = json.dumps(row, ensure_ascii=False)
-    if "NaN" in text or "Infinity" in text:  # perhaps only as words in a string
+    if "NaN" in text or "Infinity" in text:  # may also be words in a string
         text = json.dumps(finite(row, "", {}), ensure_ascii=False)
     return text
 

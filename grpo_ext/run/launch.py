@@ -208,7 +208,7 @@ class Launched:
         if code and not self.last_signal and len(exits) < len(self.ranks()):
             print(KILLED, file=sys.stderr)
         if code and not rank_codes and self.last_signal:
-            # ended at once: before the first step, or by a second Ctrl-C
+            # the run ended at once, before the first step or by a second Ctrl-C
             return 128 + self.last_signal
         if EXIT_INTERRUPTED in rank_codes:
             return EXIT_INTERRUPTED

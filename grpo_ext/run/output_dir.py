@@ -22,7 +22,7 @@ RUN_FILES = (
     "checkpoint-*[0-9]",
     "trainer_state.json",
     SAVED,
-)  # to move aside, besides logs and model
+)  # files to move aside, in addition to the logs and the model
 
 
 def hold(folder: Path, seconds: float = 0.0) -> FileLock | None:
@@ -66,7 +66,7 @@ def hold_folder(recipe: Recipe) -> None:
 
     from grpo_ext.common.main_rank import from_main
 
-    folder = recipe.output_dir  # this also sets up the ranks
+    folder = recipe.output_dir  # creates the training arguments, which sets up the ranks
 
     def is_taken() -> bool:
         HELD.append(hold(folder, PATIENCE))
@@ -89,7 +89,7 @@ def checkpoint_to_resume(recipe: Recipe, trainer: TransformersTrainer) -> str | 
         The value for the trainer's `resume_from_checkpoint`: a checkpoint's folder, `True` to let
         transformers find the newest one, or `None` to start from scratch.
     """
-    has_resume = recipe.flat.has("resume")  # supervised training has only TRL's key
+    has_resume = recipe.flat.has("resume")  # a supervised recipe has only `resume_from_checkpoint`
     choice = recipe.training.resume_from_checkpoint
     if not choice and has_resume:
         choice = recipe.get("resume")

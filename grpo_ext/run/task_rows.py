@@ -209,7 +209,8 @@ def source_of_eval_rows(options: Options) -> str:
         return "held-out rows that the task generates"
     unsplit = is_unsplit(Path(name).expanduser())
     if options.held_out_share is None:
-        return name if unsplit else f"the split {options.dataset_test_split} of {name}"
+        place = "all rows" if unsplit else f"the split {options.dataset_test_split}"
+        return f"{place} of {name}"
     if unsplit:
         return f"held-out rows of {name}"
     return f"held-out rows of the split {options.dataset_train_split} of {name}"

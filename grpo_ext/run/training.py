@@ -100,15 +100,15 @@ def _train(words: list[str] | None, make_trainer: MakeTrainer, supervised: bool)
         return 2
     check_sharding(trainer.is_fsdp_enabled, trainer.is_deepspeed_enabled)
     if not recipe.grpo and trainer.is_world_process_zero():
-        # includes preset and command line; for a recipe with a task, the trainer does this
+        # with the values of the preset and the command line; the GRPO trainer does this itself
         write_atomically(recipe.output_dir / SAVED, as_yaml(recipe.flat))
     for note in recipe.notes:
         trainer.accelerator.print(f"note: {note}")
     if not checkpoint:
-        trainer.accelerator.print("Starts without a checkpoint.")
-    elif supervised:  # the trainer of GRPO prints the checkpoint itself
+        trainer.accelerator.print("Starting without a checkpoint.")
+    elif supervised:  # the GRPO trainer prints the checkpoint itself
         newest = "the newest checkpoint" if checkpoint is True else checkpoint
-        trainer.accelerator.print(f"Resumes from {newest}.")
+        trainer.accelerator.print(f"Resuming from {newest}.")
     try:
         trainer.train(resume_from_checkpoint=checkpoint)
     except CheckpointMismatch as error:
@@ -163,7 +163,7 @@ def where_to_look(recipe: Recipe) -> str:
     folder = Path(recipe.output_dir)
     contents = {SAMPLES: "completions with their rewards", CURVES: "curves"}
     files = [f"{name} ({what})" for name, what in contents.items() if (folder / name).is_file()]
-    return f" See also {' and '.join(files)} there." if files else ""
+    return f" The folder also has {' and '.join(files)}." if files else ""
 
 
 def how_to_continue(recipe: Recipe) -> str:
@@ -196,7 +196,7 @@ def next_commands(recipe: Recipe, folder: str) -> list[str]:
     ]
     if recipe.get("use_peft"):
         commands.append(f"grpo-ext merge --model {model}")
-    elif checkpoints(Path(folder)):  # without one, a longer run would be an error
+    elif checkpoints(Path(folder)):  # without a checkpoint, this command would fail
         length = "max_steps" if recipe.get("max_steps") > 0 else "num_train_epochs"
         twice = f"--{length} {2 * recipe.get(length):g}"
         commands.append(f"grpo-ext train --config {saved_recipe} {twice}")

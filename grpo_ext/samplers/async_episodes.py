@@ -8,7 +8,7 @@ from grpo_ext.environments.episode import Episode
 from grpo_ext.samplers.lockstep_episodes import PlayedTokens, Turn, hear
 from grpo_ext.samplers.server_failure import ServerFailure
 
-MAX_REQUESTS = 256  # concurrent requests of one rank
+MAX_REQUESTS = 256  # maximum number of concurrent requests of one rank
 
 
 def play_as_ready(

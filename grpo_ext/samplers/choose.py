@@ -115,7 +115,7 @@ def precision_of(trainer: SampledTrainer) -> Precision:
             support this setting.
     """
     args = trainer.args
-    # continuous batching has its own attention, and does not accept a model with another one
+    # continuous batching has its own attention, and rejects a model with this package's attention
     attention = False if trainer.use_transformers_continuous_batching else args.attention_in_fp32
     return choose_precision(
         trainer.accelerator.unwrap_model(trainer.model),

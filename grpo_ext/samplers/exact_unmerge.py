@@ -43,7 +43,7 @@ def changed_by_merging(layer: BaseTunerLayer) -> Iterator[tuple[Tensor, Tensor, 
     layer.merge()
     layer.unmerge()
     for weight, former in zip(weights, before, strict=True):
-        # (N,); peft may have replaced `data`
+        # (elements,); peft may have replaced `data`
         is_changed = (weight.data != former).flatten()
         positions = is_changed.nonzero().squeeze(1)
         weight.data.copy_(former)

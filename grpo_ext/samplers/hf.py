@@ -197,4 +197,4 @@ def how_it_generates(model: torch.nn.Module, config: GenerationConfig, fast: boo
         check_fast_generation(model, config)
     except NotSupported as reason:
         return f"transformers' generate, since {reason}"
-    return "each prompt read once, rows that have ended leave the batch (fast_generate)"
+    return "each prompt processed once, finished rows removed from the batch (fast_generate)"

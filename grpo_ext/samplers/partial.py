@@ -95,8 +95,8 @@ class PartialSampler(Sampler):
         contexts = []
         for rollout in self._unfinished():
             contexts.append(rollout.prompt_ids + rollout.completion_ids)
-        # all ranks send the same number of rows, at least one; the completions of padding rows
-        # are not read
+        # every rank sends the same number of rows, at least one; completions of padding rows are
+        # ignored
         num_rows = max(1, *self.ranks.gather_objects([len(contexts)]))
         padding = self.under_way[0].prompt_ids
         contexts += [padding] * (num_rows - len(contexts))

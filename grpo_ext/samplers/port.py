@@ -22,8 +22,8 @@ class CheckedArguments(GRPOExtConfig):
     gradient_checkpointing_kwargs: dict[str, Any] | None
     chat_template_kwargs: dict[str, Any] | None
     model_init_kwargs: dict[str, Any] | None
-    chosen_eval_batch_size: int | None  # what a trainer chose; `None` if the user has set the size
-    chooses_checkpointing: bool  # whether the trainer chooses, because the user did not
+    chosen_eval_batch_size: int | None  # the size that a trainer chose; `None` if the user set it
+    chooses_checkpointing: bool  # whether trainers choose checkpointing, because the user did not
 
 
 class SampledTrainer(TRLTrainer, Protocol):

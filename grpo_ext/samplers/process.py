@@ -88,7 +88,8 @@ class ProcessSampler(Sampler):
         )
         self._process: subprocess.Popen | None = None
         self._connection: Connection | None = None
-        self._loaded: tuple[int, ...] | None = None  # the step, and the version of each tensor
+        # the step of the last copy, and the versions of the tensors
+        self._loaded: tuple[int, ...] | None = None
         self._job: Job | None = None
 
     def load_weights(self, step: int) -> None:
@@ -111,7 +112,7 @@ class ProcessSampler(Sampler):
             )
         with torch.no_grad():
             for place, shared, tensor in zip(self._places, self._shared, tensors, strict=True):
-                # a frozen base is sent once
+                # frozen parameters stay the same, but buffers may change
                 if self._loaded is None or tensor.requires_grad or not place.trained:
                     shared.copy_(tensor)
         self._loaded = version
@@ -122,7 +123,7 @@ class ProcessSampler(Sampler):
 
     def describe(self) -> str:
         model = copy.copy(base_model(self.model))
-        model.generation_config = self.config  # as in the process
+        model.generation_config = self.config  # the config that the process uses
         return f"{self.name}: {how_it_generates(model, self.config, self._start.fast)}"
 
     def submit(self, request: Request) -> None:
@@ -149,7 +150,7 @@ class ProcessSampler(Sampler):
             config.max_new_tokens = request.max_new_tokens
         params = replace(self.params, temperature=config.temperature)
         self._job = Job(request.prompt_ids, config, params, seed)
-        with contextlib.suppress(EOFError, OSError):  # `sample` starts another process
+        with contextlib.suppress(EOFError, OSError):  # if the process is dead, `sample` restarts it
             self._send()
 
     def sample(self, request: Request) -> Generation:
@@ -167,7 +168,8 @@ class ProcessSampler(Sampler):
             if self.params.truncated:
                 vocab_size = base_model(self.model).config.get_text_config().vocab_size
             generation = play_by_turns(request, self._turns, vocab_size)
-            self.seconds = 0.0  # each job has set its own, without the time of the environment
+            # each job has set its own duration; with 0, the trainer measures the whole generation
+            self.seconds = 0.0
             return generation
         return self._generation(request)
 

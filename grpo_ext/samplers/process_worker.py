@@ -27,7 +27,7 @@ with without_collector():
     from grpo_ext.samplers.shared_weights import mapped, tensors_of, unpacked
     from grpo_ext.seams.generate import fast_generation, generate_batch, watching
     from grpo_ext.seams.precision import Precision, sampling_in
-gc.freeze()  # imported objects are never garbage
+gc.freeze()  # the collector skips what was imported, which is never garbage
 
 
 def serve(connection: Connection) -> None:

@@ -137,7 +137,7 @@ class ServerConnection(VLLMClient):
     def _join_by_gloo(self) -> None:
         address = own_address(str(self.host))
         world_size = self.get_world_size() + 1
-        # must exist before the workers look for it
+        # the store must listen before the workers connect to it
         store = listening_store(address, self.group_port, world_size)
         init_info = {"address": address, "port": store.port, "world_size": world_size}
         url = f"{self.base_url}/init_weight_transfer_engine"

@@ -50,7 +50,7 @@ class SyncCheck:
         if args.logprob_policy == "model" and args.temperature != 1.0:
             same_policy = False
         self.compares = bool(self.every) and same_policy
-        self._checked: int | None = None  # the sync of the last check
+        self._checked: int | None = None  # the number of the sync that was checked last
         # the last sync seen, and the checksums of the weights at that time
         self._sent: tuple[int, list[int]] = (-1, [])
         # names of the engine's tensors that equaled the trainer's after the first sync
@@ -183,7 +183,7 @@ class SyncCheck:
                 edges = self.scorer.edge_tokens(model, table)[mask].sum()
         finally:
             model.train(was_training)
-        differences = (scored - sampled)[mask].abs().float()  # (N,)
+        differences = (scored - sampled)[mask].abs().float()  # (tokens,)
         if truncated and not has_kept:
             differences = differences.sort().values[: 9 * len(differences) // 10]
         return differences, edges

@@ -75,7 +75,7 @@ class OurVLLM(VLLMGeneration):
 
     def _init_vllm(self) -> None:
         if self.mode == "server":
-            # TRL raises an error on the main rank only, and the other ranks would hang
+            # TRL would raise an error on the main rank only, and the other ranks would hang
             self.server_base_url = server_url(vars(self.options))
             self._served_dtype, self.returns_kept = from_main(self.accelerator, self._connect)
             return

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-# a `RequestOutputKind` of vLLM; with other kinds, some of several completions of a prompt are lost
+# a `RequestOutputKind` of vLLM; with other kinds, a prompt with several completions loses some
 FINAL_ONLY = 2
 TOKEN = "token_id:"  # precedes the id of a token in the responses of vLLM up to 0.31
 Answer = dict[str, Any]  # completions in TRL's format, with `kept_ids` if there are any

@@ -18,9 +18,9 @@ from transformers.integrations.fsdp import is_fsdp_enabled
 
 from grpo_ext.common.head_input import contiguous_head_input
 
-MOST_TOKENS = 16_384  # in a batch
-MOST_LOGITS = 2**27  # in a batch: 512 MB in float32
-CHARACTERS_PER_TOKEN = 20  # at most; longer text is cut before it is tokenized
+MOST_TOKENS = 16_384  # maximum number of tokens in a batch
+MOST_LOGITS = 2**27  # maximum number of logits in a batch: 512 MiB in float32
+CHARACTERS_PER_TOKEN = 20  # assumed maximum; longer text is cut before it is tokenized
 
 Prompt = str | list[dict[str, Any]]
 

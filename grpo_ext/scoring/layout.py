@@ -12,8 +12,8 @@ from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixi
 # The time of attention with a mask grows with the square of the row length: on a CPU, rows of 2,048
 # tokens took 1.5 times as long as rows of 512.
 MASKED_ROW_TOKENS = 512
-# On a CPU, the mask of such a row costs little beside the matrix multiplications of a layer of this
-# width.
+# On a CPU, the mask of such a row costs little compared with the matrix multiplications of a layer
+# of this width.
 WIDE = 512
 #: the attention of `seams.attention`, as registered with transformers
 SDPA_IN_FP32 = "sdpa_in_fp32"
@@ -32,7 +32,7 @@ class Layout:
     positions: bool = False
     shares: bool = True  # each distinct prompt runs once, in chunks or in a packed row with a mask
     by_cost: bool = False  # use packed rows or chunks, whichever runs fewer tokens
-    in_row: bool = False  # completions share one copy of their prompt in a packed row, by a mask
+    in_row: bool = False  # a mask lets completions in a packed row share a copy of their prompt
     # the maximum length of a packed row of several sequences; `None` packs all into one row
     row_tokens: int | None = None
     max_tokens: int | None = None  # the maximum size of a chunk of several completions

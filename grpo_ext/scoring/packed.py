@@ -74,7 +74,7 @@ def run_packed(
 
     positions = row(positions_of(mask))
     labels = row(labels_of(ids, mask, width))
-    # no sequence predicts the next one's start
+    # the last token of a sequence must not predict the first token of the next
     labels = labels.masked_fill(positions == 0, -100)
     inputs: dict[str, Tensor | BlockMask] = {
         "input_ids": row(ids)[None],

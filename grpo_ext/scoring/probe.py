@@ -21,7 +21,7 @@ class Probe:
 
     run: RunModel  # calls the model; all ranks must call it the same number of times
     vocab_size: int
-    device: torch.device  # of the model's inputs
+    device: torch.device  # the device of the model's inputs
     limit: float  # the largest allowed difference of log-probs, in their standard deviations
 
     def refuse_unless_separate(self, model: torch.nn.Module, shares: bool) -> None:

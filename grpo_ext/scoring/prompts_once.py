@@ -96,7 +96,7 @@ class ReadPrompts:
             layer.keys = of_rows(prompt_layer.keys, prompts)
             layer.values = of_rows(prompt_layer.values, prompts)
             cache.layers.append(layer)
-        num_columns = width + 1  # with the last token of the prompt
+        num_columns = width + 1  # includes the last token of the prompt
         ids = ids[:, -num_columns:]  # (b, T + 1)
         mask = mask[:, -num_columns:]  # (b, T + 1)
         seen = torch.cat([self.mask[prompts], mask], dim=1)  # (b, P + T)
@@ -123,6 +123,6 @@ def of_rows(states: Tensor, rows: Tensor) -> Tensor:
     # flat, because torch adds gradients of slices slowly, and in float32, because some devices
     # round after each addition
     wide = torch.promote_types(states.dtype, torch.float32)
-    flat = states.flatten(1).to(wide)  # (N, numbers of a row)
+    flat = states.flatten(1).to(wide)  # (N, elements of a row)
     selected = flat.index_select(0, rows).to(states.dtype)
     return selected.unflatten(1, row_shape)

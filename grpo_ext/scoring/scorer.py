@@ -134,7 +134,7 @@ class Scorer:
             lengths = table.completion_mask.sum(1).tolist()
             cut_rows = []
             for row, length in zip(table.kept, lengths, strict=True):
-                # a row that was cut short has fewer positions than kept sets
+                # a completion that was cut short has fewer tokens than its kept set has positions
                 positions = torch.arange(length)
                 cut_rows.append(row.select(positions))
             kept_set = KeptSet.cat(cut_rows)

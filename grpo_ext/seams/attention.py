@@ -45,7 +45,8 @@ def sdpa_in_fp32(
         the attention weights.
     """
     with torch.autocast(query.device.type, enabled=False):
-        # most GPUs compute float64 many times more slowly; dropout needs a single forward pass
+        # On most GPUs, float64 is many times slower. With dropout, `_InFloat64` would be wrong: its
+        # backward pass computes the attention again, with other dropped weights.
         if query.device.type == "cpu" and not kwargs.get("dropout"):
             output = _InFloat64.apply(query, key, value, module, attention_mask, kwargs)
         else:

@@ -44,7 +44,7 @@ class TransformersTrainer(Protocol):
     callback_handler: CallbackHandler
     is_deepspeed_enabled: bool
     is_fsdp_enabled: bool
-    # the training loop sets them before `on_train_begin`
+    # set by the training loop before `on_train_begin`
     _tr_loss: Tensor
     _total_loss_scalar: float
     _globalstep_last_logged: int
@@ -86,7 +86,7 @@ class TRLTrainer(TransformersTrainer, Protocol):
     use_vllm: bool
     vllm_mode: str
     vllm_generation: Any  # a `VLLMGeneration`, or the class that `seams.vllm` puts in its place
-    rollout_func: Callable[..., dict[str, Any]] | None  # takes prompts and the trainer
+    rollout_func: Callable[..., dict[str, Any]] | None  # called with the prompts and the trainer
     tools: list[Callable[..., Any]]
     environment_factories: Any  # functions by name, `None` without environments
     environments: Any  # one per completion of the last generation, or `None`

@@ -191,9 +191,9 @@ def computing_in(precision: Precision, model: nn.Module) -> Iterator[None]:
         precision: the dtypes to compute in.
         model: a transformers model, with or without PEFT adapters and wrappers.
     """
-    inner: Any = base_model(getattr(model, "module", model))  # of data parallel training
+    inner: Any = base_model(getattr(model, "module", model))  # `module` unwraps DDP
     mixed = precision.mixed
-    # stays after this context, because gradient checkpointing runs the layers again later
+    # not undone on exit, because gradient checkpointing runs the layers again later
     set_attention_in_fp32(inner, precision.whole_attention)
     hooks: list[RemovableHandle] = []
     if precision.residual is not None:
@@ -205,7 +205,7 @@ def computing_in(precision: Precision, model: nn.Module) -> Iterator[None]:
         for name, module in inner.named_modules():
             is_rotary = name.rpartition(".")[2] == "rotary_emb"
             if is_rotary and precision.residual == torch.float32:
-                # else keys would be cached in float32
+                # otherwise, keys would be cached in float32
                 hooks.append(module.register_forward_hook(returns(mixed)))
             if widens_input(module):
                 module.cast_input_dtype_enabled = False

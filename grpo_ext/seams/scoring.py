@@ -163,7 +163,7 @@ def score_images(
             table.attention_mask,
             table.width,
             block,
-            compute_entropy=model is not trainer.ref_model,  # the reference's would not be used
+            compute_entropy=model is not trainer.ref_model,  # the reference's entropy is not used
             compute_aux_loss=aux_loss,
             **table.model_inputs,
         )

@@ -242,7 +242,7 @@ def calculate_rewards(
     Returns:
         The rewards (B of all ranks, R); NaN where a reward did not score a completion.
     """
-    trainer.environments = environments or None  # where TRL's own generation puts them too
+    trainer.environments = environments or None  # TRL's own generation also stores them there
     return trainer._calculate_rewards(rows, prompts, completions, completion_ids)
 
 

@@ -145,7 +145,7 @@ def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Score
     tables = []
     for rows in dealt_to(ranks, batches, tokens):
         filler = any_live and not bool(live[rows].any())
-        most = 1 if filler else None  # a filler needs only one token
+        most = 1 if filler else None  # one token is enough for a filler
         tables.append((table.take(rows, most).on(ranks.device), filler))
     return tables
 

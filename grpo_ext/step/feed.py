@@ -78,7 +78,7 @@ class Feed:
     position: int = 0  # the number of slices used since the start
     generation: list[Scored] | None = None  # the current generation, in slices
     batches: BatchesAhead = field(default_factory=BatchesAhead)
-    _batches: list[Batch] = field(default_factory=list)  # the data loader's, for this step
+    _batches: list[Batch] = field(default_factory=list)  # the data loader's batches for this step
     _ready: list[MicroBatch] = field(default_factory=list)
     _to_come: int = 0  # micro-batches that the trainer will still request in this step
 

@@ -48,7 +48,7 @@ class Generation:
     #: the sampler's log-prob of each token; NaN where it returned none, `None` if it returned none
     #: at all
     sampling_logps: list[Tensor] | None = None
-    #: the tokens that truncated sampling (top-k, for example) kept at each position; `None` if the
+    #: the tokens that truncated sampling (such as top-k) kept at each position; `None` if the
     #: sampler does not return them
     kept: list[KeptSet] | None = None
     #: 1 for tokens of the policy, 0 for tokens of an environment; `None` if all are the policy's

@@ -58,7 +58,7 @@ class RefillRule:
         """Return the rule for the given training arguments and number of ranks."""
         between = updates_per_generation(args)
         age = between  # the age of a carried group when it is trained on
-        if args.overlap != "off":  # sampled with the weights of the generation before
+        if args.overlap != "off":  # it was sampled with the weights of the previous generation
             age = 2 * between
         return cls(
             max_rounds=args.group_filter_max_rounds,

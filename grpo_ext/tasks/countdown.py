@@ -48,7 +48,7 @@ class Countdown(Task):
     operators: str = "+-*/"
     max_target: int = 100  # targets range from 1 to `max_target`
     test_fraction: float = 0.15  # share of all problems that are held out
-    # chooses the problems and their order; it does not change the split of a problem
+    # chooses the problems and their order; it does not move a problem to another split
     task_seed: int = 0
     system_prompt: str = PROMPTS["system"]  # an empty string omits the message
     # must contain {nums} and {target}; may contain {operators} and {example}

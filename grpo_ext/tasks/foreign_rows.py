@@ -298,7 +298,7 @@ def _check_parquet(path: Path, size: int) -> None:
                 _refuse_group(path, f"at least {in_memory:,} bytes")
     if not texts or size > MAX_SEARCHED:
         return
-    # Read as a dictionary with indices, repeated strings take little memory.
+    # Repeated strings take little memory if they are read as indices into a dictionary.
     try:
         with ParquetFile(path, read_dictionary=texts) as file:
             for i in range(metadata.num_row_groups):

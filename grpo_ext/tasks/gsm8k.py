@@ -88,7 +88,7 @@ class GSM8K(Task):
     num_test_problems: int = 256  # held-out stories to generate if there is no `dataset_name`
     max_number: int = 20  # numbers in a story are from 2 to `max_number`; results may be larger
     max_story_steps: int = 2  # maximum number of steps in a story, 1 or 2
-    task_seed: int = 0  # chooses the stories; it does not change the split of a story
+    task_seed: int = 0  # chooses the stories; it does not move a story to another split
     system_prompt: str = PROMPTS["system"]  # an empty string omits the message
 
     def __post_init__(self) -> None:

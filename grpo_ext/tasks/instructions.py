@@ -20,7 +20,7 @@ REQUESTS: list[str] = DATA["requests"]
 Instruction = dict[str, Any]  # an entry of instructions.yaml
 INSTRUCTIONS: list[Instruction] = DATA["instructions"]
 KINDS = sorted({instruction["kind"] for instruction in INSTRUCTIONS})
-# A parameter with fewer values than this can have any of them in both splits.
+# If a parameter has fewer values than this, both splits have all of them.
 SPLIT_FROM = 4
 
 

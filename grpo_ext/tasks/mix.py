@@ -56,7 +56,7 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
     for size, count in zip(sizes, counts, strict=True):
         j = np.arange(count)
         indices.append(start + j % size)
-        positions.append((j + 0.5) / count)  # row j is placed at (j + 1/2) / count of the whole
+        positions.append((j + 0.5) / count)  # spreads each task's rows evenly
         start += size
     order = np.argsort(np.concatenate(positions), kind="stable")
     all_rows = concatenate_datasets(list(labeled.values()))

@@ -52,7 +52,7 @@ class ReasoningGym(Task):
     generators: list[str | dict[str, Any]] = field(default_factory=list)  # at least one
     num_problems: int = 10_000  # training problems to generate; fewer if there are not enough
     num_test_problems: int = 256  # held-out problems to generate; fewer if there are not enough
-    task_seed: int = 0  # chooses the problems; it does not change the split of a question
+    task_seed: int = 0  # chooses the problems; it does not move a question to another split
     system_prompt: str = PROMPTS["system"]  # an empty string omits the message
 
     def __post_init__(self) -> None:

@@ -57,7 +57,7 @@ def build_model(
         pad_token_id=tokenizer.pad_token_id,
     )
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # those of GPUs stay as they are
+        torch.default_generator.manual_seed(seed)  # the generators of GPUs are left unchanged
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 

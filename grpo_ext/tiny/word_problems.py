@@ -94,7 +94,7 @@ def attempt(
         reference = reference[:1]
     sentences = []
     result = 0
-    reference_result = None  # of the previous step
+    reference_result = None  # the result in the reference for the previous step
     for line in reference:
         step = STEP.search(line)
         assert step is not None  # each line of the task's own problems has one

@@ -113,7 +113,7 @@ class Parts:
         else:
             self.sampler = sampler
             params = scoring_params(trainer, sampler.abilities)
-        # `None` if the user set `gradient_checkpointing`; the layout depends on it
+        # chosen before the layout, which depends on it; `None` if the user set it
         self.checkpointing = choose_checkpointing(trainer)
         layout = settings.layout_of(trainer)
         loss = settings.loss_settings(trainer)
@@ -300,7 +300,7 @@ def about(trainer: Trainer) -> dict[str, Any]:
     """
     rows = trainer.train_dataset
     data = {"rows": len(rows) if hasattr(rows, "__len__") else None, "columns": columns_of(rows)}
-    outcomes = outcomes_of(trainer)  # the first that scores a group judges it
+    outcomes = outcomes_of(trainer)  # each group is judged by the first that scores it
     return {
         "rewards": rewards_of(trainer),
         "outcome": outcomes[0] if outcomes else None,

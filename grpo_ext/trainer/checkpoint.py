@@ -34,14 +34,14 @@ from grpo_ext.trainer.manifest import (
 from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
 
-VERSION = 13  # the format version of a rank's file
+VERSION = 13  # the format version of a rank's state file
 # errors that torch, safetensors and the system raise on a full disk
 UNWRITABLE = (OSError, RuntimeError, SafetensorError)
 logger = logging.getLogger(__name__)
 
 
-# accelerate's device on CPU ranks is `cpu:0`, and transformers 5.17 loads the optimizer's state to
-# it; torch itself accepts only `cpu`
+# On CPU ranks, accelerate's device is `cpu:0`, and transformers 5.17 loads the optimizer's state
+# onto it, but torch itself accepts only `cpu`.
 torch.serialization.register_package(
     1000, lambda _: None, lambda data, place: data if place.startswith("cpu:") else None
 )
@@ -125,7 +125,7 @@ class Checkpoints:
                     "resume_from_checkpoint=True) to use the newest complete checkpoint in "
                     "output_dir."
                 )
-        self.trainer.accelerator.print(f"Resumes from {checkpoint}.")
+        self.trainer.accelerator.print(f"Resuming from {checkpoint}.")
         self._restore(folder)
         self.trainer.args.eval_on_start = False
         return str(checkpoint)
@@ -280,7 +280,7 @@ def failure_of(trainer: TransformersTrainer, write: Callable[[], None]) -> str:
     try:
         write()
     except UNWRITABLE as failure:
-        # with a sharded model the other ranks wait inside `write`
+        # the other ranks of a sharded model wait inside `write` and would not reach `gather_object`
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             raise
         error = str(failure) or type(failure).__name__

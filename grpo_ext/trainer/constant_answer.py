@@ -101,7 +101,7 @@ class ConstantAnswer:
         if not self.applies:
             return
         first = self.trainer.accelerator.process_index * len(judged.rows)
-        own_rewards = judged.raw_rewards[first : first + len(judged.rows)].tolist()  # (B, R)
+        own_rewards = judged.raw_rewards[first : first + len(judged.rows)].tolist()  # (b, R)
         masks = judged.table.completion_mask.bool()
         for i, row in enumerate(judged.rows):
             text = text_of(judged.completions[i], judged.is_episode(i))

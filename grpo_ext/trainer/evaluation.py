@@ -198,7 +198,8 @@ def _decode_and_score(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> 
         completions += [(number, completion) for completion in group]
     batch_size = max(len(completions), 1)
     if any(isinstance(reward, nn.Module) for reward in trainer.reward_funcs):
-        batch_size = trainer.args.per_device_eval_batch_size  # a model takes one batch at a time
+        # a reward model scores one batch at a time
+        batch_size = trainer.args.per_device_eval_batch_size
     samples = []
     try:
         for start in range(0, len(completions), batch_size):

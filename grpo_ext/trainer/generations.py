@@ -55,7 +55,7 @@ class Sampled:
     completions: list[Any]  # strings, or lists of messages
     truncated: list[bool]
     episodes: list[Episode]  # empty if completions have a single turn
-    shape: GroupShape  # the groups of the completions of all ranks
+    shape: GroupShape  # the groups of all ranks' completions
 
 
 class Generations:
@@ -93,7 +93,7 @@ class Generations:
         self.sync_check: SyncCheck | None = None  # `None` if the trainer's own model samples
         if sampler.abilities.reports_weights:
             self.sync_check = SyncCheck(trainer, sampler, scorer, ranks)
-        self.by_trl = by_trl  # whether TRL generates: for images, or tools that TRL calls
+        self.by_trl = by_trl  # whether TRL generates: for images, and for tools that it calls
         self.phases = phases
         # called with the number of failures in each episode that is trained on
         self.on_played = on_played
@@ -106,7 +106,7 @@ class Generations:
         ahead_sampler = sampler
         if args.partial_rollouts:
             rows = args.generation_batch_size // ranks.count
-            # requests ahead go through it; an evaluation uses the sampler itself
+            # for generations requested ahead; evaluations use `sampler` itself
             ahead_sampler = PartialSampler(
                 sampler, self.ends, args.partial_rollouts, rows, args.num_generations, ranks
             )
@@ -173,7 +173,7 @@ class Generations:
         several ranks.
         """
         ids = sampled.generation.completion_ids
-        # rewards in worker processes run while the policies are scored
+        # begin now, so that rewards in worker processes run while the policies are scored
         left_out = [episode.left_out for episode in sampled.episodes]
         self.judge.begin(sampled.rows, sampled.prompts, sampled.completions, ids, left_out)
         table = self._scored(sampled, score_policies)
@@ -249,7 +249,7 @@ class Generations:
             return []
         with self.phases("environment"):
             episodes = self.begin(rows)
-        seconds_alone(episodes)  # of `reset`; the phase has counted them
+        seconds_alone(episodes)  # discards the seconds of `reset`, which the phase has counted
         return episodes
 
     def _scored(self, sampled: Sampled, score_policies: bool) -> Scored:
@@ -260,7 +260,7 @@ class Generations:
         """
         table = self._table(sampled.generation, sampled.truncated, sampled.episodes)
         table = self.old_and_reference.with_sampler_logps(table)
-        # with overlap, older weights may have sampled it
+        # with overlap, older weights may have sampled the completions
         if self.sync_check is not None and self.trainer.args.overlap == "off":
             self.sync_check.check(table)
         if not score_policies:
@@ -279,7 +279,7 @@ class Generations:
         generation = sampled.generation
         shape = sampled.shape
         failed = self.judge.failures(len(sampled.rows))
-        # as groups of equal size: (N * largest, R) and (N * largest,)
+        # spread to groups of equal size: (N * largest, R) and (N * largest,)
         rule = replace(self.rule, num_generations=shape.largest)
         spread_rewards = shape.spread(raw_rewards)
         filled_rewards = fill_unscored(spread_rewards, shape.largest)
@@ -340,7 +340,7 @@ class Generations:
         if not self.trainer.model.training or self.trainer.args.max_slots_per_prompt == 1:
             return GroupShape.equal(total, size)
         first = self.ranks.own_slice(total).start
-        # rows with the same prompt may have different answers
+        # compare whole rows, because rows with the same prompt may have different answers
         slots = [prompt_id(row) for i, row in enumerate(rows) if (first + i) % size == 0]
         return GroupShape.of_slots(self.ranks.gather_objects(slots), size)
 
@@ -416,7 +416,7 @@ class Generations:
         """
         training = self.trainer.model.training
         with self.phases("waiting"):
-            self.ahead.wait()  # the sampler must be free, also for an evaluation
+            self.ahead.wait()  # even an evaluation needs the sampler to be free
         start = time.monotonic()
         sampler = self.ahead.sampler
         generation = None

@@ -65,7 +65,8 @@ def rewards_for(
             rewards.append(reward)
     names = unique_names(rewards)
     check_rewards(rewards, names=names)
-    for name, weight in zip(names, args.reward_weights or (), strict=False):  # TRL counts them
+    # not strict, because TRL checks the number of weights
+    for name, weight in zip(names, args.reward_weights or (), strict=False):
         checked_weight(name, weight)
     if names != [metric_name(reward) for reward in rewards] and args.process_index == 0:
         logger.warning(
@@ -117,7 +118,7 @@ def exact_weights(trainer: Trainer) -> Tensor:
     TRL rounds them to float32. The rounded weights are returned if TRL computes the loss
     (`loss_normalization: micro_batch`), and on an Apple GPU, which has no float64.
     """
-    if trainer.as_trl or trainer.accelerator.device.type == "mps":  # which has no float64
+    if trainer.as_trl or trainer.accelerator.device.type == "mps":
         return trainer.reward_weights
     weights = trainer.reward_weights.double()
     exact = trainer.args.reward_weights or ()  # TRL may have added a reward with its own weight
@@ -175,10 +176,10 @@ class Judged:
     advantages: Tensor  # (B,)
     outcomes: Tensor  # (B,), NaN where the group's outcome reward did not score the completion
     lengths: list[int]
-    shape: GroupShape  # the groups of the completions of all ranks
+    shape: GroupShape  # the groups of all ranks' completions
     tasks: list[str] = field(default_factory=list)  # (B,); empty without a column "task"
-    failed: Tensor | None = None  # (B, R), bool, where a reward failed
-    # (B,), bool, in groups that the tie-break reward decides; `None` without such a reward
+    failed: Tensor | None = None  # (B, R), bool, true where a reward failed
+    # (B,), bool, true in groups that the tie-break reward decides; `None` without such a reward
     ties: Tensor | None = None
     # the fields of each episode in `samples.jsonl`; none for a completion of a single turn
     episodes: list[Row] = field(default_factory=list)
@@ -197,7 +198,7 @@ class Judge:
         # on all ranks since the start of the run
         self.failed: dict[str, int] = {}
         self.asked: dict[str, int] = {}
-        # the counts of the guards of all ranks at the last call of `count_failures`
+        # the totals of all ranks' guards at the last call of `count_failures`
         self._counted: Counter[str] = Counter()
         self._counted_asked: Counter[str] = Counter()
 
@@ -262,7 +263,7 @@ class Judge:
             RewardFailure: on all ranks, if a reward failed too often.
         """
 
-        def is_reported() -> bool:  # by the environment, or by a guard
+        def is_reported() -> bool:  # whether the environment or a guard reports a failure
             return any(left_out) or any(guard.last_failed for guard in self.guards)
 
         with self._leaving_out(left_out), seam.without_unscored_warnings(is_reported):
@@ -299,7 +300,7 @@ class Judge:
         Args:
             rounded: TRL's rewards (B of all ranks, R), in float32.
         """
-        if rounded.device.type == "mps":  # which has no float64
+        if rounded.device.type == "mps":
             return rounded
         accelerator = self.trainer.accelerator
         rows = len(rounded) // accelerator.num_processes
@@ -348,7 +349,7 @@ class Judge:
         """
         failed: Counter[str] = Counter()
         asked: Counter[str] = Counter()
-        # for each reward, the lost prompts of each rank
+        # for each reward, the `lost_prompts` of its guard on each rank
         lost_prompts: defaultdict[str, list[set[int]]] = defaultdict(list)
         errors: dict[str, str] = {}
         for report in gather([report_of(guard) for guard in self.guards]):
@@ -360,7 +361,7 @@ class Judge:
             lost_prompts[name].append(prompts)
             errors.setdefault(name, error)
         for name, prompts_of_ranks in lost_prompts.items():
-            # a single prompt may be a bad row of the data
+            # if only one prompt fails, its row may be at fault rather than the reward
             if all(prompts_of_ranks) and len(set().union(*prompts_of_ranks)) > 1:
                 raise RewardFailure(
                     f"Reward {name!r} failed on every completion of its latest batches, apart from "

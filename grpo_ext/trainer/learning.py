@@ -46,7 +46,7 @@ class Learning(TrainerCallback):
     # a sample of the weights when training began or resumed
     _sample: WeightSample | None = None
 
-    # ---- from the parts of the trainer
+    # ---- called by other parts of the trainer
 
     def generated(self, table: Scored) -> None:
         """Add this rank's completions of a training generation to the counts in `progress`.

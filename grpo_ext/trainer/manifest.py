@@ -20,7 +20,7 @@ from grpo_ext.common.foreign_files import (
 from grpo_ext.common.untrusted import one_line
 
 MANIFEST = "manifest.json"
-STATE = "grpo_state_{}.pt"  # the state of a rank that transformers does not save
+STATE = "grpo_state_{}.pt"  # the part of a rank's state that transformers does not save
 logger = logging.getLogger(__name__)
 
 

@@ -46,7 +46,7 @@ def choose_checkpointing(trainer: Trainer) -> Checkpointing | None:
     if not choice.on:
         set_checkpointing(trainer.args, False)
         if isinstance(trainer.model, PeftModel):
-            trainer.model.disable_input_require_grads()  # which TRL's constructor enables
+            trainer.model.disable_input_require_grads()  # TRL's constructor has enabled it
     return choice
 
 

@@ -64,8 +64,8 @@ class Phases(TrainerCallback):
 
     def _restart(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
-        self._needed: Any = 0  # a tensor (3,), see `needed`
-        self._most_tokens = 0.0  # in a micro-batch
+        self._needed: Any = 0  # a tensor (3,): the sum of the results of `needed`
+        self._most_tokens = 0.0  # the most tokens that any micro-batch needed
         self._begun = self.now()
         self._step = self.state.global_step
         self._tokens = self.state.num_input_tokens_seen
@@ -178,7 +178,7 @@ def peak_bytes(device: str) -> int:
     this process since its start.
     """
     if device in ("cpu", "mps"):
-        import resource  # not on Windows
+        import resource  # does not exist on Windows
 
         most_resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most_resident if sys.platform == "darwin" else 1024 * most_resident
@@ -194,7 +194,7 @@ def needed(rows: Scored) -> Tensor:
     token pairs in attention. Their dot product with `costs` is the number of operations.
     """
     first, _ = equal_prompts(rows.prompt_ids, rows.prompt_mask)
-    # on the CPU, since an Apple GPU has no float64
+    # on the CPU, because an Apple GPU has no float64
     prompt_lengths = rows.prompt_mask.sum(1).cpu().double()  # (B,)
     lengths = rows.completion_mask.sum(1).cpu().double()  # (B,)
     distinct = prompt_lengths[first.cpu()]  # (N,)

@@ -40,9 +40,9 @@ class OldAndReference:
         self.scorer = scorer
         self.ranks = ranks
         args = trainer.args
-        # ratios compare the policy with the sampler, using the sampler's log-probs
+        # whether ratios compare the policy with the sampler, using the sampler's log-probs
         self.to_sampler = sampler.abilities.separate_engine and args.behaviour_policy == "sampler"
-        # the gradient is corrected for the different log-probs of another engine
+        # whether the gradient is corrected for the different log-probs of a separate engine
         self.corrects = (
             sampler.abilities.separate_engine
             and not self.to_sampler
@@ -125,7 +125,7 @@ class OldAndReference:
         if len(rows) == 0:
             return table
         ranks = self.ranks
-        share = math.ceil(len(rows) / ranks.count)  # all ranks score the same number
+        share = math.ceil(len(rows) / ranks.count)  # all ranks score the same number of rows
         first = ranks.index * share
         places = torch.arange(first, first + share).clamp(max=len(rows) - 1)
         own_rows = table.take(rows[places], trim=False).on(ranks.device)

@@ -14,7 +14,7 @@ from grpo_ext.step.groups import GroupStats
 from grpo_ext.trainer.judging import outcomes_of_groups
 from grpo_ext.trainer.port import Trainer
 
-# share of uniform weights in `curriculum: adaptive`, so that any prompt can be drawn
+# share of the weights in `curriculum: adaptive` that is uniform, so that any prompt can be drawn
 UNIFORM_SHARE = 0.1
 
 
@@ -92,7 +92,7 @@ class PromptOrder:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from `state_dict`; the next `make_sampler` restores the order."""
-        self._state = state["order"]  # for the sampler that the next `train()` makes
+        self._state = state["order"]  # for the sampler of the next `train()`
         if self.further is not None:
             self.further.load_state_dict(state["further"])
 

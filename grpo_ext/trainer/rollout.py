@@ -160,7 +160,7 @@ class Rollout:
         carried = self.carried
         try:
             return self._filled(rows, supply)
-        except (UserCodeFailure, EngineFailure):  # after a restart, the step is redone
+        except (UserCodeFailure, EngineFailure):  # a restart repeats the step
             supply.load_state_dict(prompts)
             ahead.due = due
             self.carried = carried
@@ -172,8 +172,8 @@ class Rollout:
         rule = self.refill
         old_and_reference = self.generations.old_and_reference
         rounds: list[Judged] = []
-        # If the sampler does not return the tokens that it kept, a pass finds them now, before the
-        # policy changes.
+        # If the sampler does not return the tokens that it kept, a forward pass finds them now,
+        # before the policy changes.
         finds_kept = rule.max_staleness > 0 and old_and_reference.finds_kept
 
         def complete(prompts: list[Row]) -> tuple[Groups, Tensor]:
@@ -194,7 +194,7 @@ class Rollout:
             group_steps = tuple(map(int, table.policy_step[::size, 0]))
             return Groups(table, judged.rewards, group_steps), has_signal
 
-        if self.generations.ahead.due != step:  # otherwise `_ask_ahead` has added them
+        if self.generations.ahead.due != step:  # otherwise `_ask_ahead` has added the prompts
             supply.put(self._whole_prompts(rows))
         num_groups = len(rows) * self.ranks.count // size
         filled = refill(num_groups, supply.take, complete, self.carried, step, rule)
@@ -312,7 +312,7 @@ class Rollout:
         for judged in rounds:
             self.samples.hand_out(judged)
         if self.generations.by_trl:
-            return  # TRL has logged it
+            return  # TRL has already logged these completions
         tokens = 0
         signals = []
         tasks: list[str] = []
@@ -325,7 +325,7 @@ class Rollout:
         raw_rewards = torch.cat([judged.raw_rewards for judged in rounds])
         rewards = torch.cat([judged.rewards for judged in rounds])
         groups = None
-        if self.trainer.model.training:  # an evaluation has few rows in each of its batches
+        if self.trainer.model.training:  # a batch of an evaluation has too few rows
             places = torch.arange(len(rewards), device=rewards.device)
             groups = places // self.trainer.num_generations
         figures = generation_figures(

@@ -295,7 +295,7 @@ def describe(trainer: Trainer) -> tuple[str, str]:
     generation = parts.sampler.describe()
     if trainer.use_transformers_continuous_batching:
         generation = "transformers' continuous batching"
-    training = "as in TRL, one rectangle per micro-batch"
+    training = "as in TRL, one padded batch per micro-batch"
     if not trainer.as_trl:
         on_cpu = trainer.accelerator.device.type == "cpu"
         training = settings.how_it_trains(parts.scorer.layout, parts.cut_rule, on_cpu)

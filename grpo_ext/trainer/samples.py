@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from grpo_ext.trainer.judging import Judged
     from grpo_ext.trainer.port import Trainer
 
-MOST_LOGGED = 2000  # maximum characters of a column that no reward names
-NOT_LOGGED = {"prompt", TASK, *IMAGES, *RESERVED}  # unless a reward names them
+MOST_LOGGED = 2000  # maximum characters (as JSON) of a column that no reward names as a parameter
+NOT_LOGGED = {"prompt", TASK, *IMAGES, *RESERVED}  # unless a reward names them as parameters
 
 
 class Samples:
@@ -45,7 +45,7 @@ class Samples:
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
-        self.eval_name = "eval"  # the name of the dataset that TRL evaluates on
+        self.eval_name = "eval"  # the name of the dataset that TRL is evaluating
         self._counted: tuple[int, str] | None = None  # the step and dataset that the count is for
         self._group_count = 0  # groups of that step and dataset so far
 
@@ -177,7 +177,7 @@ class Samples:
 
         A sum is `None` if no reward scored the completion.
         """
-        on_cpu = rewards.cpu().double()  # MPS has no float64
+        on_cpu = rewards.cpu().double()  # an Apple GPU has no float64
         weighted_sums = self.trainer.parts.generations.rule.weighted(on_cpu)  # (B,)
         return [none_if_nan(weighted_sum) for weighted_sum in weighted_sums.tolist()]
 

@@ -76,7 +76,7 @@ def checked_arguments(
     if checked.per_device_eval_batch_size == known.setdefault("chosen_eval_batch_size", None):
         known["per_device_eval_batch_size"] = None
     if known.setdefault("chooses_checkpointing", checked.gradient_checkpointing is None):
-        # TRL's default, which its constructor acts on
+        # use TRL's default for now, because TRL's constructor acts on the value
         set_checkpointing(checked, not checked.deterministic)
     separate_sampler = sampler is not None and sampler.abilities.separate_engine
     own_generation = sampler is not None or rollout_func is not None
@@ -331,7 +331,7 @@ def make_scorer(trainer: Trainer, params: SamplingParams, layout: Layout) -> Sco
     model = trainer.accelerator.unwrap_model(trainer.model)
     sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     check_packed: Callable[[torch.nn.Module], None] | None = None
-    if layout.kind == "packed" and sharded:  # the model is not ready yet
+    if layout.kind == "packed" and sharded:  # a sharded model is not ready yet
         check_packed = partial(probe.refuse_unless_separate, shares=layout.in_row)
     elif layout.kind == "packed":
         reason = probe.why_not_separate(model, layout.in_row)
@@ -368,7 +368,7 @@ def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool) -> str:
     """
     reason = f" ({layout.reason})" if layout.reason else ""
     if layout.kind == "padded":
-        return f"one rectangle per micro-batch{reason}"
+        return f"one padded batch per micro-batch{reason}"
     rows = "rows packed without padding"
     if layout.by_cost:
         rows = "rows packed without padding, or grouped by length where that is less work"

@@ -18,7 +18,7 @@ from grpo_ext.samplers.partial import PartialRollout
 from grpo_ext.step.groups import Groups
 from grpo_ext.step.records import Generation, MicroBatch, Scored
 
-# classes that a file may hold, in addition to tensors and plain types
+# classes that a state file may contain, in addition to tensors and plain types
 RECORDS: list[Any] = [Generation, PartialRollout, Scored, KeptSet, Groups, MicroBatch, StepCounts]
 # types that occur in rows of the dataset
 RECORDS += [

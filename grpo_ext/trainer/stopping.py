@@ -131,7 +131,7 @@ class FiniteSteps:
             self.in_a_row = 0
             return
         if trainer.is_deepspeed_enabled and not trainer.accelerator.optimizer_step_was_skipped:
-            # its engine has already taken the step; recent versions skip such steps
+            # DeepSpeed's engine has already taken the step; recent versions skip such steps
             raise NonFiniteSteps(
                 f"Step {trainer.state.global_step + 1} had no finite gradient, but DeepSpeed has "
                 "taken the step, so the weights are invalid. Resume from the last checkpoint with "

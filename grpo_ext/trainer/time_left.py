@@ -27,12 +27,12 @@ class TimeLeft(TrainerCallback):
         self.phases = phases
         self.write = write  # prints a line, above a progress bar if there is one
         self.evaluated: tuple[int, ...] = ()  # the steps after which the run evaluates
-        self.saved: tuple[int, ...] = ()  # the steps after which it saves
-        self.unmeasured = 1  # steps of the first generation
+        self.saved: tuple[int, ...] = ()  # the steps after which the run saves
+        self.unmeasured = 1  # number of steps of the first generation, which are slower
         self._first = 0  # the step at which the run starts or resumes
         self._begun = 0.0  # `_now` when measuring began
         self._step_seconds: float | None = None
-        self._measured: set[str] = set()  # the phases of `BESIDE` in the last line
+        self._measured: set[str] = set()  # the phases of `BESIDE` in the last printed line
 
     def on_train_begin(
         self,
@@ -44,7 +44,7 @@ class TimeLeft(TrainerCallback):
         trainer = self.trainer
         rows = trainer.train_dataset
         num_rows = len(rows) if isinstance(rows, Sized) else None
-        with suppress(ValueError):  # too few rows: training itself reports it
+        with suppress(ValueError):  # if there are too few rows, training itself reports it
             values = argument_values(trainer.args, set())
             plan = make_plan(values, trainer.accelerator.num_processes, num_rows)
             batch = plan.batch

@@ -74,7 +74,7 @@ class GRPOExtTrainer(GRPOTrainer):
             script that does not catch it ends with exit code 75.
     """
 
-    _tag_names = ["trl", "grpo", "grpo_ext"]  # noqa: RUF012  as TRL has it
+    _tag_names = ["trl", "grpo", "grpo_ext"]  # noqa: RUF012  as in TRL
     parts: Parts
     # narrower than TRL's annotations: the types that these have once `__init__` has run
     args: CheckedArguments
@@ -110,7 +110,8 @@ class GRPOExtTrainer(GRPOTrainer):
         check_metric_of_call(model, rewards, args, train_dataset, *rest, **kwargs)
         with our_vllm(args):
             super().__init__(model, rewards, args, train_dataset, *rest, **kwargs)
-        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs  # TRL's trainer does not take it
+        # TRL's constructor does not accept it
+        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self.reward_weights = exact_weights(self)
         self.parts = Parts(self, sampler, recipe)
         show_progress(self)
@@ -171,7 +172,7 @@ class GRPOExtTrainer(GRPOTrainer):
         self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> torch.Tensor:
         loss: Any = 0.0
-        uncounted_step = super(GRPOTrainer, self).training_step  # TRL's counts micro-batches
+        uncounted_step = super(GRPOTrainer, self).training_step  # TRL's own counts micro-batches
         with self.parts.phases("train"):
             if self.args.max_tokens_per_micro_batch:
                 self.model.train()
@@ -284,7 +285,7 @@ class GRPOExtTrainer(GRPOTrainer):
             if self.eval_decoding is not None:
                 return evaluate_policy(self, self.eval_decoding, eval_dataset, metric_key_prefix)
             self.parts.samples.eval_name = metric_key_prefix.removeprefix("eval_")
-            by_trl: Any = super().evaluate  # takes a name, which its annotation omits
+            by_trl: Any = super().evaluate  # accepts a dataset's name, which its annotation omits
             return by_trl(eval_dataset, ignore_keys, metric_key_prefix)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:

@@ -14,7 +14,7 @@ from grpo_ext.step.records import COLUMNS, Scored
 from grpo_ext.trainer.judging import Judged
 from grpo_ext.trainer.port import Trainer
 
-# Model inputs that a table of TRL may have in addition to the fields of `Scored`.
+# Model inputs that a table from TRL may contain in addition to the fields of `Scored`.
 MODEL_INPUTS = (
     "pixel_values",
     "image_grid_thw",
@@ -82,7 +82,7 @@ def scored_by_trl(
         "right": (outcomes[own_rows] >= trainer.args.pass_threshold).float(),
         "policy_step": torch.full_like(ids[:b], trainer.state.global_step),
     }
-    # the rows' own prompts, without what an environment may have added
+    # the prompts of the dataset, without the text that an environment may have added
     row_prompts = [
         row.get("prompt", prompt) for row, prompt in zip(rows, prompts[own_rows], strict=True)
     ]

@@ -24,7 +24,7 @@ class Progress:
     completions: int = 0  # completions generated to train on
     with_signal: int = 0  # of these, those in groups with an advantage
     with_advantage: int = 0  # of these, those with an advantage and at least one token in the loss
-    gradient: bool = False  # whether a parameter had a gradient other than 0 in some step
+    gradient: bool = False  # whether a parameter had a nonzero gradient in some step
     moved: bool = False  # whether some step changed a weight
     episodes: int = 0  # episodes played to train on
     failed_episodes: int = 0  # of these, those in which the environment failed

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-ELEMENTS = 1024  # the number of elements of each tensor; a smaller tensor is taken whole
+ELEMENTS = 1024  # the number of elements to copy from each tensor; smaller tensors are copied whole
 
 
 def local(tensor: Tensor) -> Tensor:

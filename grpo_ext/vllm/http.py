@@ -31,7 +31,7 @@ MODEL = shape(
     dtype=Name,
     logprobs_mode=Name,
     max_model_len=int,
-    return_sampling_mask=NotRequired[bool],  # from 0.28 on
+    return_sampling_mask=NotRequired[bool],  # from vLLM 0.28 on
 )
 TRANSFER = shape(backend=Name) | None
 LORA = shape(max_lora_rank=int) | None

@@ -50,7 +50,8 @@ class Server:
         if "--enable-lora" in command:
             # enables the endpoints that load adapters
             self.environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
-        # the last one would override the cache size in `command`
+        # the server must not join the trainers' ranks; the last variable would override the cache
+        # size in `command`
         for name in (*RANK_VARIABLES, "VLLM_CPU_KVCACHE_SPACE"):
             self.environment.pop(name, None)
         if devices is not None:

@@ -41,7 +41,7 @@ def listening_store(address: str, port: int, world_size: int) -> TCPStore:
     for candidate in range(port, port + PORTS):
         try:
             listener = socket.create_server((address, candidate), family=family)
-        except OSError as error:  # mostly in use
+        except OSError as error:  # mostly because the port is in use
             last_error = error
             continue
         return TCPStore(
@@ -75,7 +75,7 @@ class WeightGroup:
     """
 
     def __init__(self, store: TCPStore, address: str, rank: int, world_size: int):
-        # The attribute is missing in torch's stubs.
+        # torch's stubs lack the attribute.
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = TIMEOUT

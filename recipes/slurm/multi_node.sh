@@ -1,26 +1,27 @@
 #!/usr/bin/env bash
-# N - 1 machines that train and one that samples, under Slurm:
+# Trains on N - 1 machines and samples on one, under Slurm:
 #
-#   sbatch --nodes 3 recipes/slurm/multi_node.sh RECIPE        # two train, one serves
+#   sbatch --nodes 3 recipes/slurm/multi_node.sh RECIPE        # two machines train, one samples
 #
-# The first N - 1 machines run accelerate with multi_node.yaml, the last one the recipe's vLLM server. The recipe says
-# `use_vllm: true` and `vllm_mode: server`; this script sets the server's address. Set GPUS to the number of GPUs of a machine,
-# ACCELERATE_CONFIG to use another config, and the ports below if they are in use.
+# The first N - 1 machines run accelerate with multi_node.yaml, and the last one runs the recipe's vLLM server. The recipe must set
+# `use_vllm: true` and `vllm_mode: server`; this script sets the server's address. These environment variables are optional: GPUS is
+# the number of GPUs per machine (default: 8), ACCELERATE_CONFIG is another accelerate config, and TRAIN_PORT, SAMPLE_PORT and
+# GROUP_PORT replace the ports below if they are in use.
 #SBATCH --job-name grpo
 #SBATCH --ntasks-per-node 1
 #SBATCH --exclusive
 #SBATCH --output %x-%j.log
 set -euo pipefail
-RECIPE=${1:?name a recipe}
+RECIPE=${1:?pass a recipe as the first argument}
 GPUS=${GPUS:-8}
 ACCELERATE_CONFIG=${ACCELERATE_CONFIG:-recipes/accelerate/multi_node.yaml}
 TRAIN_PORT=${TRAIN_PORT:-29500} SAMPLE_PORT=${SAMPLE_PORT:-8000} GROUP_PORT=${GROUP_PORT:-51216}
 mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 SAMPLER=${HOSTS[-1]}
 TRAINERS=$((${#HOSTS[@]} - 1))
-((TRAINERS > 0)) || { echo "two machines at least: one trains, one samples" >&2; exit 2; }
+((TRAINERS > 0)) || { echo "At least two machines are needed: one trains, and one samples. Set --nodes to 2 or more." >&2; exit 2; }
 # The server listens at the sampler's address. Process 0, on the first machine, opens the group port.
-# Server and trainers share a key; without it the server would take weights from anyone who reaches it.
+# The server and the trainers share a key; without it, the server would accept weights from anyone who can reach it.
 export VLLM_API_KEY=${VLLM_API_KEY:-$(head -c 24 /dev/urandom | base64)}
 SERVER=(--vllm_server_host "$SAMPLER" --vllm_server_port "$SAMPLE_PORT" --vllm_group_port "$GROUP_PORT")
 

@@ -145,7 +145,7 @@ def test_settings_that_do_not_fit_or_are_refused_are_results(tiny_folder, monkey
     assert outcomes["chunks"] == {False} and outcomes["padded"] == {"no padding"}
     assert outcomes["packed"] == {True} and outcomes["limited"]
     ends = [line.rpartition("  ")[2].strip() for line in lines if line.startswith("padded")]
-    assert ends and set(ends) == {"refused"}
+    assert ends and set(ends) == {"not supported"}
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_a_slow_step_is_measured_with_fewer_groups_and_the_time_is_kept(
     text = "\n".join(results.lines)
     assert f"of {STEP} completions per step" in text
     assert f"of {STEP} completions: seconds" in text
-    assert "not tried in time: " in text and "of those measured" in text
+    assert "not tried, because the time was over: " in text and "settings measured" in text
     own = next(line for line in results.lines if line.startswith("recipe: "))
     assert float(own.split()[-4]) > 0
     assert results.tasks[0] == "reading the recipe"
@@ -177,8 +177,8 @@ def test_ctrl_c_ends_with_the_best_so_far_and_exit_code_130(tiny_folder):
     process.send_signal(signal.SIGINT)
     assert process.wait() == 130
     printed = process.printed
-    assert "not tried before Ctrl-C: " in printed
-    assert "of those measured" in printed
+    assert "not tried, because of Ctrl-C: " in printed
+    assert "settings measured" in printed
     assert "save a checkpoint" not in printed and "Traceback" not in printed
 
 

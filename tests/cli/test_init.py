@@ -93,7 +93,7 @@ def test_what_it_writes_passes_the_check(name, tiny_folder, tmp_path, monkeypatc
         "grpo-ext check --config mine/recipe.yaml --sample 8\n"
         "grpo-ext train --config mine/recipe.yaml"
         in printed
-        and f"reward {WANTED[name]}, since" in printed
+        and f"uses the reward {WANTED[name]}, because" in printed
     )
     assert main(["init", name, str(tiny_folder), "--yes"]) == 2  # nothing is overwritten
     assert "already exists" in capsys.readouterr().err
@@ -107,7 +107,8 @@ def test_a_reward_that_is_not_written_fails_the_check_until_it_is(
     monkeypatch.chdir(tmp_path)
     assert main(["init", write(tmp_path, "free.jsonl"), str(tiny_folder), "--yes"]) == 1
     printed = capsys.readouterr().out
-    assert "TO DO    Write the reward my_reward in mine/rewards.py, since output has" in printed
+    to_do = "TO DO    Write the reward my_reward in mine/rewards.py, because the column output has"
+    assert to_do in printed
     assert "reward 'my_reward' fails on every completion" in printed
     file = tmp_path / "mine" / "rewards.py"
     text = file.read_text()
@@ -364,7 +365,7 @@ def test_it_asks_which_column_has_the_answers(tiny_folder, tmp_path, monkeypatch
     assert main(["init", "rows.jsonl", str(tiny_folder)]) == 0, capsys.readouterr().out
     assert "must be one of wanted, level; got 'wnted'" in capsys.readouterr().out
     assert asked[1].startswith("Which column has the right answers: wanted or level?")
-    assert asked[3].endswith("for [exact] (wanted has short texts): ")
+    assert asked[3].endswith("for [exact] (the column wanted has short text): ")
     recipe = written_recipe()
     assert recipe["user_prompt"] == "Sort: {text}"
     assert recipe["rename_columns"] == {"solution": "wanted"}
@@ -378,7 +379,7 @@ def test_without_questions_it_says_which_columns_may_have_the_answers(
     write_json_rows(tmp_path / "rows.jsonl", WORDS)
     assert main(["init", "rows.jsonl", str(tiny_folder), "--yes"]) == 1
     printed = capsys.readouterr().out
-    assert "since no column with a usual name, such as answer or solution, has answers" in printed
+    assert "because no column with a usual name, such as answer or solution, has answers" in printed
     assert "TO DO    If wanted or level has the right answers, remove mine/recipe.yaml" in printed
     assert printed.index("TO DO    Write the reward") < printed.index("Next:")
     Path("mine/recipe.yaml").unlink()

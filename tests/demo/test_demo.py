@@ -90,7 +90,7 @@ def test_a_demo_is_stopped_in_training_and_finished_later(tmp_path):
 
     output = finish(start(tmp_path))
     assert {name: (run / name).stat().st_mtime_ns for name in made} == made
-    assert "Resumes from" in output
+    assert "Resuming from" in output
     for when in ("before", "after"):
         summary = json.loads((run / f"eval_{when}.json").read_text())
         assert summary["n"] == 12

@@ -206,10 +206,10 @@ def run_features(path):
 def check_features(path):
     """A whole run, and the second half of it once more from its checkpoint; what both logged."""
     said, whole = run_features(path)
-    assert "Starts without a checkpoint" in said
+    assert "Starting without a checkpoint" in said
     shutil.rmtree(path.with_suffix("") / "checkpoint-10")
     said, again = run_features(path)
-    assert f"Resumes from {path.with_suffix('') / 'checkpoint-5'}" in said
+    assert f"Resuming from {path.with_suffix('') / 'checkpoint-5'}" in said
     for steps in (whole, again):
         assert [entry["step"] for entry in steps] == [*range(1, 11)]
         generations = [entry for entry in steps if "groups/kept" in entry]

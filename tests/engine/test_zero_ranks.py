@@ -40,7 +40,7 @@ def twice(path, run, steps, close):
     What of the second is not as in the first is told.
     """
     found = []
-    for begins in ("Starts without a checkpoint", "Resumes from"):
+    for begins in ("Starting without a checkpoint", "Resuming from"):
         out = launched(
             "zero3", 2, path.parent, "train", "--config", str(path), environment=outside()
         )

@@ -192,7 +192,7 @@ def test_an_explanation_without_an_end_is_given_up_and_named(tmp_path):
     (run / "run.json").write_text(json.dumps({"rewards": [{"name": name} for name in names]}))
     reader = Forked(explain_an_endless_completion, str(run))
     assert reader.wait() == 0, reader.printed[-3000:]
-    assert "Not read: the reward hanging took more than" in reader.printed
+    assert "Warning: the reward hanging took more than" in reader.printed
     assert "text of the good run" in content_of(run / "report.html")
 
 
@@ -317,7 +317,7 @@ def test_names_of_runs_and_files_are_told_without_control_characters(tmp_path, c
     assert main(["report", str(tmp_path)]) == 0
     list(read(odd / "samples.jsonl"))
     told = capsys.readouterr().err + caplog.text
-    assert "Not read: " in told
+    assert "Warning: " in told
     assert not {"\x1b", "\udcff", "\u202e"} & {*told}
     assert one_line("a\x1b[31m\n\u202e 好 ") == "a\\x1b[31m\\n\\u202e 好 "
 

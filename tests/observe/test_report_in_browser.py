@@ -135,13 +135,13 @@ def test_episodes_are_distributed_by_step(tmp_path):
         turns, tokens, seconds, ends = browser.run(FIGURES)
         assert not browser.errors
     assert turns == ["turns", ["1", "3"], [[0, 100], [1, 100]]]
-    assert tokens == ["tokens of the model", ["1", "2"], [[0, 100], [1, 100]]]
+    assert tokens == ["tokens from the model", ["1", "2"], [[0, 100], [1, 100]]]
     assert seconds[1] == ["0.25 to 0.5", "1 to 2", "4 to 8", "16 to 32", "64 to 128", "256 to 1024"]
     assert [height for step, height in seconds[2] if step == 0] == [17, 17, 17, 17, 17, 17]
     assert ends[1] == [
         "environment failed",
-        "no room for more tokens",
-        "most turns",
+        "length limit",
+        "turn limit",
         "environment ended it",
     ]
     assert ends[2] == [[0, 25], [0, 25], [0, 25], [0, 25], [1, 100]]

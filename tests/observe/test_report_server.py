@@ -351,7 +351,7 @@ def test_a_server_that_ends_leaves_the_page_as_it_is(tmp_path):
         with served(tmp_path, renew=0.05) as server:
             browser.open(server.url)
             until(browser, "browser.samples?.count === 8")
-        until(browser, "byId('made').textContent.startsWith('Not renewed')")
+        until(browser, "byId('made').textContent.startsWith('Not updated')")
         assert browser.run("document.querySelectorAll('.row').length") == 8
 
 

@@ -102,7 +102,7 @@ def test_until_the_completions_are_read_the_page_says_so(page, tmp_path):
     (tmp_path / "samples.jsonl").unlink(missing_ok=True)
     write_report([tmp_path], tmp_path / "report.html")
     written = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert written.count("The completions are being read.") == 2
+    assert written.count("Loading the completions …") == 2
     assert "No completions were logged." not in written.partition("<script")[0]
     with Browser() as browser:
         browser.open(tmp_path / "report.html")
@@ -110,12 +110,12 @@ def test_until_the_completions_are_read_the_page_says_so(page, tmp_path):
         for place in ("#completions-empty", "#pairs-body"):
             assert text(browser, place) == "No completions were logged.", place
         assert not browser.errors
-    assert "being read" not in page.run("document.querySelector('main').innerText")
+    assert "Loading" not in page.run("document.querySelector('main').innerText")
 
 
 def test_a_curve_that_does_not_change_is_named_instead_of_drawn(page):
     assert text(page, "#silent").startswith(
-        "Left out, because they did not change: Entropy, nats per token: 1"
+        "Left out because they did not change: Entropy, nats per token: 1"
     )
     drawn = page.run(
         "[...document.querySelectorAll('#panels figcaption')].map((title) => title.textContent)"

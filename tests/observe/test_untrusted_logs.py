@@ -57,7 +57,7 @@ def test_a_bad_line_is_skipped_counted_and_told(tmp_path, capsys, line):
     assert main(["report", str(folder)]) == 0
     told = capsys.readouterr()
     assert "2 completions" in told.out
-    assert "Not read: 1 line was skipped: line 2 of" in told.err and "samples.jsonl" in told.err
+    assert "Warning: 1 line was skipped: line 2 of" in told.err and "samples.jsonl" in told.err
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
     assert (
         page.block("index-0")["step"] == [1, 3]

@@ -54,7 +54,8 @@ def test_plan_prints_the_longest_completion_that_fits_into_a_gpu(tmp_path, capsy
         assert main(["plan", "--config", str(path), "--gpu", gpu, "--json"]) == 0
         longest[gpu] = json.loads(capsys.readouterr().out)["longest_completion"]
         assert main(["plan", "--config", str(path), "--gpu", gpu]) == 0
-        assert f"{longest[gpu]:,} tokens, one per micro-batch" in capsys.readouterr().out
+        printed = capsys.readouterr().out
+        assert f"{longest[gpu]:,} tokens, with one completion per micro-batch" in printed
     assert 0 < longest["a100"] < longest["h200"]
     assert main(["plan", "--config", str(path), "--json"]) == 0
     assert "longest_completion" not in json.loads(capsys.readouterr().out)

@@ -84,7 +84,10 @@ EXPECTED = {
         "{prompt}", "number", rename={"solution": "completion"}, system=NUMBER
     ),
     "message_completion": Shape(
-        "prompt", UNWRITTEN, rename={"reference": "completion"}, asks="completion has mappings"
+        "prompt",
+        UNWRITTEN,
+        rename={"reference": "completion"},
+        asks="the column completion has mappings",
     ),
     "ifeval": Shape("{prompt}", "instructions"),
     "mbpp": Shape(

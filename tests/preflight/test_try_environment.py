@@ -271,7 +271,7 @@ def test_it_is_said_how_many_turns_fit(tiny_folder, tmp_path, capsys):
     assert (lengths["room"], lengths["turns"]) == (1000, 5)
     assert lengths["turn_tokens"] == (1000 - 4 * longest) // 5
     print_findings(findings, "mine.yaml")
-    told = f"answers of {longest} to {longest} tokens with the chat template; turns that fit"
+    told = f"answers of {longest} to {longest} tokens with the chat template; max_completion_length"
     assert told in capsys.readouterr().out
     limited = checked_lengths(tmp_path, tiny_folder, 1, rules={"turn_tokens": 400}, **LONG)
     assert limited.figures["episodes"]["turns"] == 2 and not told_of_lengths(limited)

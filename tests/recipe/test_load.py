@@ -312,8 +312,8 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("use_vllm: true\ngeneration_kwargs: {stop: [3]}\n", "stop must be a string or a list"),
         ("generation_kwargs: {max_time: 5}\n", "max_time cannot be set, because it cuts"),
         ("generation_kwargs: {max_length: 50}\n", "Remove max_length from generation_kwargs"),
-        ("generation_kwargs: {num_return_sequences: 2}\n", "num_generations says how many"),
-        ("generation_kwargs: {return_dict_in_generate: true}\n", "reads a tensor of tokens"),
+        ("generation_kwargs: {num_return_sequences: 2}\n", "num_generations sets the number"),
+        ("generation_kwargs: {return_dict_in_generate: true}\n", "expects a tensor of token ids"),
         ("generation_kwargs: {disable_compile: true}\n", "because TRL sets it"),
         ("generation_kwargs: {max_new_tokens: null}\n", "above 0; got None"),
         ("generation_kwargs: {max_new_tokens: 0}\n", "above 0; got 0"),
@@ -323,7 +323,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         (
             "use_transformers_continuous_batching: true\nbf16: false\n"
             "generation_kwargs: {min_new_tokens: 2}\n",
-            "because continuous batching drops it",
+            "because continuous batching ignores it",
         ),
         ("use_vllm: true\ngeneration_kwargs: {ignore_eos: true}\n", "after their end token"),
         ("use_vllm: true\ngeneration_kwargs: {flat_logprobs: true}\n", "one log-prob per token"),

@@ -80,7 +80,7 @@ def test_a_killed_run_continues(tmp_path):
     assert not run.is_done
     assert execute.execute([start, run], 1) == []
     assert run.is_done
-    assert f"Resumes from {run.folder}/checkpoint-" in (run.folder / execute.LOG).read_text()
+    assert f"Resuming from {run.folder}/checkpoint-" in (run.folder / execute.LOG).read_text()
     assert [row["step"] for row in read(log) if "reward" in row] == [1, 2, 3, 4, 5, 6]
 
 

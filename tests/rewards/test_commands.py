@@ -65,7 +65,7 @@ def test_show_and_list_have_options_that_may_be_columns(command, capsys, tmp_pat
     )
     assert command("rewards", "show", "--plugin", path, "either") == 0
     out = capsys.readouterr().out
-    assert "Options:  most=7\n" in out and "read from the column of that name, if any: most" in out
+    assert "Options:  most=7\n" in out and "is read from its column, if any: most" in out
     assert command("rewards", "list") == 0
     assert "options most=7" in capsys.readouterr().out
 

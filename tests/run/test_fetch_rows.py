@@ -51,8 +51,8 @@ def test_files_have_the_rows_of_both_splits_and_a_recipe_reads_them(folder, tmp_
     assert main(["data", "owner/sums", "--out", "rows"]) == 0
     printed = capsys.readouterr().out
     assert "owner/sums: license mit\n" in printed
-    assert "3 rows of train in rows/sums-train.jsonl" in printed
-    assert "1 row of test in rows/sums-test.jsonl" in printed
+    assert "3 rows of the split train in rows/sums-train.jsonl" in printed
+    assert "1 row of the split test in rows/sums-test.jsonl" in printed
     written = (tmp_path / "rows" / "sums-train.jsonl").read_text(encoding="utf-8").split("\n")
     assert [json.loads(line) for line in written[:-1]] == [*ROWS[:2], {**ROWS[2], "share": None}]
     assert written[-1] == ""

@@ -67,7 +67,7 @@ def test_the_next_commands_work_and_a_longer_run_is_the_run_of_that_length(
     assert go_on[:2] == ["grpo-ext", "train"] and main(go_on[2:]) == 0
     longer = load_file(tmp_path / "a" / "model.safetensors")
     out = capfd.readouterr().out
-    assert "Resumes from" in out and "checkpoint-2" in out and "1 rank, the whole model" in out
+    assert "Resuming from" in out and "checkpoint-2" in out and "1 rank, the whole model" in out
     whole, _ = train("b", 4)
     assert any(not begun[key].equal(longer[key]) for key in begun)
     assert all(longer[key].equal(whole[key]) for key in whole)

@@ -170,7 +170,7 @@ def test_evaluation_reads_each_prompt_once_and_decodes_the_same(tiny_folder, tmp
 @pytest.mark.parametrize(
     "settings, words",
     [
-        ({}, "each prompt read once, rows that have ended leave the batch (fast_generate)"),
+        ({}, "each prompt processed once, finished rows removed from the batch (fast_generate)"),
         ({"fast_generate": False}, "transformers' generate (fast_generate: false)"),
         (
             {"cache_implementation": "static"},

@@ -133,7 +133,7 @@ def test_a_run_from_a_recipe_says_so_and_exits_with_1(way, tiny_folder, tmp_path
     assert run_recipe(tiny_folder, tmp_path / "run", names, **settings) == 1
     said = capsys.readouterr().out
     assert "Nothing was learned" in said and words in said and "Saved to" in said
-    assert "See also samples.jsonl (completions with their rewards)" in said
+    assert "The folder also has samples.jsonl (completions with their rewards)" in said
 
 
 @pytest.mark.parametrize("settings", [{"beta": 1e6}, {"beta": 1e6, "loss_type": "dapo"}])

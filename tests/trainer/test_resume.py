@@ -106,10 +106,10 @@ def test_true_takes_the_newest_that_is_whole_and_tells_the_others(
         assert newest_whole(tmp_path) == str(tmp_path / "checkpoint-6")
     assert "checkpoint-8 is skipped: it is incomplete" in caplog.text
     assert "checkpoint-7 is skipped: model.safetensors is damaged" in caplog.text
-    assert "Resumes from" not in capsys.readouterr().out
+    assert "Resuming from" not in capsys.readouterr().out
     again = make(tiny_folder, tmp_path)
     again.train(True)
-    assert f"Resumes from {tmp_path}/checkpoint-6.\n" in capsys.readouterr().out
+    assert f"Resuming from {tmp_path}/checkpoint-6.\n" in capsys.readouterr().out
     assert all(torch.equal(p, weights(trainer)[n]) for n, p in weights(again).items())
 
 

@@ -49,7 +49,7 @@ def sampler_of(model):
 
 def test_a_run_says_how_its_process_decodes(tiny_folder, tmp_path):
     trainer = overlap_run.make(tiny_folder, tmp_path)
-    fast = "another process: each prompt read once, rows that have ended leave the batch"
+    fast = "another process: each prompt processed once, finished rows removed from the batch"
     trainer.model.generation_config.repetition_penalty = 1.3  # the process has no such option
     assert describe(trainer)[0] == f"{fast} (fast_generate)"
     trainer.parts.sampler.config.use_cache = False

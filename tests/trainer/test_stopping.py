@@ -112,7 +112,7 @@ def test_pre_emption_ctrl_c_and_the_same_command_again(tiny_folder, tmp_path):
     assert len(steps) == 2 and 2 <= steps[0] < steps[1] < STEPS
     assert all(what_is_wrong(folder) is None for folder in checkpoints(out))
     again = rank(words_for(tiny_folder, out))
-    assert again.wait() == 0 and f"Resumes from {out}/checkpoint-{steps[1]}" in again.printed, (
+    assert again.wait() == 0 and f"Resuming from {out}/checkpoint-{steps[1]}" in again.printed, (
         again.printed[-3000:]
     )
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (out, tmp_path / "whole"))

@@ -71,9 +71,8 @@ def test_the_time_left_is_said_after_three_steps_and_with_each_first_measurement
         save_steps=5,
     )
     assert lines == [
-        "about 40 s left: 5 steps of 8 s; in addition 2 evaluations and 2 saves, not measured yet",
-        "about 34 s left: 4 steps of 8 s, 1 evaluation of 2 s"
-        "; in addition 2 saves, not measured yet",
+        "about 40 s left: 5 steps of 8 s; plus 2 evaluations and 2 saves, not measured yet",
+        "about 34 s left: 4 steps of 8 s, 1 evaluation of 2 s; plus 2 saves, not measured yet",
         "about 29 s left: 3 steps of 8 s, 1 evaluation of 2 s, 1 save of 3 s",
     ]
     hours = [row.get("progress/hours_left") for row in log]

@@ -17,7 +17,7 @@ MOST_MESSAGES = 200
 MOST_MARKS = 1000
 MOST_END = 32  # maximum characters of the reason why an episode ended
 MOST_COLUMNS = 50
-MOST_OF_COLUMN = 2000  # characters
+MOST_OF_COLUMN = 2000  # maximum characters of a column's name or value
 # The time of a built-in explanation is proportional to the length of the text, so a limit on the
 # length bounds it in every thread. The deadline is for user-defined explanations, and works only in
 # the main thread.
@@ -287,7 +287,7 @@ def conversation(row: Row) -> tuple[str, list[Turn]]:
         contents.append((message.get("role") == "assistant", content))
     lines = [content if by_model else f"> {content}" for by_model, content in contents]
     text = "\n".join(lines)
-    if logged_text not in (text, transcript(contents)):  # earlier logs have the first form
+    if logged_text not in (text, transcript(contents)):  # the first form is that of older logs
         return logged_text, []
     turns: list[Turn] = []
     line_start = 0

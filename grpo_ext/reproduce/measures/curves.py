@@ -102,7 +102,7 @@ def mean_where(
             values.append(value)
     if not values:
         return None
-    # the interval uses Student's t, as if steps were independent
+    # The interval is computed with Student's t, as if the steps were independent.
     return Figure(mean_over_runs(values), f"{len(values)} of {len(rows)} steps")
 
 

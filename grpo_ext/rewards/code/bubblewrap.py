@@ -10,7 +10,7 @@ import sysconfig
 from functools import lru_cache
 from pathlib import Path
 
-OLDEST_VERSION = (0, 7)  # the first that has --size
+OLDEST_VERSION = (0, 7)  # the first version with --size
 VERSION_SECONDS = 10.0
 NOBODY = "65534"
 HOME = "/tmp"  # the program's only writable folder
@@ -80,7 +80,7 @@ def closed_path() -> Path | None:
                 status = part.lstat()
             except PermissionError:
                 return part.parent
-            except OSError:  # it does not exist, which bubblewrap reports
+            except OSError:  # the path does not exist, which bubblewrap reports
                 break
             needed = 0o1 if part != path else 0o4 | (0o1 if path.is_dir() else 0)
             if not stat.S_ISLNK(status.st_mode) and not is_open(status, needed):

@@ -161,8 +161,8 @@ def values_right(
     if refuse_cheatable:
         check_not_cheatable(asserts.cheatable)
     tests = with_expected_texts(asserts, limits, start_by)
-    # An expected value without canonical text, such as an object, is replaced by the whole
-    # condition.
+    # If an expected value has no canonical text, its question is now about the whole condition,
+    # and a program could cheat on it.
     if refuse_cheatable:
         questions = [question for pairs in tests for question, _ in pairs]
         check_not_cheatable(
@@ -172,7 +172,7 @@ def values_right(
     answers = run(Job(program, imports=asserts.imports, expressions=expressions), limits, start_by)
     texts = iter(answers[0].texts(len(expressions)) if answers else [None] * len(expressions))
     return [
-        # A list, so that each question takes its text from the iterator.
+        # A list, because with a generator, `all` would stop early and leave texts in the iterator.
         all([next(texts) == expected for _, expected in questions])
         for questions in tests
     ]

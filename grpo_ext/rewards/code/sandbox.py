@@ -120,7 +120,7 @@ class Answer:
 
     def texts(self, count: int) -> list[str | None]:
         """Return `count` entries: the canonical text of each expression, or `None`."""
-        lines: list[bytes] = self.output.split(b"\n")[:-1]  # a last line may be cut off
+        lines: list[bytes] = self.output.split(b"\n")[:-1]  # without a last line that was cut off
         texts: list[str | None] = [None] * count
         for position, line in enumerate(lines[:count]):
             if line != b"!":
@@ -179,7 +179,8 @@ def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]
             # No process of the sandbox gets the trainer's environment variables.
             env={"PYTHONHASHSEED": "0"},
             cwd=folder,
-            start_new_session=True,  # a signal to a process group reaches beyond namespaces
+            # Signals to a process group cross namespaces, and must not reach the trainer.
+            start_new_session=True,
             bufsize=0,
         )
         try:

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 
 from grpo_ext.rewards.answers import THINK, THINK_END, first_answer
 
-# The unified ideographs with their extensions, the compatibility ideographs, and the zero.
+# The unified ideographs with their extensions, the compatibility ideographs, and the zero 〇.
 HAN = "〇\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 BETWEEN_LINES = re.compile(rf"[^{HAN} \t\u3000]+")
 OTHER = re.compile(rf"[^{HAN}]+")
 
-# Limits in characters, so that no text takes long.
+# Limits, in characters, that keep the time for any text short.
 TAIL = 2000  # read from the end of an answer
 LONGEST = 50  # read from the beginning of a line
 

@@ -50,7 +50,7 @@ class Chart {
     this.marker = svg("g", { class: "marker" });
     const frame = svg("svg", { width, height: this.height, viewBox: `0 0 ${width} ${this.height}`, role: "img", "aria-label": `Curves: ${this.title}` },
       this.axes(low, high, left, right, width), lines.map((line, i) => this.curve(line, inside[i])), this.marker);
-    this.place.replaceChildren(...(steps.length ? [frame] : [el("p", { class: "quiet" }, "No value in these steps.")]));
+    this.place.replaceChildren(...(steps.length ? [frame] : [el("p", { class: "quiet" }, "No values in these steps.")]));
     this.mark(charts.at);
   }
 

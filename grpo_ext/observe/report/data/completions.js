@@ -40,7 +40,7 @@ function showFound(found, quiet) {
   const chosen = browser.shown[browser.selected];
   browser.shown = found;
   const { samples } = browser;
-  const part = samples.count < samples.total ? ` (${samples.dropped ? "the newest, and those of evaluations" : "of a share of the prompts"}; the run has ${samples.total})` : "";
+  const part = samples.count < samples.total ? ` (${samples.dropped ? "the newest, and all from evaluations" : "from a share of the prompts"}; the run has ${samples.total})` : "";
   byId("count").textContent = `${found.length} of ${samples.count} completions${part}`;
   drawHistogram(samples, found);
   browser.list.firstChild.style.height = `${found.length * ROW}px`;

@@ -14,9 +14,9 @@ async function showCompletion(samples, i, named = true) {
   const place = byId("detail");
   const group = samples.group(i);
   const facts = [`step ${index.step[i]}`, samples.dataset(i), `group ${index.group[i]}`, `prompt ${id}`,
-    `${counted(index.length[i], "token")}`, index.cut[i] ? "cut off at the limit" : "finished"];
-  const head = [el("p", { class: "quiet" }, facts.join(" · "), " · ", el("a", { href: `#at/${samples.address(i)}`, title: "A link to this completion" }, "link")),
-    group.length > 1 ? el("p", { class: "controls" }, view("One", false), view(`Group of ${group.length}`, true)) : null,
+    `${counted(index.length[i], "token")}`, index.cut[i] ? "cut off at the length limit" : "finished"];
+  const head = [el("p", { class: "quiet" }, facts.join(" · "), " · ", el("a", { href: `#at/${samples.address(i)}`, title: "Link to this completion" }, "link")),
+    group.length > 1 ? el("p", { class: "controls" }, view("One completion", false), view(`Group of ${group.length}`, true)) : null,
     el("h3", {}, "Prompt"), ...messages.map(messageOf), ...columnsOfRow(entry[5])];
   const again = (kind) => { detail.coloring = kind; showCompletion(samples, i, named); };
   const coloring = coloringsOf(entry[4]).includes(detail.coloring) ? detail.coloring : "";
@@ -43,7 +43,7 @@ function messageOf([role, content]) {
 function columnsOfRow(columns) {
   if (!columns.length) return [];
   const rows = columns.map(([name, value]) => el("tr", {}, el("td", {}, name), el("td", { class: "said", dir: "auto" }, value)));
-  return [el("h3", {}, "Columns"), el("div", { class: "wide" }, el("table", {}, el("tbody", {}, rows)))];
+  return [el("h3", {}, "Dataset columns"), el("div", { class: "wide" }, el("table", {}, el("tbody", {}, rows)))];
 }
 
 function rewardTable(samples, i, said) {

@@ -5,7 +5,7 @@ const COLUMNS_OF_STEPS = 60;
 const FEW_VALUES = 10; // of a figure of episodes, that have a bin each
 const SHARES = 6; // bins of a figure that has more
 // Words for each `end` of an episode, in the order in which they are drawn, from the bottom.
-const ENDS = { failures: "environment failed", room: "no room for more tokens", turns: "most turns", environment: "environment ended it" };
+const ENDS = { failures: "environment failed", room: "length limit", turns: "turn limit", environment: "environment ended it" };
 
 // For each reward of a run: the share of its values at the steps of training, the lowest at the bottom.
 function drawDistribution(samples) {
@@ -18,9 +18,9 @@ function drawDistribution(samples) {
   const lengths = index.length.map((length, i) => (Number.isFinite(index.turns[i]) ? length : null));
   showDistributions("episodes", samples, [
     draw("turns", index.turns, evenBins),
-    draw("tokens of the model", lengths, evenBins),
-    draw("seconds of the environment", index.environment_time, evenBins),
-    draw("end", index.end.map((end) => (ends.includes(end) ? ends.indexOf(end) : null)), endBins),
+    draw("tokens from the model", lengths, evenBins),
+    draw("seconds in the environment", index.environment_time, evenBins),
+    draw("why it ended", index.end.map((end) => (ends.includes(end) ? ends.indexOf(end) : null)), endBins),
   ]);
 }
 

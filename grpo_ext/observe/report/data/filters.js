@@ -27,15 +27,15 @@ function buildFilters() {
   const form = byId("filters");
   form.replaceChildren(
     ...(browser.runs.length > 1 ? [field("run", "run", choice(browser.runs.map((run) => [run.number, run.name])))] : []),
-    field("dataset", "data", choice([["", "all"], ...modes])),
+    field("dataset", "dataset", choice([["", "all"], ...modes])),
     ...(tasks.length > 1 ? [field("task", "task", choice([["", "all"], ...tasks.map((name) => [name, name])]))] : []),
     field("from", "steps", number("first", 1)),
     field("to", "to", number("last", 1)),
-    field("reward", "by", choice(rewards.map((name) => [name, name === "reward" ? "reward, weighted sum" : name]))),
+    field("reward", "reward", choice(rewards.map((name) => [name, name === "reward" ? "weighted sum" : name]))),
     field("low", "from", number("any", "any")),
     field("high", "to", number("any", "any")),
-    field("cut", "end", choice([["", "any"], ["0", "finished"], ["1", "cut off"]])),
-    field("sort", "order", choice(Object.keys(SORTS).map((name) => [name, name]))),
+    field("cut", "ending", choice([["", "any"], ["0", "finished"], ["1", "cut off"]])),
+    field("sort", "sort by", choice(Object.keys(SORTS).map((name) => [name, name]))),
     el("button", { type: "reset" }, "Clear"),
   );
   filters.fields.search = byId("search");
@@ -94,7 +94,7 @@ async function filter({ quiet = false } = {}) {
     if (found === null) return;
   }
   const set = ["dataset", ...(filters.fields.task ? ["task"] : []), "from", "to", "low", "high", "cut"].filter((name) => value(name) !== "").length;
-  byId("fold-count").textContent = set ? ` (${set} set)` : "";
+  byId("fold-count").textContent = set ? ` (${set} active)` : "";
   showFound(found, quiet);
 }
 

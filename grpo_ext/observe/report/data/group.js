@@ -11,7 +11,7 @@ async function groupOf(samples, group, chosen) {
     const scores = run.rewards.map(({ name }) => `${name} ${figure(index.rewards[name]?.[i])}`).join(" · ");
     const advantage = index.advantage[i] === null ? null : el("span", { class: "quiet" }, `advantage ${signed(index.advantage[i])}`);
     return el("article", { class: i === chosen ? "card chosen" : "card", style: { borderTopColor: samples.color(i) } },
-      el("p", { class: "head" }, el("button", { type: "button", class: "plain", title: "Show this completion alone",
+      el("p", { class: "head" }, el("button", { type: "button", class: "plain", title: "Show only this completion",
         on: { click: () => { detail.grouped = false; jump(i); } } }, el("b", {}, figure(index.reward[i]))), advantage,
       el("span", { class: "quiet" }, `${counted(index.length[i], "token")}${index.cut[i] ? ", cut off" : ""}`)),
       completionOf(samples, i, entries[k]), el("p", { class: "quiet" }, scores));
@@ -19,7 +19,7 @@ async function groupOf(samples, group, chosen) {
   const rewards = group.map((i) => index.reward[i]).filter((value) => value !== null);
   const mean = rewards.reduce((a, b) => a + b, 0) / (rewards.length || 1);
   const equal = rewards.every((value) => value === rewards[0]);
-  const words = equal ? `All rewards are ${figure(rewards[0])}: the group teaches nothing.` : `Mean reward ${figure(mean)}.`;
-  return [el("h3", {}, "Group"), el("p", { class: "quiet" }, group.length > MOST_CARDS ? `${words} The best ${MOST_CARDS} of ${group.length}.` : words),
+  const words = equal ? `All rewards are ${figure(rewards[0])}, so the model learns nothing from this group.` : `Mean reward ${figure(mean)}.`;
+  return [el("h3", {}, "Group"), el("p", { class: "quiet" }, group.length > MOST_CARDS ? `${words} The best ${MOST_CARDS} of ${group.length} are shown.` : words),
     el("div", { class: "cards" }, cards)];
 }

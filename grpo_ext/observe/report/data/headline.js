@@ -37,14 +37,14 @@ function drawHeadline(runs) {
   document.title = runs.length ? `Report: ${runs.map(({ name }) => name).join(", ")}` : "Report";
   if (!runs.length) {
     return place.replaceChildren(el("p", { class: "sentence" }, "No run yet"),
-      el("p", { class: "quiet" }, "The page shows a run as soon as its log has a line."));
+      el("p", { class: "quiet" }, "A run appears here as soon as its log has a line."));
   }
   if (runs.length > 1) return place.replaceChildren(...highest(runs), alarmsOf(runs));
   const [run] = runs;
   const found = outcomeOf(run);
   const children = [];
   if (found?.change) children.push(resultOf(found));
-  else children.push(el("p", { class: "sentence" }, run.state === "running" ? "The first step goes on." : "No reward was logged."));
+  else children.push(el("p", { class: "sentence" }, run.state === "running" ? "The first step is not finished yet." : "No reward was logged."));
   place.replaceChildren(...children, factsOf(run), alarmsOf(runs));
 }
 
@@ -75,7 +75,7 @@ function highest(runs) {
   if (alike.length < 2) return [el("p", { class: "sentence" }, `${runs.length} runs`)];
   const apart = (change) => change.last_high !== null && best.change.last_low !== null && change.last_high < best.change.last_low;
   const near = alike.slice(1).filter(({ change }) => !apart(change));
-  const words = near.length ? ` ${near.map(({ run }) => run.name).join(", ")} cannot be told from it.` : " The 95 % intervals of the others end below its own.";
+  const words = near.length ? ` ${near.map(({ run }) => run.name).join(", ")} cannot be distinguished from it.` : " The 95 % intervals of the other runs lie entirely below its own.";
   return [el("div", { class: "result" }, number(best.change), sparkline(best.outcome.series, { width: 260, height: 76, heavy: true, color: inkOf(best.run.number) }),
     el("p", { class: "sentence" }, `${best.outcome.words} is highest in ${best.run.name}, of ${runs.length} runs.`, el("span", { class: "quiet" }, words)))];
 }
@@ -111,7 +111,7 @@ function stateOf(run) {
 
 function alarmsOf(runs) {
   const several = runs.length > 1;
-  const faults = runs.flatMap((run) => run.faults.map((fault) => el("p", { class: "alarm" }, el("b", {}, "Not read: "), fault)));
+  const faults = runs.flatMap((run) => run.faults.map((fault) => el("p", { class: "alarm" }, el("b", {}, "Warning: "), fault)));
   const alarms = runs.flatMap((run) => run.alarms.map((alarm) => el("p", { class: "alarm" },
     el("b", {}, `${several ? `${run.name}, ` : ""}step ${alarm.step}: ${alarm.alarm}. `), String(alarm.message ?? ""))));
   const quiet = runs.length && !alarms.length && !faults.length ? [el("p", { class: "quiet" }, "No alarms.")] : [];
@@ -149,6 +149,6 @@ function drawChanges(runs) {
   }));
   if (!rows.length) return place.replaceChildren();
   place.replaceChildren(tableOf(["", "curve", "first", "last", "change", ""], rows, { numbers: [2, 3, 4], order: drawChanges.order ??= { column: -1, sign: 1 } }),
-    el("p", { class: "quiet" }, "± is one standard error. In training, first and last are means over a tenth of the values, and their error comes from the noise "
-      + "around the trend; a verdict is wrong in at most about one of twenty curves that do not change."));
+    el("p", { class: "quiet" }, "± is one standard error. For training curves, first and last are means over a tenth of the values, and their error is estimated "
+      + "from the noise around the trend. At most about one in twenty curves that do not really change is said to rise or fall."));
 }

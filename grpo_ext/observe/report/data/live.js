@@ -19,8 +19,8 @@ async function startLive(renew) {
     return samples;
   };
   for (;;) {
-    const words = await renewOnce().then(() => `Renewed at ${new Date().toLocaleTimeString()}.`, 
-      (error) => `Not renewed (${error.message}); the page stays as it is.`);
+    const words = await renewOnce().then(() => `Updated at ${new Date().toLocaleTimeString()}.`, 
+      (error) => `Not updated (${error.message}); the page shows what it loaded before.`);
     byId("made").textContent = words;
     live.renewals++;
     await new Promise((resolve) => setTimeout(resolve, renew * 1000));

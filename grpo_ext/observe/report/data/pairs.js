@@ -23,7 +23,7 @@ function findPairs(samples) {
 function drawPairs(samples) {
   const body = byId("pairs-body");
   const { mode, pairs } = findPairs(samples);
-  if (!pairs.length) return body.replaceChildren(el("p", { class: "quiet" }, "No prompt has completions at two steps."));
+  if (!pairs.length) return body.replaceChildren(el("p", { class: "quiet" }, "No prompt has completions at two different steps."));
   const { index, run } = samples;
   const solved = (i) => index.outcome[i] !== null && index.outcome[i] >= run.passThreshold;
   const kinds = {
@@ -46,7 +46,7 @@ function drawPairs(samples) {
     drawPairs.kind = choice.value;
     fill();
   });
-  const what = mode === "eval" ? "held-out prompts, at the first and the last evaluation" : "training prompts, at their first and their last step";
+  const what = mode === "eval" ? "held-out prompts at the first and last evaluation" : "training prompts at their first and last step";
   body.replaceChildren(el("p", { class: "controls" }, choice, el("span", { class: "quiet" }, `${page.runs.length > 1 ? `${run.name}: ` : ""}${what}`)), place);
   // a print shows only what has been drawn: draw once the page is idle; what a server sends, when the reader is near
   if (!page.load) return void (window.requestIdleCallback ?? setTimeout)(fill);

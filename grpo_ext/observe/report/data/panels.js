@@ -38,12 +38,12 @@ function drawPanels(runs) {
   const titles = [];
   for (const run of shown) order(titles, run.titles.map((title) => ({ title })));
   const silent = fill(byId("panels"), "panels", titles.filter((title) => !ELSEWHERE.includes(title)), shown);
-  byId("silent").textContent = silent.length ? `Left out, because they did not change: ${silent.join(" · ")}.` : "";
+  byId("silent").textContent = silent.length ? `Left out because they did not change: ${silent.join(" · ")}.` : "";
   const more = [...new Set(shown.flatMap((run) => [...run.curves.more.keys()]))].sort();
   byId("more").hidden = !more.length;
   if (byId("more").open) {
     const rest = fill(byId("more-panels"), "more", more, shown);
-    byId("more-silent").textContent = rest.length ? `Did not change: ${rest.join(" · ")}.` : "";
+    byId("more-silent").textContent = rest.length ? `Left out because they did not change: ${rest.join(" · ")}.` : "";
   }
   Chart.redraw();
 }

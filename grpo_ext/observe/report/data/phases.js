@@ -43,12 +43,12 @@ function barOf(run, several) {
     el("div", { class: "bar", role: "img", "aria-label": parts.map(({ name, share }) => `${name} ${Math.round(100 * share)} %`).join(", ") },
       parts.map(({ share, color }) => el("span", { style: { width: `${100 * share}%`, background: color } }))),
     el("p", { class: "legend" }, parts.map(({ name, seconds, share, color }) => el("span", {}, el("i", { class: "chip", style: { background: color } }),
-      `${name} `, el("b", {}, `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`), ` ${figure(seconds, 2)} s`)), el("span", {}, "a step ", el("b", {}, `${figure(whole - parts.reduce((sum, { name, seconds }) => sum + (BESIDE.includes(name) ? seconds : 0), 0), 2)} s`))))];
+      `${name} `, el("b", {}, `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`), ` ${figure(seconds, 2)} s`)), el("span", {}, "whole step ", el("b", {}, `${figure(whole - parts.reduce((sum, { name, seconds }) => sum + (BESIDE.includes(name) ? seconds : 0), 0), 2)} s`))))];
 }
 
 function wholeSteps(runs) {
   const words = runs.flatMap((run) => secondsOf(run).filter(([, seconds]) => seconds > 0).map(([, seconds]) => `${runs.length > 1 ? `${run.name} ` : ""}${figure(seconds)} s`));
-  return words.length ? `A step took ${words.join(", ")} on average; the log does not say where.` : "";
+  return words.length ? `A step took ${words.join(", ")} on average; the log does not have the times of its phases.` : "";
 }
 
 // Tokens per second between two lines of the log, where it has no such figure.
@@ -59,5 +59,5 @@ function addRate(run) {
   const known = tokens.steps.flatMap((step, i) => (Number.isFinite(tokens.values[i]) && at.get(step) ? [[step, tokens.values[i], at.get(step)]] : []));
   const pairs = known.slice(1).map(([step, count, when], i) => [step, (count - known[i][1]) / (when - known[i][2])]).filter(([, rate]) => rate > 0 && Number.isFinite(rate));
   const series = { label: "tokens per second", steps: pairs.map(([step]) => step), values: pairs.map(([, rate]) => rate), smoothed: true };
-  run.curves.sampled.set("Tokens per second", { title: "Tokens per second", note: "Tokens of prompts and completions, by the clock of the log.", series: [series] });
+  run.curves.sampled.set("Tokens per second", { title: "Tokens per second", note: "Prompt and completion tokens, by the timestamps in the log.", series: [series] });
 }

@@ -10,10 +10,10 @@ function drawRecipe(runs) {
     return { name: new Set(values).size > 1 ? "differs" : null, cells: [[el("code", {}, key), key], ...values.map((value) => [el("span", { class: "value" }, value), value])] };
   });
   const place = byId("recipe-body");
-  if (!keys.length) return place.replaceChildren(el("p", { class: "quiet" }, "There is no recipe."));
+  if (!keys.length) return place.replaceChildren(el("p", { class: "quiet" }, "No recipe was logged."));
   const box = el("input", { type: "checkbox", checked: drawRecipe.few ? "" : null, on: { change: () => { drawRecipe.few = box.checked; drawRecipe(runs); } } });
   const shown = drawRecipe.few ? rows.filter(({ name }) => name) : rows;
-  place.replaceChildren(...(runs.length > 1 ? [el("p", { class: "controls" }, el("label", {}, box, "only what differs"))] : []),
+  place.replaceChildren(...(runs.length > 1 ? [el("p", { class: "controls" }, el("label", {}, box, "only differences"))] : []),
     tableOf(["key", ...runs.map((run) => run.name)], shown, { order: drawRecipe.order ??= { column: -1, sign: 1 } }));
 }
 

@@ -26,7 +26,7 @@ function drawRuns(runs, change) {
   const heads = ["run", "state", "outcome", "last", "change", "steps", "time", "model", "what differs", "note"];
   byId("runs-body").replaceChildren(tableOf(heads, rows, { numbers: [3, 4, 5, 6], order: drawRuns.order ??= { column: -1, sign: 1 } }),
     el("p", { class: "quiet" }, `The outcome is ${[...new Set(runs.map((run) => outcomeOf(run)?.words).filter(Boolean))].join(", or ") || "not logged yet"}. `
-      + "A note is the file notes.md in the run's folder."));
+      + "The note of a run is the file notes.md in its folder."));
 }
 
 // Keys of the recipes that are not the same in all runs.

@@ -2,10 +2,10 @@
 // The tokens of a completion, each colored by a figure that the log has of it.
 
 const KINDS = {
-  logp: ["log-prob", "The paler a token, the likelier it was when it was sampled."],
-  advantage: ["advantage", "Teal tokens were made likelier, rust ones less likely."],
-  age: ["age", "The darker a token, the older the policy that sampled it, in steps."],
-  last_age: ["age at the last update", "As age, at the last optimizer step that may train on the token."],
+  logp: ["log-prob", "The paler a token, the more likely it was when it was sampled."],
+  advantage: ["advantage", "Training makes teal tokens more likely and rust-colored tokens less likely."],
+  age: ["age", "The darker a token, the older the weights that sampled it, in optimizer steps."],
+  last_age: ["age at the last update", "The age at the last optimizer step that may train on the token."],
 };
 
 function coloringsOf(tokens) {
@@ -31,6 +31,6 @@ function coloringButtons(tokens, chosen, choose) {
   const kinds = coloringsOf(tokens);
   if (!kinds.length) return null;
   const button = (kind, words) => el("button", { type: "button", "aria-pressed": String(kind === chosen), on: { click: () => choose(kind) } }, words);
-  return el("p", { class: "controls" }, el("span", { class: "quiet" }, "tokens by"), button("", "nothing"),
+  return el("p", { class: "controls" }, el("span", { class: "quiet" }, "color tokens by"), button("", "nothing"),
     kinds.map((kind) => button(kind, KINDS[kind]?.[0] ?? kind)), el("span", { class: "quiet" }, KINDS[chosen]?.[1] ?? ""));
 }

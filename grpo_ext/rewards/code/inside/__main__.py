@@ -39,7 +39,7 @@ PR_SET_NO_NEW_PRIVS = 38
 SECCOMP_MODE_FILTER = 2
 MAX_OPEN_FILES = 64
 MAX_FILE_BYTES = 16 << 20
-MAX_OUTPUT_BYTES = 4 << 20  # of all inputs together
+MAX_OUTPUT_BYTES = 4 << 20  # for all inputs together
 RECURSION_LIMIT = 2000
 NO_TEXT = "!"
 
@@ -214,7 +214,7 @@ def run_program(job: dict[str, Any], writing_fd: int) -> None:
         exec(compile(job["program"], "program.py", "exec"), namespace)
         return
     for statements in (job["program"], job["imports"]):
-        with suppress(BaseException):  # the definitions before the error are still judged
+        with suppress(BaseException):  # the tests can still use the definitions before the error
             exec(compile(statements, "program.py", "exec"), namespace)
     for expression in job["expressions"]:
         try:
