@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_ext.common.adapters import check_model_folder
+from grpo_ext.common.adapters import ADAPTER_CONFIG, check_model_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,14 +36,20 @@ def merge_adapter(
         adapter, on a fixed sequence of tokens.
 
     Raises:
-        ValueError: if `out` is not empty, if loading a folder could block or fill the memory, or if
-            the difference in log-probs is too large; in the last case, `out` is removed.
+        ValueError: if `out` is not empty, if `folder` has no adapter, if loading a folder could
+            block or fill the memory, or if the difference in log-probs is too large; in the last
+            case, `out` is removed.
         OSError: if `out` is a file, or a folder cannot be read or written.
-        ValueError, OSError: from peft, if there is no adapter or no base model, or if a merged
-            weight is not finite.
+        ValueError, OSError: from peft, if there is no base model, or if a merged weight is not
+            finite.
     """
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty. Empty it, or choose another folder with --out.")
+    if not (folder / ADAPTER_CONFIG).is_file():
+        raise ValueError(
+            f"the folder {folder} has no {ADAPTER_CONFIG}. Choose the folder of an adapter with "
+            "--model: the output_dir of a LoRA run, or one of its checkpoints."
+        )
     check_model_folder(folder)
     from peft import AutoPeftModelForCausalLM, PeftConfig
     from transformers import AutoModelForCausalLM, AutoTokenizer

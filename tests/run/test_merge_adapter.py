@@ -151,8 +151,8 @@ def test_what_cannot_be_merged_is_told(tiny_folder, adapter_folder, tmp_path, ca
         json.dumps({**config, "base_model_name_or_path": "runs/gone/warm_start"})
     )
     for folder, words in {
-        tmp_path: "Can't find 'adapter_config.json'",
-        tiny_folder: "Can't find 'adapter_config.json'",
+        tmp_path / "none": f"the folder {tmp_path / 'none'} has no adapter_config.json",
+        tiny_folder: f"the folder {tiny_folder} has no adapter_config.json",
         moved: "runs/gone/warm_start",
     }.items():
         assert main(["merge", "--model", str(folder), "--out", str(tmp_path / "out")]) == 2
