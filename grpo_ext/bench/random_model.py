@@ -16,6 +16,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from grpo_ext.common.whole_model import weights_files
 from grpo_ext.preflight.forecast import known_config
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.step.records import Generation
@@ -32,7 +33,7 @@ def has_weights(model: str) -> bool:
         config = try_to_load_from_cache(model, "config.json")
         if isinstance(config, str):
             folder = Path(config).parent
-    return any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+    return bool(weights_files(folder))
 
 
 def make_random_model(

@@ -19,6 +19,7 @@ Any key of the recipe can be set as --key value, such as --max_eval_samples 64.
 """
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add(
         "--model",
         action="append",
+        type=os.path.expanduser,
         metavar="MODEL",
         help="a model's folder or hub id; repeatable (default: the recipe's model)",
     )

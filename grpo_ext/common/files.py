@@ -81,8 +81,9 @@ def step_of(checkpoint: Path) -> int:
 
 def in_bytes(count: float) -> str:
     """Format a number of bytes with a unit from B to GiB, such as `1.5 MiB`."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
+    units = ["B", "KiB", "MiB", "GiB"]
+    while count >= 1023.5 and len(units) > 1:
         count /= 1024
-    return f"{count:,.3g} GiB" if count < 1000 else f"{count:,.0f} GiB"
+        units.pop(0)
+    digits = f"{count:.3g}" if count < 999.5 else f"{count:,.0f}"
+    return f"{digits} {units[0]}"

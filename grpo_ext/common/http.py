@@ -8,7 +8,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    InvalidURL,
+)
 from threading import Thread, Timer
 from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
@@ -144,6 +150,8 @@ class Line:
         """
         try:
             place = urlsplit(url)
+            if place.scheme not in ("http", "https"):
+                raise ValueError(f"it begins with {place.scheme[:20]!r} instead of http or https")
         except ValueError as error:
             raise ConnectionError(f"not a URL: {error}") from None
         headers = {"Content-Type": "application/json", **self.headers, **headers}
@@ -175,7 +183,9 @@ class Line:
                 connection.close()
         except (OSError, HTTPException, ValueError) as error:
             cause = str(error)
-            if isinstance(error, HTTPException) and not isinstance(error, OSError):
+            if isinstance(error, InvalidURL):
+                cause = "not a URL: it contains a space or a control character"
+            elif isinstance(error, HTTPException) and not isinstance(error, OSError):
                 cause = "the server does not speak HTTP"  # do not show its bytes
             if isinstance(error, TimeoutError) or time.monotonic() >= end:
                 cause = late

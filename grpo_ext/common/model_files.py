@@ -5,6 +5,7 @@ describe.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ TOKENIZER = "tokenizer.json"
 MOST_BYTES = 2**28  # maximum size of either file
 LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 MOST_LAYERS = 10_000
+# a sequence of characters, each of which occurs at least once
+_NEVER_EMPTY = re.compile(
+    r"(?:(?:[^\\()|*?^$\[\]{}+.]|\\[sSdDwW])(?:\+|\{[1-9][0-9]*(?:,[0-9]*)?\})?)+"
+)
 MOST_GROWTH = 10_000  # maximum factor by which a tokenizer's replacements may lengthen a string
 
 
@@ -65,8 +70,9 @@ def model_files_fault(folder: Path) -> str | None:
 def growth_of_text(tokenizer: Any) -> int:
     """Return an upper bound on the factor by which a tokenizer's replacements lengthen a string.
 
-    The bound is the product of the lengths of all replacement strings, where an empty string counts
-    as length 1. Without replacements, it is 1.
+    The bound is the product of the bounds of all replacements: the length of the replacement
+    string, at least 1. If the pattern may match the empty string, the replacement string can be
+    inserted on both sides of each character. Without replacements, the bound is 1.
 
     Args:
         tokenizer: the content of `tokenizer.json`; 1 is returned if it is not a mapping.
@@ -77,9 +83,28 @@ def growth_of_text(tokenizer: Any) -> int:
     for part in ("normalizer", "pre_tokenizer"):
         for mapping in mappings_in(tokenizer.get(part)):
             content = mapping.get("content")
-            if mapping.get("type") == "Replace" and isinstance(content, str):
+            if mapping.get("type") != "Replace" or not isinstance(content, str):
+                continue
+            if never_empty(mapping.get("pattern")):
                 growth *= max(1, len(content))
+            else:
+                growth *= 1 + 2 * len(content)
     return growth
+
+
+def never_empty(pattern: object) -> bool:
+    """Return whether the pattern of a replacement clearly does not match the empty string.
+
+    `pattern` is a mapping `{"String": ...}` or `{"Regex": ...}`. Of regular expressions, only
+    sequences of characters that may be repeated qualify, such as ` {2,}` or `\\s+`.
+    """
+    if not isinstance(pattern, dict):
+        return False
+    text = pattern.get("String")
+    if isinstance(text, str):
+        return text != ""
+    expression = pattern.get("Regex")
+    return isinstance(expression, str) and _NEVER_EMPTY.fullmatch(expression) is not None
 
 
 def read_json(path: Path) -> Any:

@@ -33,7 +33,7 @@ def folder_faults(folder: Path) -> Iterator[str]:
             f"contains config.json, weights and a tokenizer.{hint}"
         )
         return
-    weights = {path.name for path in (*folder.glob("*.safetensors"), *folder.glob("*.bin"))}
+    weights = {path.name for path in weights_files(folder)}
     for index in folder.glob("*.index.json"):
         try:
             weights.update(map(str, json.loads(read_text(index))["weight_map"].values()))
@@ -53,3 +53,8 @@ def folder_faults(folder: Path) -> Iterator[str]:
                     pass
         except (OSError, SafetensorError) as error:
             yield f"{path} is incomplete or cannot be read ({error}). Copy the folder again."
+
+
+def weights_files(folder: Path) -> list[Path]:
+    """Return the files of a model's weights in a folder, without those of other states."""
+    return [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]

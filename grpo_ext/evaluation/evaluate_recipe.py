@@ -122,7 +122,7 @@ def check_models(model_names: list[str]) -> None:
         if model_names.count(name) > 1:
             raise ValueError(f"the model {name} is given more than once. Pass each model once.")
     for name in model_names:
-        folder = Path(name).expanduser()
+        folder = Path(name)
         if not folder.is_dir():
             find_repo(name, "model")
         elif (folder / ADAPTER_CONFIG).is_file():
@@ -171,7 +171,7 @@ def save_evaluation(path: Path, results: dict[str, Any]) -> list[Path]:
             for sample in samples:
                 row = results["rows"][sample.row]
                 fields = logged_fields(sample)
-                line = {**model, **row, "part": part, **fields}
+                line = {**row, **model, "part": part, **fields}
                 lines.append(json.dumps(line, ensure_ascii=False))
     completions = completions_path(path)
     write_atomically(completions, "\n".join(lines) + "\n")

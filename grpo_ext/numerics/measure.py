@@ -39,7 +39,7 @@ SAMPLER = "sampler against the trainer's step"
 SAMPLER_BEFORE = "sampler against the pass before a step"
 STEP = "the run's step, with gradient"
 FLOAT32 = "float32 copy against the trainer's step"
-STAGES = len(CUTS) + 7  # maximum number of calls of `begin`
+STAGES = len(CUTS) + 8  # maximum number of calls of `begin`
 # settings of a second trainer, whose model has the same weights in float32
 IN_FLOAT32: dict[str, Any] = {
     "dtype": "float32",

@@ -127,7 +127,8 @@ class JsonLines:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         size = size_of(self.path, self.path.parent)
         if size >= max(1, self.max_mb * 2**20):
-            number = len(parts(self.path))
+            closed = numbered_parts(self.path)
+            number = max(closed, default=0) + 1  # the user may have deleted older parts
             closed_part = self.path.with_name(f"{self.path.stem}-{number:04d}.jsonl")
             self.sync()  # later calls of `sync` flush only the newest part
             os.replace(self.path, closed_part)
@@ -150,20 +151,30 @@ def parts(path: Path) -> list[Path]:
     Raises:
         OSError: if the folder cannot be read or has too many entries.
     """
+    closed = numbered_parts(path)
+    files = [closed[number] for number in sorted(closed)]
+    if os.path.lexists(path):
+        files.append(path)
+    return files
+
+
+def numbered_parts(path: Path) -> dict[int, Path]:
+    """Return the closed parts of a log by number; `{}` if there are none.
+
+    Raises:
+        OSError: if the folder cannot be read or has too many entries.
+    """
     try:
         siblings = entries(path.parent)
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return {}
     numbered = re.compile(rf"{re.escape(path.stem)}-(\d{{4,18}})\.jsonl", re.ASCII)
-    closed_parts = []
+    closed = {}
     for sibling in siblings:
         match = numbered.fullmatch(sibling.name)
         if match is not None:
-            closed_parts.append((int(match[1]), sibling))
-    files = [part for _, part in sorted(closed_parts)]
-    if path in siblings:
-        files.append(path)
-    return files
+            closed[int(match[1])] = sibling
+    return closed
 
 
 def end_of(part: Path, step: int) -> int:
@@ -275,6 +286,8 @@ def placed(
             continue
         except OSError as error:
             after = f" after line {line_number}" if line_number else ""
+            if start and line_number:
+                after = f" after byte {line_end} of {path}"
             sentences.append(f"{part} is left out{after} ({error}).")
         part_start += size
     if skipped_lines == 1:

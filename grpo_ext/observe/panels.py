@@ -280,7 +280,7 @@ def held_out(columns: dict[str, Column], outcomes: Sequence[str] = ()) -> list[P
         label = key.removeprefix("eval_")
         if "tasks/" in key:
             panel = of_each_task
-            label = key.removeprefix("eval_tasks/")
+            label = label.replace("tasks/", "", 1)
         errors = columns.get(f"{key}_se")
         problems = columns.get(problems_key(columns, key) or "")
         curve = series(label, column, errors, problems)

@@ -5,6 +5,7 @@ notes. Any function with that signature is a rule; the classes here are for rule
 predicate or a table.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -57,12 +58,14 @@ class Dependency:
         for other, fitting in self.needed.items():
             if v[other] not in fitting:
                 proposed = "` or `".join(map(in_yaml, fitting))
-                yield Problem(f"`{self.key}: {v[self.key]}` needs `{other}: {proposed}`.", self.key)
+                given = in_yaml(v[self.key])
+                yield Problem(f"`{self.key}: {given}` needs `{other}: {proposed}`.", self.key)
 
 
 def in_yaml(value: object) -> str:
-    """Return the YAML text of a scalar, such as `null` or `'off'`."""
-    return yaml.safe_dump(value).partition("\n")[0]
+    """Return a value as YAML on one line, such as `null`, `'off'` or `{name: guess}`."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=math.inf, sort_keys=False)
+    return text.partition("\n")[0]
 
 
 @dataclass(frozen=True)

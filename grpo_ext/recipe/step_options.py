@@ -134,7 +134,7 @@ NOTES: tuple[Rule, ...] = (
         always=("eval_strategy", "eval_dataset_name"),  # `grpo-ext eval` uses the second
     ),
     Idle(
-        ("eval_top_*", "eval_min_p"),
+        ("eval_top_*", "eval_min_p", "eval_num_samples"),
         lambda v: v.eval_temperature,
         "eval_temperature above 0",
     ),

@@ -252,16 +252,18 @@ class Progress:
         the job that it needs failed, print that.
         """
         self.unfinished.remove(job)
+        number = self.total - len(self.unfinished)
+        if job.needs is not None and not job.needs.is_done:
+            cause = f"{job.needs.name} failed"
+            message = f"{number}/{self.total} {job.name} was not run, because {cause}."
+            print(f"[red]{escape(message)}[/red]")
+            return
         seconds = float(job.state.get("seconds") or 0.0)
         self.finished += 1
         self.seconds += seconds
         self.predicted += job.seconds or 0.0
-        number = self.total - len(self.unfinished)
         if failed:
             message = f"{number}/{self.total} {job.name} failed; {place_of_message(job)}."
-            if job.needs is not None and not job.needs.is_done:
-                cause = f"{job.needs.name} failed"
-                message = f"{number}/{self.total} {job.name} was not run, because {cause}."
             print(f"[red]{escape(message)}[/red]")
             return
         print(f"{number}/{self.total} {job.name}: {seconds:.0f} s{self.remaining_time()}")

@@ -138,6 +138,7 @@ class AdapterClient(ServerClient):
         self._attempt(lambda: self._load(writing))
 
     def _load(self, writing: AbstractContextManager[str]) -> None:
+        self._await_dropped()  # its adapter must not be unloaded before
         name = uuid.uuid4().hex
         former = self.version
         with writing as folder:

@@ -35,13 +35,13 @@ def listening_store(address: str, port: int, world_size: int) -> TCPStore:
         world_size: number of members of the group, including the trainer.
 
     Raises:
-        ConnectionError: if no port is free.
+        ConnectionError: if none of the ports can be opened.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for candidate in range(port, port + PORTS):
         try:
             listener = socket.create_server((address, candidate), family=family)
-        except OSError as error:  # mostly because the port is in use
+        except (OSError, OverflowError) as error:  # in use, not allowed, or above 65535
             last_error = error
             continue
         return TCPStore(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 
+from grpo_ext.cli import eval as eval_command
 from grpo_ext.evaluation.evaluate_recipe import check_models
 from grpo_ext.evaluation.output_files import check_output
 
@@ -17,6 +20,16 @@ def test_a_later_model_that_is_not_there_is_refused(tiny_folder, tmp_path):
         check_models([str(tiny_folder), str(tmp_path / "typo")])
     with pytest.raises(ValueError, match="it has no config"):
         check_models([str(tiny_folder), str(tmp_path)])
+
+
+def test_a_home_folder_is_expanded_on_the_command_line_only(tiny_folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(tiny_folder.parent))
+    parser = argparse.ArgumentParser()
+    eval_command.add_parser(parser.add_subparsers())
+    name = f"~/{tiny_folder.name}"
+    assert parser.parse_args(["eval", "--model", name]).model == [str(tiny_folder)]
+    with pytest.raises(FileNotFoundError):
+        check_models([name])
 
 
 def test_an_adapter_is_a_model(tmp_path):

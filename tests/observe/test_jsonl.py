@@ -89,6 +89,16 @@ def written(path, steps, max_mb=1.0):
     return log
 
 
+def test_a_part_never_replaces_another_even_if_older_ones_were_deleted(tmp_path):
+    path = tmp_path / "log.jsonl"
+    log = written(path, range(1, 5), max_mb=1e-9)  # a part for each step
+    deleted, *_ = parts(path)
+    deleted.unlink()
+    log.append([{"step": 5, "row": 0}])
+    log.append([{"step": 6, "row": 0}])
+    assert sorted({row["step"] for row in read(path)}) == [2, 3, 4, 5, 6]
+
+
 def contents(path):
     return {part.name: part.read_bytes() for part in parts(path)}
 

@@ -417,6 +417,10 @@ def test_keys_that_do_nothing_are_noted(tmp_path):
         ({"pass_rate_decay": 0.1}, "pass_rate_decay does nothing without `curriculum: adaptive`"),
         ({"pad_to_multiple_of": 8}, "pad_to_multiple_of does nothing without `loss_normalization"),
         ({"ignore_bias_buffers": True}, "ignore_bias_buffers does nothing"),
+        (
+            {"eval_num_samples": 4, "eval_strategy": "steps"},
+            "eval_num_samples does nothing without eval_temperature above 0",
+        ),
     ],
     ids=str,
 )

@@ -61,9 +61,11 @@ def write_report(
         OSError: if a folder cannot be read, or a file cannot be written.
         ValueError: if matplotlib does not support the format of `picture`.
     """
-    folders = []
+    folders: list[Path] = []
     for path in paths:
-        folders += runs_in(path) or [find_folder(path)]
+        for folder in runs_in(path) or [find_folder(path)]:
+            if folder not in folders:
+                folders.append(folder)
     runs = [
         read_run(path, name, max_samples // len(folders))
         for path, name in unique_names(folders).items()
