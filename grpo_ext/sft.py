@@ -20,9 +20,12 @@ def main(words: list[str] | None = None) -> int:
     """Run supervised fine-tuning and return the exit code.
 
     The code is 0 if the run finished, 2 if the recipe, its data or the checkpoint cannot be used,
-    75 if a signal ended the run, and 1 after the failures that `run_training` lists. If a
-    `grpo-ext` command started this process, a signal gives 0 instead of 75. `words` are the
-    command-line arguments; `None` uses `sys.argv`.
+    75 if a signal ended the run, and 1 after a failure during the run, e.g. if the model could not
+    be saved (`run_training` lists these failures). If a `grpo-ext` command started this process,
+    the code after a signal is 0 instead of 75.
+
+    Args:
+        words: the command-line arguments; `None` uses those in `sys.argv`.
     """
     return run_training(words, make_trainer, supervised=True)
 

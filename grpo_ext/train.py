@@ -20,8 +20,12 @@ def main(words: list[str] | None = None) -> int:
 
     The code is 0 if the run finished; 2 if the recipe, its data, its rewards or the checkpoint
     cannot be used, or if the run could not learn anything; 75 if a signal ended the run; and 1
-    after the failures that `run_training` lists. If a `grpo-ext` command started this process, a
-    signal gives 0 instead of 75. `words` are the command-line arguments; `None` uses `sys.argv`.
+    after a failure during the run, e.g. if a reward failed too often (`run_training` lists these
+    failures). If a `grpo-ext` command started this process, the code after a signal is 0 instead of
+    75.
+
+    Args:
+        words: the command-line arguments; `None` uses those in `sys.argv`.
     """
     return run_training(words, make_trainer)
 
@@ -33,13 +37,13 @@ def make_trainer(
 
     The recipe, its rewards and its rows are checked before the model is loaded. `recipe.training`
     is changed in place: `reward_weights` is set, `model_init_kwargs` is set if a model will be
-    loaded, and `eval_on_start` is turned off if there are no evaluations.
+    loaded, and `eval_on_start` is turned off if `eval_strategy` is "no".
 
     Args:
         recipe: the recipe to train from.
         model: a model to train instead of the recipe's.
         rewards: rewards to use instead of the recipe's, each with a weight of 1.
-        more: additional arguments for the trainer.
+        more: additional keyword arguments for `GRPOExtTrainer`.
 
     Raises:
         ValueError: if the recipe, its rewards or its rows have problems, or the trainer rejects

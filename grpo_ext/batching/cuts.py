@@ -164,10 +164,12 @@ def length_chunks(
     call: int | None = None,
     max_tokens: int | None = None,
 ) -> list[Tensor]:
-    """Sort rows by length and cut them where this saves more padding than a model call costs.
+    """Sort rows by length, and split them into chunks so that the total cost is minimal.
 
-    The cost of a chunk is `rows x (per_row + longest) + call`. The sum over chunks is minimal,
-    except that it may be larger if the limit of `MAX_CHUNKS` chunks takes effect.
+    A chunk costs `rows x (per_row + longest) + call`, where `rows` is the number of its rows and
+    `longest` is the length of its longest completion. Only chunks that `max_tokens` allows are
+    considered. If `max_tokens` is `None`, the total cost may exceed the minimum, because the number
+    of chunks is limited.
 
     Args:
         lengths: (B,), the lengths of the completions, in tokens.

@@ -101,7 +101,7 @@ class Measurement:
 
 
 class Bench:
-    """Measures one recipe. Call `as_it_stands` before the other methods.
+    """Measures one recipe. Call `as_it_stands` first, because other methods use its results.
 
     The constructor disables the progress bars of transformers.
 
@@ -199,17 +199,17 @@ class Bench:
     def _run_recipe(
         self, groups: int, generations: int, reserve: float = 0.0, pass_reserve: float = 0.0
     ) -> None:
-        """Run the recipe for up to `generations` generations, and record its results.
+        """Run the recipe for up to `generations` generations, and store the results as attributes.
 
-        They are stored in the attributes that `Bench` lists from `figures` to `replay`, except
-        `num_completions`.
+        Sets `figures`, `sizes`, `warm`, `layout`, `gradient_checkpointing`, `completions` and
+        `replay`.
 
         Args:
-            groups: the number of groups per generation. If it is smaller than the recipe's, each
+            groups: the number of groups per generation. If it is smaller than in the recipe, each
                 optimizer step trains on a whole generation.
             generations: the maximum number of generations.
-            reserve: the run stops early if another step would leave fewer than this many seconds of
-                the budget.
+            reserve: the seconds of the budget to leave unused; the run stops after a step if
+                another one would use some of them.
             pass_reserve: the run fails before a forward pass if at most this many seconds of the
                 budget are left.
 

@@ -155,7 +155,8 @@ def report(recipe: str, search: Search, longest: int | None) -> dict[str, object
 def figure_lines(bench: Bench) -> Iterator[str]:
     """Yield lines with the seconds per step and the rates of the recipe as it is written.
 
-    If the time was too short for all its groups, the lines say how many completions were measured.
+    If the time was too short for all groups of the recipe, the lines say how many completions were
+    measured.
     """
     figures = bench.figures
     phases = []
@@ -221,7 +222,8 @@ def settings_label(settings: Settings) -> str:
 def measurement_cells(measurement: Measurement | None, is_refused: bool) -> str:
     """Format a measurement as the cells of `COLUMNS`.
 
-    Without a measurement, return "not supported" if `is_refused` is set, otherwise "does not fit".
+    If `measurement` is `None`, return "not supported" or, unless `is_refused` is set, "does not
+    fit".
     """
     if measurement is None:
         return "not supported" if is_refused else "does not fit"
@@ -259,7 +261,7 @@ def advice_lines(search: Search, longest: int | None) -> Iterator[str]:
     import yaml
 
     for layout, reason in search.refused_layouts.items():
-        yield f"layout {layout} was not measured: {reason}"
+        yield f"settings with layout {layout} were not measured: {reason}"
     if search.cannot_win:
         labels = "; ".join(map(settings_label, search.cannot_win))
         yield f"not measured, because a larger token limit was already too slow: {labels}"

@@ -148,9 +148,10 @@ def print_prompts(prompts: Mapping[str, Any]) -> None:
 
 
 def print_episodes(episodes: Mapping[str, Any], place: str = "") -> None:
-    """Print the token counts of answers to made-up turns, and how many turns would fit.
+    """Print the lengths of an environment's answers to made-up turns, and how many turns fit.
 
-    `place` is printed before the counts, to name the environment if the recipe has several.
+    The lengths are in tokens. `place` is printed before them, to name the environment if the recipe
+    has several.
     """
     length = f"at least {episodes['shortest_answer']}"
     if episodes["answers"]:

@@ -250,8 +250,9 @@ def print_comparison(comparison: dict[str, Any], parts: Sequence[str]) -> None:
 def print_suite(evaluation: dict[str, Any]) -> None:
     """Print the figures of all models on a suite's tasks, and compare each model with the first.
 
-    If a group of tasks has figures of its own, only these are printed; those of the individual
-    tasks are in the `--output` file. Models without a chat template are named at the end.
+    If a group of tasks has figures of its own, only these are printed; the figures of the group's
+    individual tasks are in the `--output` file, if there is one. Models without a chat template are
+    named at the end.
     """
     from grpo_ext.evaluation.table import print_parts
 

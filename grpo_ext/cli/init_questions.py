@@ -25,8 +25,8 @@ class ClosedInput(ValueError):
 
     def __init__(self) -> None:
         super().__init__(
-            "Standard input is closed, so init cannot ask questions. Pass --yes to accept what it "
-            "proposes, or answer with --prompt and --reward."
+            "Standard input is closed or at its end, so init cannot ask questions. Pass --yes to "
+            "accept what it proposes, or answer with --prompt and --reward."
         )
 
 

@@ -86,8 +86,8 @@ def gigabytes(gpu: str) -> float:
     if not 0 < number <= MOST_GIGABYTES:
         names = ", ".join(GPU_GIGABYTES)
         raise argparse.ArgumentTypeError(
-            f"{printable(gpu)} is neither the name of a known GPU nor a number of GB up to "
-            f"{MOST_GIGABYTES:,}. Choose one of {names}, or pass the memory in GB, such as 24."
+            f"{printable(gpu)} is neither the name of a known GPU nor a positive number of GB up "
+            f"to {MOST_GIGABYTES:,}. Choose one of {names}, or pass the memory in GB, such as 24."
         )
     return number
 

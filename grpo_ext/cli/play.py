@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     for difference in found:
         print(f"differs  {printable(difference)}")
     if not found:
-        print(f"tokens, answers and rewards are the same as line {args.line} of {args.replay}")
+        print(f"tokens, answers and rewards match line {args.line} of {args.replay}")
     return 1 if found else 0
 
 

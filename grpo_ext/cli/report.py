@@ -51,7 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         const=8787,
         metavar="PORT",
         help="serve the page at 127.0.0.1 until Ctrl-C instead of writing a file (default port: "
-        "8787, or a free one if it is taken)",
+        "8787); if the port is taken, a free one is used",
     )
 
 

@@ -116,8 +116,8 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--config: a recipe belongs to one experiment. Name only that experiment.")
     if args.config and args.scale == "tiny":
         raise ValueError(
-            "--scale tiny is for the tiny models, but --config names another model. Remove one of "
-            "the two options."
+            "--scale tiny trains the tiny models of this command, but --config selects the model "
+            "of a recipe. Remove one of the two options."
         )
     if args.scale not in (None, "tiny") and not args.config:
         raise ValueError(f"--scale {args.scale} needs the recipe of a model. Add --config RECIPE.")

@@ -17,7 +17,7 @@ FEWEST_VALUES = 10  # fewer values without errors say too little about the noise
 class Change:
     """The change between the ends of a curve, where each end is a mean of neighboring values.
 
-    The errors and bounds are `None` if no usable errors were given, and they cannot be estimated
+    The errors and bounds are `None` if no usable errors were given and none can be estimated,
     because the curve is constant or has fewer than `FEWEST_VALUES` values.
 
     Attributes:

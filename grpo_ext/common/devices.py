@@ -30,8 +30,8 @@ def gpu_is_there() -> bool:
 def device_bytes(use_cpu: bool) -> int:
     """Return the memory of the first CUDA GPU or the main memory, in bytes.
 
-    The main memory is returned if there is no CUDA GPU or `use_cpu` is true. In a container, the
-    result is then at most the container's limit.
+    The main memory is returned if there is no CUDA GPU or `use_cpu` is true. In a container, it
+    counts only up to the container's limit.
     """
     import psutil
     import torch

@@ -106,8 +106,8 @@ def mean_of(
     is only an estimate. The interval is then computed for fewer rows, which widens it about as much
     as Student's t widens a normal interval.
 
-    If there is only one problem, the error and the interval are `None`. If all values are NaN, the
-    result is `None`.
+    If there is only one problem, the error and the interval are `None`. If there are no values, or
+    all of them are NaN, the result is `None`.
 
     Args:
         values: (N,), one value for each row.
@@ -144,8 +144,8 @@ def mean_over_runs(estimates: Sequence[Estimate]) -> Estimate:
 
     The standard error is computed from the scatter of the runs and from their own standard errors,
     and the larger result is used, because a few runs may agree by chance. The interval is Student's
-    t. If no run has a standard error and all means are -1, 0 or 1, the means are treated as the
-    differences of pairs, as in `mean_difference`. A single run is returned unchanged.
+    t. If no run has a standard error and all means are -1, 0 or 1, the means are treated as paired
+    differences, as in `mean_difference`. The estimate from a single run is returned unchanged.
 
     Args:
         estimates: the estimate from each run; at least one.
@@ -179,8 +179,9 @@ def mean_difference(
     The error is cluster-robust if a problem has several rows, and the interval is Student's t. If
     every problem's mean difference is -1, 0 or 1, as for correct and wrong answers, the interval is
     that of Bonett and Price (2012). They add one pair that rose and one that fell, because other
-    pairs might differ even if all observed pairs agree. The error is then at least the one that
-    this interval uses. If there is only one problem, the error and the interval are `None`.
+    pairs might differ even if all observed pairs agree. The error is then at least the standard
+    error that this interval is computed from. If there is only one problem, the error and the
+    interval are `None`.
 
     Args:
         before: (N,), one value for each row; NaN if the row has none.
@@ -249,11 +250,11 @@ def variance_of_mean(values: Array, cluster: NDArray[np.int64]) -> float:
 
 
 def effective_rows(share: float, variance: float, count: int) -> float:
-    """Return for how many independent rows an estimated proportion would have a given variance.
+    """Return the number of independent rows for which a proportion would have a given variance.
 
     Args:
         share: the proportion, from 0 to 1.
-        variance: the variance of the estimate.
+        variance: the variance of the estimated proportion.
         count: the number of problems, which is returned if the variance is at most 1e-12.
     """
     if variance <= 1e-12:

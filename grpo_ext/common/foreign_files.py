@@ -107,7 +107,7 @@ def _descriptor(path: Path, real: Path, within: Path | None, flags: int) -> int:
         real: the same path with all links resolved.
         within: the folder that must contain the file, unless it is in the hub's cache; `None`
             allows any folder.
-        flags: the flags for `os.open`, to which flags against blocking are added.
+        flags: the flags for `os.open`; those that prevent blocking and following links are added.
 
     Raises:
         ForeignFile: if the file is not regular, or is outside `within`.

@@ -108,8 +108,9 @@ class Line:
             timeout: the time limit in seconds; `None` uses `self.seconds`.
 
         Raises:
-            ConnectionError: if the URL is invalid, if no complete response arrives in time, or if
-                the response is not HTTP or is larger than `self.most` bytes.
+            ConnectionError: if the URL is invalid, if the server cannot be reached, if no complete
+                response arrives in time, or if the response is not HTTP or is larger than
+                `self.most` bytes.
         """
         if params:
             url = f"{url}?{urlencode(params)}"
@@ -121,8 +122,9 @@ class Line:
         The body is empty if `json` is `None`.
 
         Raises:
-            ConnectionError: if the URL is invalid, if no complete response arrives in time, or if
-                the response is not HTTP or is larger than `self.most` bytes.
+            ConnectionError: if the URL is invalid, if the server cannot be reached, if no complete
+                response arrives in time, or if the response is not HTTP or is larger than
+                `self.most` bytes.
         """
         body = b"" if json is None else jsons.dumps(json).encode()
         return self.ask("POST", url, body, self.seconds)
@@ -145,8 +147,9 @@ class Line:
             headers: headers for this request; they override those in `self.headers`.
 
         Raises:
-            ConnectionError: if the URL is invalid, if no complete response arrives in time, or if
-                the response is not HTTP or is larger than `self.most` bytes.
+            ConnectionError: if the URL is invalid, if the server cannot be reached, if no complete
+                response arrives in time, or if the response is not HTTP or is larger than
+                `self.most` bytes.
         """
         try:
             place = urlsplit(url)

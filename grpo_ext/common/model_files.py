@@ -1,7 +1,7 @@
-"""Check a model folder before transformers and tokenizers load it.
+"""Check a model folder before the libraries `transformers` and `tokenizers` load it.
 
-These libraries open its files themselves, and build whatever `config.json` and `tokenizer.json`
-describe.
+The libraries open the folder's files themselves, and build whatever `config.json` and
+`tokenizer.json` describe.
 """
 
 import json
@@ -108,7 +108,7 @@ def never_empty(pattern: object) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file; `None` if it is missing, too large or invalid."""
+    """Return a JSON file's content; `None` if it is missing, unreadable, too large or invalid."""
     try:
         return json.loads(read_text(path, MOST_BYTES))
     except (OSError, ValueError, RecursionError):

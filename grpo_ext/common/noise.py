@@ -94,7 +94,7 @@ def trend_basis(count: int) -> Array:
 
 
 def whitened(columns: Array, r: float | Array) -> Array:
-    """Transform columns (N, C) so that AR(1) noise in them becomes independent.
+    """Transform columns (N, C) so that AR(1) errors become uncorrelated across rows.
 
     This is the transformation of Prais and Winsten (1954) for the autocorrelation `r`. If `r` is an
     array (R, 1, 1), the result has the shape (R, N, C).

@@ -22,7 +22,7 @@ def encode_prompts(
     """Return the token ids of each prompt, applying the chat template to chat messages.
 
     Args:
-        prompts: either strings or lists of chat messages; at least one.
+        prompts: at least one prompt; all are strings, or all are lists of chat messages.
         tokenizer: the tokenizer; it must have a chat template if the prompts are messages.
         chat_template_kwargs: further arguments for the chat template.
 

@@ -28,7 +28,7 @@ class Stopwatch:
             self._seconds += time.perf_counter() - self._since
 
     def take(self) -> float:
-        """Return the total seconds of the blocks that ended since the last call to this method."""
+        """Return the seconds spent in all blocks that ended since the last call to this method."""
         seconds = self._seconds
         self._seconds = 0.0
         return seconds

@@ -27,7 +27,7 @@ def has_trend(values: Array, error: float | None = None) -> bool:
     """Return whether a curve changes by more than its noise explains.
 
     Args:
-        values: (N,), the curve, with N >= 10.
+        values: (N,), the curve, with N >= 10. Its values are finite and not all equal.
         error: the standard error that all values have; `None` or 0 if it is unknown.
     """
     factor = FACTOR_WITH_ERROR if error else least_factor(len(values))

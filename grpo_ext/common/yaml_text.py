@@ -99,7 +99,7 @@ def compose_yaml(content: bytes | str) -> yaml.Node | None:
 
 
 def construct_yaml(node: yaml.Node) -> Any:
-    """Return the Python value of a YAML node and of all nodes inside it.
+    """Return the Python value of a YAML node, including the nodes inside it.
 
     Raises:
         YamlFault: if a tag is unknown, a value does not fit its tag, an integer has more than
@@ -123,7 +123,8 @@ def yaml_scalar(value: object) -> str:
     """Format a value as YAML on one line, in the notation of JSON.
 
     Unprintable characters become `\\UXXXXXXXX`, an escape that only YAML has, because some of them
-    would be line breaks in YAML, or are not allowed in it.
+    would be line breaks in YAML, or are not allowed in it. PyYAML parses the results for NaN,
+    infinity, and numbers such as `1e-07` as strings.
     """
     text = json.dumps(value, ensure_ascii=False)
     return "".join(

@@ -149,10 +149,11 @@ class PassRates:
         return slots[self.of_row]
 
     def chance_of_signal(self, num_generations: int, most_slots: int = 1) -> np.ndarray:
-        """Return the probability that a group has both correct and wrong completions, (rows,).
+        """Return, for each row, the probability that its group has correct and wrong completions.
 
-        This is the mean of 1 - p^G - (1-p)^G over Beta(right + 1, wrong + 1), and at least 1e-12.
-        The group size G is `num_generations` times the number of slots (at most `most_slots`).
+        The result, (rows,), is the mean of 1 - p^G - (1-p)^G over Beta(right + 1, wrong + 1), or
+        1e-12 if the mean is smaller. The group size G is `num_generations` times the number of
+        slots (at most `most_slots`).
         """
         alpha = (self.right + 1)[self.of_row]  # (rows,)
         beta = (self.samples - self.right + 1)[self.of_row]  # (rows,)

@@ -46,7 +46,7 @@ class PromptSampler(Sampler):
     repeat_count: int  # how many times a generation's indices are yielded
     seed: int  # seed of the order
     shuffle: bool = True  # whether "none" shuffles the rows, or keeps the order of the dataset
-    rates: PassRates | None = None  # pass rates for "adaptive"; `None` for the others
+    rates: PassRates | None = None  # pass rates for "adaptive"; otherwise `None`
     floor: float = 0.0  # fraction of the weights of "adaptive" that is uniform over all rows
     easy_first: list[int] | None = None  # all row indices for "easy_to_hard", the easiest first
     # maximum slots of `num_generations` completions for one prompt of "adaptive"
@@ -130,7 +130,7 @@ class PromptSampler(Sampler):
         return easy_first[start:end]
 
     def _draw(self, rng: np.random.Generator, num: int) -> list[int]:
-        """Draw `num` row indices by weight, with replacement only if the dataset has fewer rows.
+        """Draw `num` row indices by weight, without replacement unless `num` exceeds the row count.
 
         If `most_slots` is above 1, the index of a hard prompt is repeated, so that the prompt
         occupies several of the `num` slots.
@@ -180,11 +180,11 @@ class PromptSampler(Sampler):
 
 @dataclass(eq=False, repr=False)
 class PromptSupply:
-    """An endless supply of rows, determined by the seed and the number of rows taken so far.
+    """An endless supply of rows: first those that were put back, then new ones.
 
-    Rows that were put back come first, followed by new rows. The new rows are those that `draw`
-    chooses. Without `draw`, they come from repeated passes over the dataset, with a new order for
-    each pass if `shuffle` is true.
+    New rows are chosen by `draw`. If `draw` is `None`, they come from repeated passes over the
+    dataset, with a new order for each pass if `shuffle` is true; the seed and the number of rows
+    taken from the dataset so far then determine which rows come next.
     """
 
     dataset: Dataset | IterableDataset  # the training rows; a stream starts again when it ends

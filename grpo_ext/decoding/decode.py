@@ -190,7 +190,8 @@ class DecodeBatch:
     def keep(self, rows: Tensor, leaving: Tensor) -> None:
         """Continue with some of the rows, and store the tokens of the others for `all_ids`.
 
-        Together, `rows` and `leaving` must contain each row of the current batch once.
+        Together, `rows` and `leaving` must contain each row of the current batch once; otherwise,
+        `all_ids` fails or returns wrong rows.
 
         Args:
             rows: (b',), the indices of the rows that continue.
@@ -231,7 +232,8 @@ def decode(
     """Sample or decode greedily, as a `custom_generate` function of transformers' `generate`.
 
     Args:
-        model: the model, called with `inputs` and the tokens.
+        model: the model, called with `inputs` and the tokens. Call `check_model` first, because
+            this function does not check the model.
         input_ids: (B, P), the left-padded prompts.
         logits_processor: the logits processors; one that keeps state per row must be a
             `SelectsRows`. While a `ForcesTokens` forces the next token of every row, the model is
@@ -289,7 +291,7 @@ def decode(
 
 
 def prefill(model: PreTrainedModel, input_ids: Tensor, inputs: dict[str, Any]) -> Tensor:
-    """Prefill each distinct prompt once, and copy its logits and cache to all rows with the prompt.
+    """Prefill each distinct prompt once, and copy its logits and cache to all rows with it.
 
     If dropout or router jitter could give equal rows different outputs, every row is prefilled.
 

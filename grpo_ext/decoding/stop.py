@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class StopStringEnds(StoppingCriteria):
     """Stopping criterion that ends a row at the token that completes a stop string.
 
-    Use a new one for each `generate` call.
+    Use a new instance for each `generate` call, because it remembers the length of the prompts.
 
     Args:
         stops: the stop strings to look for.

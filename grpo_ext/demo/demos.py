@@ -66,7 +66,7 @@ class Demo:
     eval_batch_size: int = 256
 
     def prepare(self, task: Any, folder: Path, seed: int) -> None:
-        """Save the model of the first stage to `folder/model`; subclasses must define this method.
+        """Save the first model of the demo to `folder/model`; subclasses must define this method.
 
         Args:
             task: the recipe's task, or its tasks by name.
@@ -80,7 +80,7 @@ class Demo:
         return folder / ("warm_start" if self.sft_recipe else "model")
 
     def inputs(self, task: Any) -> list[Any]:
-        """Return what determines the prepared files besides task and seed, as JSON values."""
+        """Return what determines the saved files besides the task and the seed, as JSON values."""
         return []
 
 
@@ -211,7 +211,7 @@ def demonstrations_of_two(
 
 
 def check_tokenizer(task: Task) -> dict[str, Any]:
-    """Return the keyword arguments of `build_tokenizer` for the demo `check`, which calls a tool.
+    """Return keyword arguments for `build_tokenizer` in the demo `check`, which uses a tool.
 
     They set Qwen2.5's chat template and the pattern `NUMBERS`, which splits numbers. The tags, the
     system message that describes the tool, and the markup of calls and results become single

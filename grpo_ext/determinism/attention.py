@@ -199,8 +199,9 @@ def to_multiples(x: Tensor, unit: Tensor, bits: int) -> Tensor:
     """Round the float32 tensor `x` to multiples of 2^(1 - bits) `unit`.
 
     `unit` must be 0 or a power of two; where it is a power of two, abs(x) must be below 2 `unit`.
-    Where `unit` is 0, `x` is returned unchanged. The function adds a number whose last bit is worth
-    2^(1 - bits) `unit`, and subtracts it again.
+    Otherwise, `x` may be rounded to multiples of another number. Where `unit` is 0, `x` is returned
+    unchanged. The function adds a number whose last bit is worth 2^(1 - bits) `unit`, and subtracts
+    it again.
     """
     shift = unit * (3 * 2.0 ** (23 - bits))
     return (x + shift).sub_(shift)

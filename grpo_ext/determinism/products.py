@@ -46,7 +46,7 @@ def mm(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Compute `torch.mm` in tiles of `TILE_ROWS` rows, without gradients.
+    """Compute `torch.mm` in tiles of `TILE_ROWS` rows; gradients are not supported.
 
     Args:
         x: (N, K), the inputs.
@@ -72,7 +72,7 @@ def addmm(
     alpha: float = 1,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Compute `torch.addmm` in tiles of `TILE_ROWS` rows, without gradients.
+    """Compute `torch.addmm` in tiles of `TILE_ROWS` rows; gradients are not supported.
 
     Args:
         added: (M,), the vector to add to each row; if `beta` is 0, any tensor, which is ignored.

@@ -1,8 +1,8 @@
 """Run an environment's code in the background, within a time limit.
 
-Async code runs in the event loop of async rewards. Synchronous code runs in threads if the recipe
-sets `threads`. A second event loop, which never runs user code, enforces the time limits, so a
-caller gets its result or `TooLate` in time even if the code blocks.
+Async code runs in the event loop that also runs async rewards. Synchronous code runs in threads if
+the recipe sets `threads`. A second event loop, which never runs user code, enforces the time
+limits, so a caller gets its result or `TooLate` in time even if the code blocks.
 """
 
 import asyncio

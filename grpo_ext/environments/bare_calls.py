@@ -2,8 +2,9 @@
 
 The templates of Gemma 4 and gpt-oss also use a separate end token for turns that call tools, and
 take thoughts from a separate field of the message. `TurnTokens` tests these templates with a bare
-call: a turn that contains a call but no text. In an episode, a turn with a call that the template
-would change (for example, because there is text before the call) is answered with an error message.
+call: a turn that contains a call but no text. If the template would change a sampled turn with a
+call (for example, because there is text before the call), the call is not made. The model then
+receives an error message; if the template cannot render one after this turn, the episode ends.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -23,7 +24,7 @@ THOUGHT = "a thought"
 CONTENT_TYPE = "<|constrain|>"  # gpt-oss may write it before the type of the arguments
 BUILT_IN = "<|python_tag|>"  # begins a call of one of Llama's built-in tools
 INCOMPLETE = "error: the turn ended before the call was complete; write a shorter turn"
-UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"
+UNREADABLE = "error: the call could not be read; write it in the format given in the instructions"
 NOT_ALONE = (
     "error: the call was not made; write it alone, in the format given in the instructions, with "
     "no other text or marks around it"
@@ -132,11 +133,11 @@ def bare_calls(
     tokenizer: PreTrainedTokenizerBase,
     ends: Collection[int],
 ) -> BareCalls:
-    """Find out how a chat template renders a turn that contains only a call and a thought.
+    """Return how a chat template renders a turn that contains only a call and a thought.
 
     Args:
         written: renders messages with the chat template.
-        call: an example of a tool call, which is rendered.
+        call: an example of a tool call.
         tokenizer: the model's tokenizer; it must already be able to parse tool calls.
         ends: the ids of the tokens that end a turn.
 

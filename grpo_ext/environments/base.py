@@ -121,8 +121,8 @@ class Environment:
     def problem_key(self) -> str | int | None:
         """Return a key that all episodes of the same problem share, whatever their seeds.
 
-        `None`, the default, means that each seed is a separate problem. Evaluation calls the method
-        after `reset`; its standard errors treat all episodes of a problem as one cluster.
+        `None`, the default, means that each seed is a separate problem. An evaluation calls the
+        method after `reset`. For standard errors, all episodes of a problem form one cluster.
         """
         return None
 

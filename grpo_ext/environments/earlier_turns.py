@@ -23,10 +23,11 @@ class EarlierTurnChanged(ValueError):
     """Raised if a chat template does not render an earlier turn as it was sampled.
 
     Args:
-        sampled: the turn as it was sampled, from the first difference on.
+        sampled: the turn as it was sampled. If the template also changes the turn's header, the
+            header is included from the first difference on.
         written: the text that the template renders in place of `sampled`.
-        option: a template option that keeps earlier turns, such as `preserve_thinking: true`; empty
-            if there is none.
+        option: a template option with which the template keeps earlier turns, such as
+            `preserve_thinking: true`; empty if there is none.
     """
 
     def __init__(self, sampled: str, written: str, option: str = ""):
@@ -57,7 +58,7 @@ def after_turn(
 
     Raises:
         EarlierTurnChanged: if the template changes the turn or the text before it, or does not
-            write `end` after it.
+            write `end` after the turn.
     """
     prompt = written([QUESTION], opens=True)
     sampled = prompt + sampled_turn(prompt)
@@ -77,10 +78,10 @@ def after_turn(
 
 
 def turns_with_thought(prompt: str) -> Iterator[Message]:
-    """Yield a turn with a thought as two messages: the thought in its own field, then in the text.
+    """Yield two forms of a turn with a thought: with the thought in its own field, and in the text.
 
-    If `prompt`, the rendered prompt before the turn, ends with a closed thought, yield one message,
-    for a turn without a thought.
+    Each form is a message. If `prompt`, the rendered prompt before the turn, ends with a closed
+    thought, yield only one message, which has no thought.
     """
     if prompt.rstrip().endswith(CLOSES_THOUGHT):
         yield {"role": "assistant", "content": TURN}
@@ -90,10 +91,10 @@ def turns_with_thought(prompt: str) -> Iterator[Message]:
 
 
 def sampled_turn(prompt: str) -> str:
-    """Return a turn with a thought, as a model would sample it after the rendered `prompt`.
+    """Return the text of a turn with a thought, as a model would sample it after `prompt`.
 
-    If `prompt` ends with `<think>`, the turn begins with the thought itself. If it ends with
-    `</think>`, the turn has no thought.
+    If `prompt`, the rendered prompt, ends with `<think>`, the turn begins with the thought itself.
+    If `prompt` ends with `</think>`, the turn has no thought.
     """
     rest = f"{THOUGHT}\n{CLOSES_THOUGHT}\n\n{TURN}"
     if prompt.rstrip().endswith(CLOSES_THOUGHT):
@@ -171,7 +172,7 @@ def end_of_turn(
 
 
 def _first_token(conversation: str, tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Return the first token after the turn `TURN`, or `None` if nothing follows the turn."""
+    """Return the id of the first token after the turn `TURN`; `None` if nothing follows it."""
     _, _, after = conversation.partition(TURN)
     ids = list(tokenizer(after, add_special_tokens=False)["input_ids"])
     return ids[0] if ids else None

@@ -26,7 +26,7 @@ End = Literal["", "environment", "turns", "failures", "room"]
 
 
 class Episode:
-    """A completion of several turns, which is built token by token.
+    """A completion that is built token by token from the model's turns and the answers to them.
 
     The constructor starts the environment's `reset`.
 
@@ -102,9 +102,10 @@ class Episode:
         open_all([self])
 
     def collect_opening(self) -> Replay | None:
-        """Wait for `reset`; return a replay if it failed and will be retried, else `None`.
+        """Wait for `reset`; if the environment failed and is to be retried, return a replay.
 
-        Pass the replay to `play_again`, if there is one, and then call `take_opening`.
+        Otherwise, return `None`. In either case, call `take_opening` next, but first pass the
+        replay, if any, to `play_again`.
         """
         self.opening = self.world.opening()
         return self._retries.begin(self.world, None, [])
@@ -245,8 +246,8 @@ class Episode:
 
         If the turn reaches the episode's token limit without an end token, it is passed to the
         environment's `cut_off`, and the episode ends. The episode also ends if the environment has
-        already failed (see `left_out`), or if this is the last turn and it calls a tool, because
-        the model would never see the result.
+        already failed (see `left_out`), or if this is the last turn allowed and it calls a tool,
+        because the model would never see the result.
 
         Args:
             message: the turn as a chat message, with its tool calls.
@@ -290,10 +291,10 @@ class Episode:
         hear_all([self])
 
     def collect_answer(self) -> Replay | None:
-        """Wait for the environment's answer; return a replay if it failed and will be retried.
+        """Wait for the answer; if the environment failed and is to be retried, return a replay.
 
-        Otherwise, return `None`. If the episode has ended, there is no answer to wait for. Pass the
-        replay to `play_again`, if there is one, and then call `take_answer`.
+        Otherwise, return `None`. If the episode has ended, there is no answer to wait for. In every
+        case, call `take_answer` next, but first pass the replay, if any, to `play_again`.
         """
         self.asking = False
         if self.ended:
@@ -499,7 +500,10 @@ def hear_all(episodes: Sequence[Episode]) -> None:
 
 
 def seed_of(row: Row) -> object:
-    """Return the seed for a row's episodes: the row's `seed`, or a number computed from the row."""
+    """Return the seed for a row's episodes.
+
+    It is the row's `seed` or, if that is missing or `None`, a checksum of the row.
+    """
     seed = row.get("seed")
     if seed is None:
         columns = repr(sorted(row.items()))

@@ -18,7 +18,8 @@ class EpisodeCounts:
     at_length_limit: bool  #: whether it ended because no room was left for more tokens
     cut_answers: int  #: number of the environment's answers that were cut off as too long
     failures: int  #: calls on which the environment failed, including those before a retry
-    left_out: bool  #: whether it is not scored or trained on, because the environment failed
+    #: whether the environment failed, so that the episode is neither scored nor trained on
+    left_out: bool
     tokens: int  #: tokens that the model wrote
     seconds: float  #: seconds that `reset` and the environment's answers took
     calls: int  #: tool calls, including those that could not be parsed
@@ -48,12 +49,12 @@ class EpisodeCounts:
 
 
 def counts_of(episodes: Sequence[Episode]) -> list[EpisodeCounts]:
-    """Return the counts of each episode, leaving out those of rows without an environment."""
+    """Return the counts of each episode whose row has an environment."""
     return [EpisodeCounts.of(episode) for episode in episodes if not episode.single_turn]
 
 
 def episode_figures(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
-    """Return the metrics of a set of episodes, by name; the dict is empty without episodes.
+    """Return the metrics of a set of episodes, by name; the dict is empty if there are none.
 
     The metrics `turns`, `at_turn_limit`, `at_length_limit`, `answers_cut`, `failures`, `left_out`
     and `environment_time` (in seconds), with the prefix `episodes/`, are means over the episodes;
@@ -62,8 +63,8 @@ def episode_figures(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
     added.
 
     If an environment has tools, tool-call metrics are added under the names that TRL uses:
-    `tools/call_frequency` (calls per episode, also for each tool as `tools/NAME/call_frequency`)
-    and `tools/failure_frequency` (the share of calls that failed).
+    `tools/call_frequency` (calls per episode), `tools/NAME/call_frequency` (calls of one tool per
+    episode) and `tools/failure_frequency` (the share of calls that failed).
     """
     if not counts:
         return {}
@@ -107,7 +108,8 @@ def spread(name: str, values: Sequence[float]) -> dict[str, float]:
 def figures_by_environment(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
     """Return the `episode_figures` of each entry in `environments`, as `environments/NAME/...`.
 
-    The dict is empty for a recipe with one `environment` for all rows.
+    Entries without episodes are left out. The dict is empty if the recipe has one `environment` for
+    all rows.
     """
     by_environment: dict[str, list[EpisodeCounts]] = {}
     for count in counts:

@@ -80,7 +80,7 @@ class EpisodeRules:
 
     @cached_property
     def stopwatch(self) -> Stopwatch:
-        """A stopwatch for the time spent only on running or awaiting these environments' code."""
+        """A stopwatch for the time spent only on running or awaiting the environments' code."""
         return Stopwatch()
 
 

@@ -56,7 +56,7 @@ def advice_on(method: str, error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class FailureReport:
-    """A rank's report on the calls of one environment method or tool since the last report."""
+    """A rank's report on the calls of one environment method or tool since the previous report."""
 
     subject: str  #: the environment, as it is named in messages
     method: str
@@ -107,7 +107,7 @@ class EnvironmentFailures:
         """Count a failed call; log a warning for the first failure of each kind.
 
         Args:
-            method: the method or tool that failed.
+            method: the name of the method that failed, or "tool NAME".
             error: the error, as formatted by `in_full`.
             arguments: the arguments of the call, for the log.
             seed: the seed of the episode.
@@ -136,7 +136,7 @@ class EnvironmentFailures:
         raised an error, this is logged as well.
 
         Args:
-            tool: the name of the tool.
+            tool: the tool, as "tool NAME".
             error: the error, as formatted by `in_full`.
             arguments: the arguments of the call, for the log.
         """
@@ -146,20 +146,20 @@ class EnvironmentFailures:
         self.raised[tool] += 1
         if count.is_new_kind(error):
             logger.warning(
-                f"{self.subject}: the tool {tool} raised an error, which the model receives as the "
+                f"{self.subject}: the {tool} raised an error, which the model receives as the "
                 "tool's result. Further errors of this kind are counted "
                 "(tools/failure_frequency), but not logged. The arguments of the call: "
                 f"{clipped(arguments)}. The error: {error}"
             )
         if self.raised[tool] == count.calls == NEVER_WORKED:
             logger.warning(
-                f"{self.subject}: the tool {tool} has raised an error in each of its "
+                f"{self.subject}: the {tool} has raised an error in each of its "
                 f"{NEVER_WORKED} calls so far. Correct the tool, or describe its arguments better. "
                 f"The last error: {error}"
             )
 
     def report(self) -> list[FailureReport]:
-        """Return a report for each method and tool, covering the calls since the last report."""
+        """Return a report for each method and tool on its calls since the previous report."""
         reports = []
         for method, count in self.methods.items():
             calls_before, failed_before = self._reported.get(method, (0, 0))

@@ -49,6 +49,9 @@ def fitted_answer(
         tokens: converts answers to tokens.
         ended: whether the model's turn has its end token.
         limit: maximum number of tokens, including those of the template around the answer.
+
+    Raises:
+        ValueError: if the template fails on the answer, or changes it.
     """
     answer = list(messages)
     try:

@@ -143,7 +143,7 @@ class GuardedEnvironment:
         return results, False
 
     def cut_off(self, text: str) -> None:
-        """Pass the text of a cut-off turn to the environment's `cut_off`, if it has one."""
+        """Pass the text of a cut-off turn to the environment's `cut_off`, if it defines one."""
         if type(self.environment).cut_off is not Environment.cut_off:
             with self.rules.stopwatch:
                 self._answer_of("cut_off", text, lambda: self._note_cut_off(text))
@@ -264,8 +264,8 @@ class GuardedEnvironment:
             work: a function that returns the text, or `None` for an empty text.
             is_tool: whether this is a tool call. An error raised by a tool is often the model's
                 fault, and the model may try again, so such an error is recorded in
-                `rules.failures` without counting as a failure of the environment. A timeout does
-                count as a failure.
+                `rules.failures` without counting as a failure of the environment. A timeout, or an
+                error such as `SystemExit` that is not an `Exception`, does count as a failure.
         """
         function = getattr(self.environment, method, None)
         try:
@@ -305,7 +305,8 @@ class GuardedEnvironment:
         """Return a context manager that isolates the process from the next environment call.
 
         Random numbers in the call depend only on the environment's name, the seed of the episode
-        and the number of calls so far, so they do not differ between the completions of a prompt.
+        and the number of calls so far. In the n-th call, they are therefore the same for all
+        completions of a prompt.
         """
         self._entries += 1
         return protected(self.rules.name, self.seed, self._entries)

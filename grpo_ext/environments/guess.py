@@ -17,7 +17,7 @@ class Guess(Environment):
     """A game in which the model guesses a number and learns whether the guess is too low or high.
 
     The number is `low + row["seed"] % (high - low + 1)`, so consecutive seeds give each number
-    equally often. The game ends when the number is guessed; the score is then 1, and 0 until then.
+    equally often. The game ends when the number is guessed. The score is 0 until then, and 1 after.
 
     Args:
         low: the smallest possible number.

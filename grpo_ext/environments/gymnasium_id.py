@@ -113,7 +113,7 @@ def check_actions(environment_id: str, space: Any, words: Sequence[str]) -> None
     Args:
         environment_id: the id of the environment.
         space: the action space, from Gymnasium.
-        words: one lowercase word for each action; empty if actions are written as numbers or texts.
+        words: one lowercase word for each action; empty if `actions` is not set.
 
     Raises:
         ValueError: if the action space is not supported, or the words do not fit it.

@@ -33,7 +33,7 @@ class PlayedEpisode:
 
 
 class NoTokens(TurnTokens):
-    """A stand-in for `TurnTokens` without a tokenizer, in which answers take up no tokens."""
+    """A stand-in for `TurnTokens` that has no tokenizer and converts every answer to no tokens."""
 
     def __init__(self) -> None:
         self.ends = frozenset()
@@ -55,7 +55,8 @@ def play(
 
     Args:
         environment: the `environment` of a recipe, or an instance of an environment's class. With
-            an instance, the number of turns is not limited, and closing it is left to the caller.
+            an instance, the number of turns is not limited, and closing the instance is left to the
+            caller.
         turns: the model's turns. Each is a string, or a tool call such as
             `{"name": "check", "arguments": {"expression": "3 + 4"}}`. Turns after the end of the
             episode are not played.
@@ -119,7 +120,7 @@ def rules_of(environment: object) -> EpisodeRules:
 
 
 def message_of(turn: Turn) -> Message:
-    """Return a turn as a chat message; raise `ValueError` if it is not a string or a tool call."""
+    """Return a turn as a chat message; raise `ValueError` unless it is a string or a tool call."""
     if isinstance(turn, str):
         return {"role": "assistant", "content": turn}
     if isinstance(turn, Mapping) and "name" in turn and turn.keys() <= CALL_KEYS:

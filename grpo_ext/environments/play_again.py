@@ -38,7 +38,8 @@ class Replay:
         rules: the rules of the episode.
         row: the row of the dataset, with its seed.
         opening: the text returned by `reset`, as the model saw it; `None` if `reset` failed.
-        exchanges: the turns so far; the last one is the turn on which the environment failed.
+        exchanges: the turns so far; the last one is the turn on which the environment failed. The
+            sequence is empty if `reset` failed.
     """
 
     def __init__(
@@ -63,7 +64,8 @@ class Replay:
     def begin(self) -> None:
         """Begin the episode in a new environment, without waiting for `reset`.
 
-        If the environment cannot be created, log a warning; `world` then stays `None`.
+        If the environment cannot be created, count a failure and log a warning; `world` then stays
+        `None`.
         """
         try:
             with (

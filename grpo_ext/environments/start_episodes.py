@@ -38,8 +38,9 @@ def beginning(
 
     If the recipe has one environment for all rows, every row is played in that environment.
     Otherwise, each row names its environment in the column `environment`: a row that names none is
-    completed in a single turn, and the returned function raises `ValueError` for a row that names
-    an unknown environment. The function waits until `reset` has returned in all episodes.
+    completed in a single turn, and a row that names an unknown environment makes the returned
+    function raise `ValueError`. The returned function waits until `reset` has returned in all
+    episodes.
 
     Args:
         environments: the recipe's environments by name; an environment for all rows has the name
@@ -86,7 +87,7 @@ def beginning(
 
 
 def check_environment_names(names: Iterable[object], environments: Collection[str]) -> None:
-    """Check the values of the column `environment`, for a recipe with several environments.
+    """Check the values of the column `environment`, for a recipe with the key `environments`.
 
     Args:
         names: the values in the column; `None` for rows that are completed in a single turn.
@@ -122,8 +123,8 @@ def beginning_with_tools(
 
     Each episode of a batch has its own instance of the environment. Later batches reuse the
     instances, which are reset for each episode and closed when the run ends. The returned function
-    waits until `reset` has returned in all episodes. It raises `ValueError` for a row that names no
-    environment or one that is not in `factories`, unless there is a single factory for all rows.
+    waits until `reset` has returned in all episodes. If there are factories by name, it raises
+    `ValueError` for a row that names no environment, or one that is not in `factories`.
 
     Args:
         tools: functions that the model may call in every episode.

@@ -89,7 +89,7 @@ async def text_of_async(opening: Coroutine[Any, Any, Any]) -> Any:
 
 
 def public_methods(instance: object) -> list[Tool]:
-    """Return the methods of an instance that the model may call; empty if `instance` is `None`.
+    """Return the methods of an instance that the model may call; none if `instance` is `None`.
 
     The methods are looked up on the class, so that no property is evaluated.
     """
@@ -150,9 +150,9 @@ def call(tools: Sequence[Tool], function: dict[str, Any]) -> Any:
     by_name = {tool.__name__: tool for tool in tools}
     name = function.get("name")
     arguments = function.get("arguments")
-    available = f"available tools: {', '.join(sorted(by_name))}"
+    available = f"available tools: {', '.join(sorted(by_name)) or 'none'}"
     if not isinstance(name, str):
-        raise Misuse(f"the call has no name of a tool; {available}")
+        raise Misuse(f"the call has no tool name; {available}")
     if name not in by_name:
         raise Misuse(f"there is no tool {name[:100]!r}; {available}")
     if not isinstance(arguments, dict):

@@ -245,7 +245,7 @@ class TurnTokens:
         return list(encoded["input_ids"])
 
     def _spells_special_token(self, content: str, length: int) -> bool:
-        """Return whether a special token ends within the last `length` characters of `content`."""
+        """Return whether the text of a special token ends in the last `length` characters."""
         begin = len(content) - length
         for token in self.tokenizer.added_tokens_decoder.values():
             if not token.special:
@@ -369,9 +369,10 @@ class TurnTokens:
         return ""
 
     def _refusal(self, shapes: list[Shape]) -> ValueError | None:
-        """Read the template for `shapes` with the current options, and return the error, if any.
+        """Return why the template cannot be used for answers of these shapes; `None` if it can be.
 
-        Return `None` if the template is usable.
+        The template is rendered with the current options, and the tokens that it writes around the
+        answers are stored in `_around`.
         """
         try:
             self._read_template(shapes)
@@ -416,7 +417,8 @@ class TurnTokens:
             the last message include the header of the next turn.
 
         Raises:
-            ValueError: if the template changes, repeats or drops a message of such an answer.
+            ValueError: if the template fails, changes the turn before the answer, or changes,
+                repeats or drops a message of the answer.
         """
         if shape not in self._around:
             after = self._after_a_turn(shape)

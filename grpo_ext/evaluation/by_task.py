@@ -28,13 +28,12 @@ def figures_of(
 ) -> Figures:
     """Return the metrics of an evaluation, over all rows and for each task.
 
-    They are `problems` (the number of different problems), the metrics of `summarize` and, if there
-    are outcome rewards, those of `outcome_figures`. If samples are episodes, the metrics of
-    `episode_figures` are added; with several environments, also those of each environment, under
-    `environments/NAME/`.
+    These are `problems` (the number of distinct problems), the metrics of `summarize`, those of
+    `outcome_figures` if there are outcome rewards, and those of `episode_figures` if any sample is
+    an episode. If environments have names, the metrics of `figures_by_environment` are added.
 
-    If the rows have a column "task", the metrics of each task are added under `tasks/NAME/`.
-    Rewards that scored none of a task's samples are left out there.
+    If the rows have a column "task", the metrics of each task are added under `tasks/NAME/`, except
+    those of `figures_by_environment` and of rewards that scored none of the task's samples.
 
     Args:
         rows: the evaluated rows.
@@ -88,7 +87,7 @@ def parts_of_tasks(
     samples: list[Sample],
     outcomes: Sequence[str],
 ) -> list[PartOfTask]:
-    """Split an evaluation by task; without a column "task", return a single part with all rows.
+    """Split an evaluation by task; if no row names a task, return a single part with all rows.
 
     If only some rows name a task, the others are left out.
 
@@ -96,7 +95,8 @@ def parts_of_tasks(
         rows: the evaluated rows.
         samples: the completions of `rows`.
         outcomes: the outcome rewards in the order of `outcome_order`. The outcome of a task is the
-            first one that scored any of its samples; without tasks, it is the first one.
+            first one that scored any of its samples. If no row names a task, it is the first of
+            all.
     """
     tasks = samples_by_task(rows, samples)
     if not tasks:

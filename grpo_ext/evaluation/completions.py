@@ -125,9 +125,9 @@ class Completion:
     def for_rewards(self, row: Row) -> tuple[Any, Any, Row]:
         """Return the prompt, the completion and the columns to pass to the rewards.
 
-        The completion is a string if the prompt is a string, otherwise a list of messages. For an
-        episode, the prompt includes the text returned by `reset`, and the columns of the episode
-        are added to those of the row.
+        The completion is a string if the prompt is a string, otherwise a list with one message. For
+        an episode, the completion is the list of its messages, the prompt includes the text
+        returned by `reset`, and the columns of the episode are added to those of the row.
         """
         if self.episode:
             columns = {**row, **self.episode.columns()}

@@ -55,8 +55,8 @@ def is_costly(guard: Guard) -> bool:
 def candidates(samples: Sequence[Sample], outcome: str) -> list[Sample]:
     """Return at most `CANDIDATES` samples with distinct texts: the most frequent, then the best.
 
-    At most half of them are chosen by frequency. The others are those with the highest scores from
-    the reward `outcome`; if it scored no sample, there are no others.
+    At most `CANDIDATES // 2` of them are chosen by frequency. The others are those with the highest
+    scores from the reward `outcome`; if it scored no sample, there are no others.
     """
     counts = Counter(sample.text for sample in samples)
     texts = [text for text, _ in counts.most_common(CANDIDATES // 2)]
@@ -82,7 +82,7 @@ def answer_all(
 
     Args:
         rows: the rows, with `prompt` and the columns that the rewards read.
-        answer: the sample whose text and token ids every row gets.
+        answer: the sample whose text, token ids and finish reason every row gets.
         rewards: the rewards from `rewards_for_constants`.
         extras: additional arguments for every reward.
     """
@@ -116,7 +116,7 @@ def best_constant(
 
     Returns:
         The sample, or `None` if a constant answer is meaningless: there are no rewards or no
-        samples, all rows are identical, or a sample is an episode.
+        samples, there are fewer than two distinct rows, or a sample is an episode.
     """
     distinct_rows = {repr(sorted(row.items(), key=itemgetter(0))) for row in rows}
     has_episodes = any(sample.episode for sample in samples)
@@ -226,7 +226,7 @@ def constant_sentences(
     outcome: str,
     text: str | None = None,
 ) -> list[str]:
-    """Return sentences that compare outcome rewards with the best constant answer.
+    """Return sentences that compare an outcome reward with the best constant answer.
 
     There is one sentence for each evaluation dataset or task. It describes the last evaluation that
     scored a constant answer; if none did, there is no sentence.

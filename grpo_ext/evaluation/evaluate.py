@@ -96,7 +96,7 @@ def evaluate(
 
 
 def check_environment(completions: list[list[Completion]]) -> None:
-    """Raise `EnvironmentFailure` if an environment failed too often in the given episodes.
+    """Raise `EnvironmentFailure` if an environment failed too often in these completions.
 
     Args:
         completions: the completions of each row; those without an episode are ignored.
@@ -112,8 +112,8 @@ def constants_by_task(
 ) -> dict[str, float]:
     """Return the metrics of each task's best constant answer, under `tasks/NAME/`.
 
-    Without a column "task", there is one answer to all rows, and its metrics have no prefix. Tasks
-    for which `best_constant` returns `None` are left out.
+    If the rows have no column "task", there is a single best constant answer for all rows, and its
+    metrics have no prefix. Tasks for which `best_constant` returns `None` are left out.
 
     Args:
         rows: the evaluated rows.

@@ -107,7 +107,9 @@ def evaluate_models(
 
 
 def check_models(model_names: list[str]) -> None:
-    """Check that each model can be found and is safe to load, before the first one is evaluated.
+    """Check that each model can be found, and that no model folder is damaged or unsafe to load.
+
+    Call this before the first model is evaluated.
 
     Args:
         model_names: the folders or hub ids of the models; a folder may hold an adapter.

@@ -44,6 +44,7 @@ def add_to_card(
 
     Raises:
         OSError: if there is no card, or it cannot be read or written.
+        UnicodeDecodeError: if the card is not UTF-8.
     """
     reward_rows = []
     for reward in rewards:

@@ -22,7 +22,8 @@ def check_output(path: Path) -> None:
     completions = completions_path(path)
     if completions.is_dir():
         raise ValueError(
-            f"--output {path} also writes {completions}, which is a folder. Choose another file."
+            f"with --output {path}, the completions would be written to {completions}, which is a "
+            "folder. Choose another file."
         )
     folder = path.parent
     while not folder.exists():

@@ -12,7 +12,7 @@ from grpo_ext.rewards.reward_columns import columns_read
 
 
 def problem_of(row: Row, completion: Completion, rewards: Iterable[Any]) -> str:
-    """Return an id of the problem that a row poses, in 12 hexadecimal digits.
+    """Return an id, in 12 hexadecimal digits, for the problem that a row poses.
 
     The id is a hash of the prompt, the images and the columns that the rewards read. For an episode
     in an environment, it is a hash of the prompt and the environment's `problem_key`, or of the

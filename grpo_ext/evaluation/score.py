@@ -273,7 +273,7 @@ def outcome_figures(samples: list[Sample], name: str, k: int) -> Figures:
 
 
 def mixed_rows(samples: list[Sample], name: str) -> pd.Series:
-    """Return for each row whether the reward `name` gave its samples different scores.
+    """Return, for each row, whether the reward `name` gave its samples different scores.
 
     Rows without a score are left out.
     """
@@ -292,7 +292,7 @@ def mixed_share(samples: list[Sample], name: str) -> Estimate | None:
 
 
 def with_outcome(samples: list[Sample], outcomes: Sequence[str]) -> list[Sample]:
-    """Return copies of the samples with a single score, that of the outcome reward, as `OUTCOME`.
+    """Return copies of the samples with only the outcome reward's score, under the name `OUTCOME`.
 
     The outcome reward of a row is the first of `outcomes` that scored any of the row's samples. A
     sample's score is `None` if there is no such reward, or if this reward did not score the sample.

@@ -212,7 +212,7 @@ def save_suite(path: Path, evaluation: dict[str, Any]) -> list[Path]:
 
 
 def without_document(sample: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a harness sample to save: prompt, target, responses, scores and ids."""
+    """Return a harness sample's ids, prompt, target, responses and scores, without its document."""
     fields = {
         "doc_id": sample["doc_id"],
         "filter": sample["filter"],

@@ -112,7 +112,7 @@ def print_figures(summaries: dict[str, Row], count: int) -> None:
 def print_parts(summaries: dict[str, Row], parts: Sequence[str], title: str) -> None:
     """Print the metrics of models side by side, part by part.
 
-    If the models do not all fit into the width of the terminal, they are split over several tables.
+    If the models do not all fit in the width of the terminal, they are split across several tables.
 
     Args:
         summaries: for each model, the metrics of each part.
@@ -206,7 +206,7 @@ class Gain:
 def gained(
     history: list[Row], names: list[str], outcomes: Sequence[str] | None = None
 ) -> list[Gain]:
-    """Return the change of each reported metric from the start to the end of a run.
+    """Return the change in each reported metric from the start to the end of a run.
 
     The reported metrics are the training reward, each individual reward if there are several, and
     the metrics that evaluations average over rows. Metrics of episodes and tools, scores of

@@ -95,7 +95,7 @@ def sizes_of(batch: Batch) -> Sizes:
 def write_batch(
     draft: Draft, found: int | None, processes: int | None, defaults: Mapping[str, int]
 ) -> Batch:
-    """Write batch sizes for a project that uses TRL's batch keys, and return the batch sizes.
+    """Write batch sizes for a project that uses TRL's batch keys, and return them.
 
     The keys keep their values unless the number of processes changes. If it changes, the values are
     adapted so that steps and generations keep their numbers of completions. If the other project's

@@ -136,7 +136,7 @@ def launch_of(project: str, command: Command, end: int) -> Launch:
     launch.processes = processes_of(before, command)
     if "one_step_off" in main.text:
         remark = (
-            "verl's one_step_off policy samples while it trains: set `overlap: one_step` and "
+            "verl's one_step_off trainer samples while it trains: set `overlap: one_step` and "
             "`vllm_mode: server`."
         )
         launch.remarks.append((main.line, remark))
@@ -199,9 +199,9 @@ def options_of(words: Sequence[Word]) -> list[Option]:
 
 
 def overrides_of(words: Sequence[Word]) -> list[Option]:
-    """Parse words into Hydra's overrides, such as `a.b=1`, followed by its options.
+    """Parse words into Hydra's overrides, such as `a.b=1`, followed by Hydra's options.
 
-    The options are those that begin with `--config-`, such as `--config-name`.
+    These options are those that begin with `--config-`, such as `--config-name`.
     """
     overrides = []
     for word in words:

@@ -71,9 +71,9 @@ class Draft:
 
     Attributes:
         left: the settings that have not been translated yet, by key.
-        values: the recipe so far, as key -> value.
-        comments: for some keys of the recipe, a comment for its line.
-        missing: for each key of the recipe that the user must set by hand, the reason.
+        values: the values of the recipe so far, by key.
+        comments: comments for lines of the recipe, by key.
+        missing: the recipe keys that the user must set by hand, each with the reason.
         remarks: notes for the user about settings that were not translated exactly.
     """
 
@@ -178,8 +178,8 @@ class Draft:
         Args:
             setting: the setting, whose key and place are added to the remark.
             text: the remark.
-            by_hand: whether the user must do or know something. Remarks about the whole file always
-                count as such.
+            by_hand: whether the remark belongs under "By hand" instead of "Left out". A remark
+                about the whole file always belongs under "By hand".
         """
         if setting is None:
             self.remarks.append(Remark(text))

@@ -130,7 +130,7 @@ def flattened(key: str, value: Any, nested: bool) -> dict[str, Any]:
 
     Args:
         key: the first part of all keys.
-        value: the mapping; if it is anything else or empty, the result is `{key: value}`.
+        value: the mapping; if it is empty or not a mapping, the result is `{key: value}`.
         nested: whether to flatten `value`; if not, the result is `{key: value}`.
     """
     if not (nested and isinstance(value, Mapping) and value):
@@ -215,13 +215,17 @@ def read_config(source: Source, launch: Launch, path: Path) -> None:
     """Add to `source` the settings of the YAML file that a command names.
 
     The file must be in the folder of the script, the current folder, or a subfolder of either. If
-    it is not, or its name has parts that are not known, a remark says that its settings were not
-    read.
+    no such file exists, or if parts of the file's name are not known, a remark says that its
+    settings were not read.
 
     Args:
         source: the settings of the script; changed in place.
         launch: the training command.
         path: the script.
+
+    Raises:
+        ValueError: if `read_yaml` rejects the YAML file.
+        OSError: if the YAML file cannot be opened.
     """
     if launch.config is None:
         return

@@ -38,7 +38,7 @@ def write_rewards(
         setting: the setting that names the rewards, to which remarks refer; if `None`, they refer
             to the whole file.
         names: the names of the rewards in the other project.
-        advice: the remark about an unknown reward; if empty, a general one.
+        advice: the remark about an unknown reward; if empty, a general remark is used.
     """
     table = REWARDS.get(project, {})
     used = {name for name in names if name in table}
@@ -94,7 +94,7 @@ def reward_entry(draft: Draft, table: dict[str, dict[str, Any]], name: str, advi
         draft: the recipe under construction, from which the reward's options are removed.
         table: the rewards of the other project in `REWARDS`.
         name: the name of the reward in the other project.
-        advice: the remark about an unknown reward; if empty, a general one.
+        advice: the remark about an unknown reward; if empty, a general remark is used.
     """
     if name in table:
         return entry_with_options(draft, table[name], name)

@@ -1,9 +1,10 @@
 """Read the commands of a shell script without running anything.
 
 Variables that are set to literals, arrays of literals or integer arithmetic are substituted, unless
-they are set in a condition, a loop, a function or a subshell, or after `&&`, `||` or `|`. Defaults
-such as `${A:-1}` are substituted if the script does not set the variable. `$@` and `$*` are
-dropped. All other expansions stay as they are and are marked as unknown.
+they are set in a condition, a loop, a function or a subshell, or after `&&`, `||` or `|`, or are
+extended with `+=` and are not arrays. Defaults such as `${A:-1}` are substituted if the script does
+not set the variable. `$@` and `$*` are dropped. All other expansions stay as they are and are
+marked as unknown.
 """
 
 import re

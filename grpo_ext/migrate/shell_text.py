@@ -31,10 +31,10 @@ QUOTES = re.compile(
 def prepared(text: str) -> str:
     """Return the text of a shell script in a form that `shlex` can split.
 
-    Here-documents become blank lines, comments are removed, and continued lines are joined. The
-    private characters of this module replace quoted and escaped dollar signs, literal backticks,
-    and the dollar sign and parentheses of `$((...))`. Private characters in the script itself
-    become U+FFFD.
+    Here-documents become blank lines, and comments are removed. Continued lines are joined with
+    whitespace or, within double quotes, without it. The private characters of this module replace
+    quoted and escaped dollar signs, literal backticks, and the dollar sign and parentheses of
+    `$((...))`. Private characters in the script itself become U+FFFD.
     """
     text = PRIVATE.sub("\ufffd", text)
     text = without_here_documents(text)

@@ -64,7 +64,7 @@ def translate(draft: Draft, found: int | None, processes: int | None) -> Batch:
 
 
 def write_data(draft: Draft) -> None:
-    """Write the keys for the first dataset, and add remarks about the others and the columns.
+    """Write the keys for the first dataset, and add remarks about columns and other datasets.
 
     A dataset is given as `hf::id_or_file:subset#count`, in which all but the id or file is
     optional, and the prefix may also be `ms::`.

@@ -133,7 +133,7 @@ def micro_batch(draft: Draft, share: int, shards: int) -> int:
 
 
 def write_rows(draft: Draft) -> None:
-    """Write the first training file, the first evaluation file, and limits on their rows.
+    """Write the first training file, the first evaluation file, and limits on the number of rows.
 
     If there are more files, remarks say that they were left out.
     """
@@ -158,7 +158,7 @@ def write_rows(draft: Draft) -> None:
 
 
 def write_one_reward(draft: Draft) -> None:
-    """Write the reward: the user's function, otherwise a reward model, otherwise `accuracy`.
+    """Write the reward: the user's function, or else a reward model, or else `accuracy`.
 
     For `accuracy`, also write `rename_columns`, and add a remark that verl chooses a reward for
     each row by its `data_source`. DAPO's penalty for long completions is added if it is enabled. If
@@ -183,9 +183,9 @@ def write_one_reward(draft: Draft) -> None:
         specs.append("accuracy")
         draft.remark(
             None,
-            "verl chooses a reward for each row by its data_source; this recipe uses accuracy for "
-            "all rows, which compares answers with reward_model.ground_truth. If the answers are "
-            "not numbers or formulas, set reward_funcs to another reward, or to verl's own as "
+            "verl chooses a reward for each row by its data_source; this recipe scores all rows "
+            "with accuracy, which compares answers with reward_model.ground_truth. If the answers "
+            "are not numbers or formulas, set reward_funcs to another reward, or to verl's own as "
             "FILE.py:compute_score.",
         )
     specs += overlong_penalty(draft)
@@ -261,8 +261,8 @@ def write_intervals(draft: Draft, steps: int) -> None:
 
     The schedule consists of the length of the run, the warmup, and the intervals between
     checkpoints and between evaluations. A length in epochs is not converted. Without evaluations,
-    the validation settings are left out. Without checkpoints, a remark says that the run cannot be
-    resumed.
+    the validation settings are left out. If `save_freq` turns checkpoints off, a remark says that a
+    run that is stopped cannot be resumed.
 
     Args:
         draft: the recipe under construction.

@@ -13,9 +13,9 @@ OTHER_POLICY = (
     f"See {DOES_NOT_LEARN}#sampler-and-trainer-differ."
 )
 WRONG_LAYOUT = (
-    "the trainer computes in float32, but its passes differ. If `disable_dropout` is false, remove "
-    "it. Otherwise, a layout or gradient checkpointing is wrong for this model: set `layout: "
-    "padded`, and report the model to the developers of grpo_ext."
+    "the trainer computes in float32, but its passes differ. If `disable_dropout: false` is set, "
+    "remove it. Otherwise, a layout or gradient checkpointing is wrong for this model: set "
+    "`layout: padded`, and report the model to the developers of grpo_ext."
 )
 
 

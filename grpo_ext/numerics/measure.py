@@ -240,7 +240,10 @@ class AtStart:
         self.found.comparisons.append(Comparison(part, name, apart))
 
     def _compare_sampler(self) -> None:
-        """Compare the sampler, the step and the pass before it pairwise, and extend `found`."""
+        """Compare the sampler, the step, and the pass before the step with each other.
+
+        Each pair of them is compared, and the comparisons are added to `found`.
+        """
         table = self.table
         sampled = table.sampling_per_token_logps
         assert sampled is not None  # `sampled_table` raises an error otherwise

@@ -38,7 +38,7 @@ def equal_in_group(
     num_generations: int,
     magnitudes: Tensor | None = None,
 ) -> Tensor:
-    """Return a bool mask (B,) of the completions in groups whose rewards are equal up to rounding.
+    """Return a bool mask (B,), true in groups whose rewards are equal up to rounding.
 
     Args:
         rewards: (B,), the rewards of whole groups; completions of a group are adjacent. NaN is
@@ -64,7 +64,7 @@ def equal_in_group(
 
 
 def has_signal(advantages: Tensor, num_generations: int) -> Tensor:
-    """Return a bool mask (B,) of the completions in groups with any nonzero advantage.
+    """Return a bool mask (B,), true in groups with any nonzero advantage.
 
     Args:
         advantages: (B,), or (B, K) for the advantages of turns; completions of a group are
@@ -105,7 +105,7 @@ def group_stds(
     num_generations: int,
     std_estimator: str = "sample",
 ) -> Tensor:
-    """Return the std (N,) of the rewards in each group; NaN for groups with fewer than two scores.
+    """Return the std of each group's rewards, (N,); NaN for groups with fewer than two scores.
 
     Args:
         rewards: (B,), the weighted sums of the rewards for N whole groups; NaN for a completion
@@ -266,7 +266,7 @@ def group_advantages(
     std_estimator: str = "sample",
     magnitudes: Tensor | None = None,
 ) -> Tensor:
-    """Return the advantages (B,) of whole groups, using the estimator named `scale_rewards`.
+    """Compute the advantages for whole groups, (B,), with the estimator named `scale_rewards`.
 
     A NaN reward marks a completion that was not scored. With the estimators of this module, such a
     completion has advantage 0 and does not affect the mean and std. In a group of equal rewards,
@@ -367,7 +367,7 @@ def joint_advantages(
     num_generations: int,
     name: str,
 ) -> Tensor:
-    """Return the advantages (B,) of whole groups, using the joint estimator named `name`.
+    """Compute the advantages for whole groups, (B,), with the joint estimator named `name`.
 
     Where the estimator returns NaN, the advantage is 0.
 
@@ -401,7 +401,7 @@ def joint_advantages(
 
 @register_joint_advantages("normalize_then_sum")
 def normalized_then_summed(rewards: Tensor, weights: Tensor) -> Tensor:
-    """Return the advantages (N, G) of GDPO (arXiv 2601.05242).
+    """Return the advantages that GDPO (arXiv 2601.05242) assigns, (N, G).
 
     As in TRL, each reward is centered and divided by its std within the group. The weighted sum is
     then centered and divided by its std over the batch. Both are sample stds (n - 1). In a group of

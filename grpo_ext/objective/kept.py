@@ -32,7 +32,7 @@ class KeptSet:
 
     @classmethod
     def from_mask(cls, mask: Tensor) -> KeptSet:
-        """Create a kept set from a bool mask (N, V) of kept tokens, on any device."""
+        """Create a kept set from a bool mask (N, V) on any device, true for kept tokens."""
         vocab_size = mask.size(-1)
         counts = mask.sum(-1)  # (N,)
         dense = 32 * counts > vocab_size  # (N,), positions for which bits are smaller than ids
@@ -73,7 +73,7 @@ class KeptSet:
 
     @classmethod
     def of_tokens(cls, tokens: list[int], vocab_size: int) -> KeptSet:
-        """Create a kept set of len(tokens) positions, each of which keeps only its token."""
+        """Create a kept set with one position per token, at which only that token is kept."""
         return cls(
             vocab_size=vocab_size,
             counts=torch.ones(len(tokens), dtype=torch.long),
@@ -82,7 +82,7 @@ class KeptSet:
         )
 
     def mask(self, device: torch.device | str = "cpu") -> Tensor:
-        """Return a bool mask (N, V) of the kept tokens, on `device`."""
+        """Return a bool mask (N, V) on `device`, true for kept tokens."""
         mask = torch.zeros(len(self), self.vocab_size, dtype=torch.bool, device=device)
         dense = self.counts < 0  # (N,)
         if dense.any():

@@ -44,11 +44,12 @@ class LogitTransform:
             logits.mul_(self.softcap)
 
     def grad_(self, grad: Tensor, logits: Tensor) -> None:
-        """Convert the gradient of the output of `apply_` to the gradient of its input, in place.
+        """Backpropagate through `apply_`, changing `grad` in place.
 
         Args:
-            grad: the gradient to change, (n, V).
-            logits: the output of `apply_`, (n, V).
+            grad: (n, V), the gradient with respect to the output of `apply_`, which becomes the
+                gradient with respect to its input.
+            logits: (n, V), the output of `apply_`.
         """
         if self.softcap is not None:
             grad.mul_(1 - (logits / self.softcap) ** 2)
@@ -274,7 +275,7 @@ def _grad_of_scores(
 
 
 def _mask(kept: KeptSet | None, rows: slice, device: torch.device) -> Tensor | None:
-    """Return a bool mask (n, V) of the kept tokens at `rows`; `None` if `kept` is `None`."""
+    """Return a bool mask (n, V), true for tokens kept at `rows`; `None` if `kept` is `None`."""
     if kept is None:
         return None
     positions = torch.arange(rows.start, rows.stop)
@@ -298,7 +299,7 @@ def _removed_tokens(
     z: Tensor,
     params: SamplingParams,
 ) -> Tensor | None:
-    """Return a bool mask (n, V) of the tokens that could not be drawn.
+    """Return a bool mask (n, V), true for tokens that could not be drawn.
 
     Return `None` if `kept` is `None` and no tokens are suppressed.
 

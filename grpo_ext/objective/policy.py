@@ -86,7 +86,7 @@ def aggregate(
 
 @dataclass(frozen=True)
 class LossOptions:
-    """Constants of the losses, named after the training arguments; `epsilon_low` is `epsilon`."""
+    """Constants of the losses, named like the training arguments (`epsilon_low` is `epsilon`)."""
 
     epsilon_low: float = 0.2
     epsilon_high: float = 0.2

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def positive_nll_terms(logps: Tensor, right: Tensor) -> Tensor:
-    """Return the NLL (B, T) of tokens in correct completions, and 0 elsewhere.
+    """Return the NLL of each token in correct completions, and 0 elsewhere: (B, T).
 
     Args:
         logps: (B, T), the policy's log-probs, with gradient.

@@ -35,7 +35,7 @@ _MASK_BYTES = 2**24
 
 
 def log_probs_of(scores: Tensor, token_ids: Tensor) -> Tensor:
-    """Return the log-probs (n,) of tokens, computed in the same way as in `sampling_log_probs`.
+    """Return the tokens' log-probs (n,), computed in the same way as in `sampling_log_probs`.
 
     Args:
         scores: (n, V), float32; -inf for tokens that could not be drawn.
@@ -131,7 +131,7 @@ class Recorder:
         self._rows = self._rows[rows]
 
     def _drawn(self, tokens: Tensor) -> None:
-        """Record the log-probs of the tokens (b,) that were drawn from the last scores.
+        """Record the log-probs of `tokens` (b,), which were drawn from the last scores.
 
         If they have been recorded already, or if there are no scores yet, do nothing.
         """
@@ -148,11 +148,11 @@ class Recorder:
     def rows(
         self, completion_ids: list[list[int]]
     ) -> tuple[list[KeptSet] | None, list[Tensor] | None]:
-        """Return the kept tokens (T positions) and the log-probs (T,) of each completion.
+        """Return, for each completion, its kept tokens (T positions) and its log-probs (T,).
 
-        The kept tokens are `None` without truncation. The log-probs of rows that `every` skips are
-        NaN. Both values are `None` if no step was recorded, which is the case if something other
-        than `generate` produced the completions.
+        The kept tokens are `None` if sampling was not truncated. The log-probs of rows that `every`
+        skips are NaN. Both lists are `None` if no step was recorded, which is the case if something
+        other than `generate` produced the completions.
 
         Args:
             completion_ids: the T tokens of each completion, in the order of the batch.

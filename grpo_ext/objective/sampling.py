@@ -98,8 +98,9 @@ def resolve_sampling(
             if the sampler uses it, as transformers does.
         sampler: "hf" or "vllm"; it determines the order of truncation, and the values of options
             that are set nowhere.
-        watched: whether the sampler's steps can be observed. If not, samples cannot be scored
-            exactly if options other than top_k, top_p, min_p and suppress_tokens remove tokens.
+        watched: whether the sampler's steps can be observed. If `False`, no options other than
+            top_k, top_p, min_p and suppress_tokens may remove tokens, because samples could then
+            not be scored exactly.
 
     Raises:
         SamplingError: if a field and `generation_kwargs` contradict each other, decoding is greedy,

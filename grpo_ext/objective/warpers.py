@@ -10,7 +10,7 @@ _NO_IDS = torch.empty(0, 0, dtype=torch.long)  # these warpers do not read the t
 
 
 def kept_tokens(scores: Tensor, params: SamplingParams) -> Tensor:
-    """Return a bool mask (N, V) of the tokens that suppression and truncation keep.
+    """Return a bool mask (N, V), true for tokens that suppression and truncation keep.
 
     Truncation uses transformers' logits warpers, which keep the same tokens as vLLM's
     `apply_top_k_top_p` and `MinPLogitsProcessor`, even where scores tie. They run in the sampler's

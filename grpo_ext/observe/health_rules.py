@@ -78,10 +78,10 @@ class Rule:
 def reward_collapse(history: History) -> float | None:
     """Return how far the mean reward of the last 5 logs is below its best, in standard errors.
 
-    The best is the highest mean of 5 consecutive logs among the last 500. The standard error
-    accounts for autocorrelation, which is estimated from the logs up to the best. Returns 0 if the
-    reward fell by at most a fifth of the best's absolute value, and `None` if fewer than 10 logs
-    have a finite reward.
+    The best is the highest mean of 5 consecutive logs among the last 500. The standard error is
+    that of a mean of 5 logs, and accounts for autocorrelation, which is estimated from the logs up
+    to the best. Returns 0 if the reward fell by at most a fifth of the best's absolute value, and
+    `None` if fewer than 10 logs have a finite reward.
     """
     import numpy as np
 
@@ -202,7 +202,10 @@ SHARED_THRESHOLDS = {
 
 
 def rule_of(name: str, settings: dict[str, Any]) -> Rule:
-    """Build a rule from its settings in `health_rules.yaml` and, if any, its shared threshold."""
+    """Build a rule from its settings in `health_rules.yaml`.
+
+    If the rule has a threshold in `SHARED_THRESHOLDS`, that one is used.
+    """
     if name in SHARED_THRESHOLDS:
         settings = {**settings, "threshold": SHARED_THRESHOLDS[name]}
     return Rule(name, **settings, measure=MEASURES[name])
@@ -266,8 +269,9 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
     """Return the rules that the recipe enables, with their thresholds and actions.
 
     Args:
-        settings: maps the name of each rule to change to `False` (disables the rule), a threshold,
-            or a mapping with `threshold`, `action` or both; `None` changes nothing.
+        settings: the settings of the rules to change, by name. A setting is `False` (disables the
+            rule), a threshold, or a mapping with `threshold`, `action` or both. `None` changes no
+            rule.
         action: the default action of all rules except those with `only_warns`; `"none"` disables
             all rules and skips the check of `settings`.
 

@@ -3,7 +3,7 @@
 The newest lines are in `NAME.jsonl`, older ones in `NAME-0001.jsonl`, `NAME-0002.jsonl`, and so on.
 Every line begins with its step, and steps never decrease. A run that resumes from a checkpoint of
 step S writes the lines after S again, so `cut` first removes these lines and an incomplete last
-line. Calling `cut` a second time has no effect.
+line. Calling `cut` a second time with the same step has no effect.
 
 Logs are untrusted when they are read: parsing a line either returns a row or raises `ValueError` or
 `RecursionError`.
@@ -47,7 +47,7 @@ FieldType = type | UnionType  # the second argument of `isinstance`
 
 @dataclass
 class JsonLines:
-    """Writes one log; only one process may write it."""
+    """Writes one log; only one process may write to it."""
 
     path: Path  # the newest part, ending in `.jsonl`
     max_mb: float = 256.0  # size in MiB at which a part is closed and a new one begun
@@ -56,9 +56,10 @@ class JsonLines:
     def append(self, rows: list[dict[str, Any]]) -> None:
         """Append a line for each row; the first key of a row must be `step`.
 
-        A full disk does not end the run: lines that cannot be written are kept in memory, up to
-        `KEPT_BACK` bytes, and written with the next ones. Lines longer than `MOST_LINE` bytes are
-        dropped with a warning.
+        Otherwise, `cut` would remove the row's line and all lines after it. A full disk does not
+        end the run: lines that cannot be written are kept in memory, and written with the next
+        ones; beyond `KEPT_BACK` bytes, the oldest are dropped. Lines longer than `MOST_LINE` bytes
+        are dropped with a warning.
         """
         for row in rows:
             line = encoded(row)
@@ -110,7 +111,7 @@ class JsonLines:
             )
 
     def cut(self, step: int) -> None:
-        """Truncate the log after the lines up to `step`, or before an incomplete or invalid line.
+        """Remove the lines after `step`, and everything from an incomplete or invalid line on.
 
         The newest part that has lines to keep is truncated (see `end_of`) and becomes
         `NAME.jsonl`. The parts after it are deleted, and those before it stay as they are.
@@ -401,7 +402,7 @@ def number_of(text: str) -> float | None:
     """Parse a number from JSON; return `None` if it is not finite or is beyond 1e100.
 
     The result is an `int` if the number is written as one and is below 2**53 in magnitude, so that
-    every JSON reader represents it exactly; otherwise a `float`.
+    every JSON reader represents it exactly. Otherwise, the result is a `float`.
     """
     number = float(text)
     if not abs(number) <= 1e100:

@@ -23,8 +23,8 @@ class Panel:
     def silent(self) -> bool:
         """Whether the panel shows no change: none of its curves has two different values.
 
-        A panel of rewards is silent only if none of its curves has two values, different or not,
-        because a constant reward is worth seeing.
+        A panel with "reward" in its title is silent only if none of its curves has two values, even
+        equal ones, because a constant reward is worth seeing.
         """
         shows_rewards = "reward" in self.title.lower()
         for curve in self.series:
@@ -178,9 +178,9 @@ def series(
     Args:
         label: the name of the curve.
         column: the steps and values of the metric.
-        errors: the standard errors of an evaluation metric, with their steps.
-        problems: the number of problems (questions) over which each value is averaged, with their
-            steps.
+        errors: the steps and standard errors of an evaluation metric.
+        problems: the steps, and the number of problems (questions) over which the value at each
+            step is averaged.
         smoothed: whether to smooth the curve when it is drawn; `False` if its values are exact.
     """
     steps, values = column
@@ -207,7 +207,7 @@ def at_steps(column: Column | None, steps: list[int]) -> Values | None:
 
 
 def problems_key(names: Iterable[str], key: str) -> str | None:
-    """Return the name of the metric that says over how many problems a metric is averaged.
+    """Return the name of the metric that says over how many problems metric `key` is averaged.
 
     Problems are the questions of an evaluation. Returns `None` if no such metric was logged.
 

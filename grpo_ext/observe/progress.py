@@ -22,9 +22,10 @@ NOT_MEANS = ("_se", "_problems", "/problems", "_runtime", "_per_second")
 
 
 class RunProgress(ProgressCallback):
-    """Progress bar that shows the main metrics of the last log, and a line for each evaluation.
+    """Trainer callback that shows the main metrics of the last training log in a progress bar.
 
-    This trainer callback replaces transformers' `ProgressCallback`.
+    It also prints a line above the bar for each evaluation. It is used instead of transformers'
+    `ProgressCallback`.
     """
 
     def on_log(

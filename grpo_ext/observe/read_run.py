@@ -51,7 +51,7 @@ class Series:
 def reward_curves(rows: Iterable[Row]) -> dict[str, Series]:
     """Return a curve over training steps for each reward and for their weighted sum `reward`.
 
-    Each value is the mean of the group means of a step. `spread` is the mean of the groups'
+    Each value is the mean of a step's group means. `spread` is the mean of the groups'
     (population) standard deviations, and `sampling_errors` are the standard errors of the values.
 
     Args:
@@ -139,7 +139,7 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
 
     Args:
         path: the `output_dir` of the run.
-        name: the name of the run; `None` uses the name of its folder.
+        name: the name of the run; `None` uses the name of its folder (see `short_name`).
         max_samples: the maximum number of completions to keep. If there are more, a hash selects a
             share of the prompts, and all completions of these prompts are kept.
 
@@ -157,7 +157,7 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
 def read_metrics(run: RunData) -> list[Row]:
     """Return the lines of `metrics.jsonl`, keeping only the first `MOST_METRICS` metric names.
 
-    If names are left out, or lines cannot be read, sentences about this are added to `run.faults`.
+    If names are left out, or lines cannot be read, sentences that say so are added to `run.faults`.
     """
     names = FirstNames("metrics", MOST_METRICS)
     rows = []
@@ -180,9 +180,10 @@ class FirstNames:
     has_more: bool = False
 
     def keep(self, row: Row) -> Row:
-        """Return the row without the entries whose names exceed the limit.
+        """Return the row with only the entries whose names are among the first `limit` ones.
 
-        Each name that did not occur in an earlier row counts toward the limit.
+        Names are counted over all rows that were passed so far. If an entry is left out, `has_more`
+        is set to `True`.
         """
         if row.keys() <= self.names:
             return row
@@ -221,9 +222,9 @@ def kept_samples(run: RunData, most: int) -> Iterator[Row]:
     """Yield all completions of a run, and keep at most `most` of them in `run.samples`.
 
     If there are more, a hash selects a share of the prompts, and all completions of these prompts
-    are kept. The completions are also counted in `run.total_samples`, and `run.faults` is extended.
-    All of this happens as the completions are yielded, so `run` is incomplete until the caller has
-    iterated to the end.
+    are kept. The completions are also counted in `run.total_samples`, and sentences about lines and
+    rewards that are left out are added to `run.faults`. All of this happens as the completions are
+    yielded, so `run` is incomplete until the caller has iterated to the end.
     """
     share = 1.0
     names = FirstNames("rewards", MOST_REWARDS)
@@ -252,9 +253,10 @@ def mappings(entries: object) -> list[Row]:
 
 
 def read_mapping(path: Path, faults: list[str]) -> Row:
-    """Return the mapping in a YAML or JSON file; `{}` if the file is missing or unreadable.
+    """Return the mapping in a YAML or JSON file; `{}` if the file is missing or invalid.
 
-    If it is unreadable, a sentence is added to `faults`.
+    A file is invalid if it cannot be read, is too large, or does not contain a mapping. If so, a
+    sentence is added to `faults`.
     """
     if not path.exists():
         return {}

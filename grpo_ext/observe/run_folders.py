@@ -14,7 +14,7 @@ QUIET = 300.0  # a run without a lock counts as stopped after this many seconds 
 
 
 def runs_in(path: Path) -> list[Path]:
-    """Return the folder of the run in `path` or, if there is none, of each run in a subfolder.
+    """Return the folder of the run in `path` or, if there is none, of every run in its subfolders.
 
     The folder of a run is the one that contains its logs (see `run_folder`). Subfolders are
     searched in the order of their names. Symbolic links to places outside `path` are skipped,
@@ -39,7 +39,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def run_folder(path: Path) -> Path | None:
-    """Return `path` or `path/grpo`, whichever contains a run's logs; `None` if neither does."""
+    """Return the first of `path` and `path/grpo` that has a run's logs; `None` if neither has."""
     for folder in (path, path / "grpo"):
         try:
             if not leads_out(folder, path) and parts(folder / METRICS):
@@ -50,7 +50,7 @@ def run_folder(path: Path) -> Path | None:
 
 
 def find_folder(path: Path) -> Path:
-    """Return `path` or `path/grpo`, whichever contains a run's logs.
+    """Return the first of `path` and `path/grpo` that contains a run's logs.
 
     Raises:
         FileNotFoundError: if neither contains the logs of a run.
@@ -86,8 +86,8 @@ def unique_names(folders: list[Path]) -> dict[Path, str]:
 def is_running(folder: Path) -> bool:
     """Return whether a run is in progress, which means that a process holds the folder's lock.
 
-    If the folder has no lock file, for example because the run was started from Python, the run
-    counts as in progress if its metrics were written in the last `QUIET` seconds.
+    If the folder has no readable lock file, for example because the run was started from Python,
+    the run counts as in progress if its metrics were written in the last `QUIET` seconds.
     """
     try:
         with open_plain(folder / ".lock", folder) as lock:

@@ -78,7 +78,7 @@ def number(value: object) -> float | None:
 
 
 def difference_of(value: object) -> Row | None:
-    """Read a difference from an untrusted value, with only the fields of `DIFFERENCE`.
+    """Read a difference from an untrusted value, keeping only the fields in `DIFFERENCE`.
 
     Missing and invalid fields become `None`. Return `None` if `value` has no valid mean.
     """

@@ -24,9 +24,9 @@ def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) 
     It is a problem if most prompts contain their own answer after a marker such as `Answer:`. An
     answer in a text that all prompts share does not count (see `own_answers`).
 
-    Otherwise, it is a note if most prompts contain their answer after a marker (in shared texts,
-    too), if most contain an answer of at least `LONG_ANSWER` characters, or if more than 90 % of
-    them (`AT_THE_END`) end with their answer and the answers are not all equal.
+    Otherwise, it is a note if most prompts contain their answer after a marker, even in a text that
+    all prompts share, if most contain an answer of at least `LONG_ANSWER` characters, or if more
+    than 90 % of them (`AT_THE_END`) end with their answer and the answers are not all equal.
 
     Args:
         rows: the rows, with their prompts.

@@ -27,7 +27,8 @@ def check_recipe(
             accelerate config.
         elsewhere: whether the run will be on another machine. The packages, vLLM server and disk of
             this machine are then not checked, and data that cannot be reached is only noted.
-        num_samples: the number of completions to sample from the model to try the rewards on.
+        num_samples: the number of completions to sample from the model to try the rewards on, which
+            is rounded up to whole groups.
 
     Raises:
         FileNotFoundError: if the recipe does not exist or is a folder.

@@ -53,9 +53,9 @@ class Checkpointing:
         if sharding:
             return cls(True, "the model is sharded")
         if v.loss_normalization == "micro_batch":
-            return cls(True, "as in TRL")
+            return cls(True, "TRL's default")
         if prompt is None or v.max_completion_length is None:
-            return cls(True, "as in TRL, because the lengths are unknown")
+            return cls(True, "TRL's default, because the lengths are unknown")
         values = v.replaced(gradient_checkpointing=False)
         needed = memory_estimate(size, values, batch, prompt=prompt)["total"]
         if memory is None:
@@ -73,7 +73,7 @@ class Checkpointing:
 
 
 def configured(v: Values) -> bool | None:
-    """Return whether a recipe turns gradient checkpointing on; `None` if the run decides this."""
+    """Return whether a recipe turns gradient checkpointing on; `None` if the run chooses."""
     if v.gradient_checkpointing is None and v.has("activation_checkpointing"):
         return v["activation_checkpointing"]
     return v.gradient_checkpointing

@@ -67,32 +67,32 @@ def check_episode_lengths(
     }
     if room < 1 + shortest + 1 and not answers:
         findings.note(
-            f"{place}no tool result fits in max_completion_length {room} between two turns, "
-            f"because the shortest result has {shortest} tokens with the chat template around it. "
-            "Raise max_completion_length, which limits all turns and results together, to at "
-            f"least {shortest + 2}.",
+            f"{place}max_completion_length ({room}) leaves no room for a tool result between two "
+            f"turns, because the shortest result has {shortest} tokens with the chat template "
+            "around it. Raise max_completion_length, which limits all turns and results together, "
+            f"to at least {shortest + 2}.",
             KEY,
         )
     elif room < 1 + shortest + 1:
         findings.problem(
-            f"{place}no second turn of an episode fits in max_completion_length {room}, because "
-            f"the shortest answer has {shortest} tokens with the chat template around it. Raise "
-            "max_completion_length, which limits all turns and answers together, to at least "
-            f"{shortest + 2}.",
+            f"{place}max_completion_length ({room}) leaves no room for a second turn of an "
+            f"episode, because the shortest answer has {shortest} tokens with the chat template "
+            "around it. Raise max_completion_length, which limits all turns and answers together, "
+            f"to at least {shortest + 2}.",
             KEY,
         )
     elif turn_tokens is not None and room < turn_tokens + shortest + 1:
         findings.note(
-            f"{place}no second turn of an episode fits in max_completion_length {room} after a "
-            f"first turn of {turn_tokens} tokens (turn_tokens), because the shortest answer has "
-            f"{shortest} tokens with the chat template around it. Raise max_completion_length, or "
-            "lower turn_tokens.",
+            f"{place}max_completion_length ({room}) leaves no room for a second turn of an "
+            f"episode after a first turn of {turn_tokens} tokens (turn_tokens), because the "
+            f"shortest answer has {shortest} tokens with the chat template around it. Raise "
+            "max_completion_length, or lower turn_tokens.",
             KEY,
         )
     elif max(answers, default=0) > answer_limit(room - 1, turn_tokens):
         findings.note(
             f"{place}answers of the environment have up to {max(answers)} tokens, and the longest "
-            f"are cut off, because max_completion_length {room} limits all turns and answers "
+            f"are cut off, because max_completion_length ({room}) limits all turns and answers "
             "together. Raise max_completion_length, or shorten the answers.",
             KEY,
         )
@@ -114,7 +114,7 @@ def shortest_answers(episode: Episode) -> list[int]:
 
 
 def turns_that_fit(room: int, turn: int, answer: int, most: int) -> int:
-    """Return how many turns fit into an episode, with an answer between any two; at least 1.
+    """Return how many turns, at least 1, fit into an episode with an answer after all but the last.
 
     Args:
         room: the maximum number of tokens of all turns and answers together.

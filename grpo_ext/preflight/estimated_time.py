@@ -36,7 +36,7 @@ def rate_of_cpu(hidden_size: int) -> float:
 
 
 def step_seconds(size: ModelSize, v: Values, batch: Batch, rate: float) -> float:
-    """Estimate the time of a step, in seconds, if all completions have the maximum length.
+    """Estimate how many seconds a step takes if all completions have the maximum length.
 
     The result is 0 if `max_completion_length` is not set.
 
@@ -55,7 +55,9 @@ def step_seconds(size: ModelSize, v: Values, batch: Batch, rate: float) -> float
 
 
 def sampling_seconds(size: ModelSize, v: Values, completions: int, rate: float) -> float:
-    """Estimate the time, in seconds, to sample completions that all have the maximum length.
+    """Estimate how many seconds it takes to sample completions that all have the maximum length.
+
+    The result is 0 if `max_completion_length` is not set.
 
     Args:
         size: the dimensions of the model.

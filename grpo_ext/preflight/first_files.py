@@ -51,12 +51,13 @@ def write_files(
 def reward_file(folder: Path, proposal: Proposal, rows: list[Row]) -> str:
     """Return the Python source of a starter file, for a reward that the user will write.
 
-    Column names are untrusted, so only those that Python accepts as parameters are used.
+    Column names are untrusted, so the file contains only those that `can_be_read` accepts.
 
     Args:
         folder: the folder into which the file will be written.
-        proposal: the proposal. The reward reads the first suitable one of the proposal's columns
-            or, if none is suitable, of the columns that may contain the answer.
+        proposal: the proposal. The reward reads the first of the proposal's columns that
+            `can_be_read` accepts or, if there is none, the first such column that may contain the
+            answer.
         rows: the first rows of the data.
     """
     candidates = [*proposal.columns, *possible_answers(proposal, rows)]
@@ -72,7 +73,7 @@ def reward_file(folder: Path, proposal: Proposal, rows: list[Row]) -> str:
 
 
 def describe_columns(proposal: Proposal, rows: list[Row]) -> str:
-    """Return a docstring paragraph that lists the columns that a reward may read."""
+    """Return a docstring paragraph that lists up to `MOST_COLUMNS` columns a reward may read."""
     sentences = [
         "Each parameter after `completions` receives the column of the same name, as a list with "
         "one value per completion; `kwargs` receives all other columns."
@@ -108,7 +109,7 @@ def can_be_read(column: str) -> bool:
 
 
 def in_yaml(recipe: dict[str, Any], proposal: Proposal, lora: bool, measured: bool = False) -> str:
-    """Return a recipe as YAML, with comments on the keys whose values involved a choice.
+    """Return a recipe as YAML, with comments that explain the values of some keys.
 
     Args:
         recipe: the keys and values.

@@ -79,14 +79,14 @@ class Trial:
 
 @dataclass
 class FirstRecipe:
-    """The values of a first recipe, and how long its run should take.
+    """The values of a first recipe, and how long its run is expected to take.
 
     Attributes:
         values: the keys and values of the recipe.
         seconds: the estimated time of all steps, in seconds; `None` on a GPU, or if the size of the
             model is unknown.
-        trial: a short run to try first, if the run should take more than `LONG` seconds; otherwise
-            `None`.
+        trial: a short run to try first, if the run is expected to take more than `LONG` seconds;
+            otherwise `None`.
     """
 
     values: dict[str, Any]
@@ -101,7 +101,7 @@ def recipe_of(
 
     Args:
         proposal: the prompt and the reward.
-        rows: the first rows of the data.
+        rows: the first `FEW_ROWS` rows of the data, or all rows if there are fewer.
         data: the data file, or the hub id of a dataset.
         model: the folder or hub id of the model.
         folder: the folder into which the recipe and its files will be written.
@@ -187,17 +187,17 @@ def held_out_rows(data: str, count: int) -> dict[str, Any]:
 def with_sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> FirstRecipe:
     """Add a learning rate, batch sizes, a completion length and a number of steps to a recipe.
 
-    On a CPU, the sizes are the first of `SIZES` with which the run should take at most an evening,
-    or the last of `SIZES` if none is small enough. On a GPU, they are the first of `SIZES`. The
-    micro-batch, with or without gradient checkpointing, is the first of `MICRO_BATCHES` that should
-    fit in memory, or the last if none fits. If the dimensions of the model are unknown, the first
-    sizes and the first micro-batch are used.
+    On a CPU, the sizes are the first of `SIZES` with which the run is expected to take at most an
+    evening, or the last of `SIZES` if none is small enough. On a GPU, they are the first of
+    `SIZES`. The micro-batch, with or without gradient checkpointing, is the first of
+    `MICRO_BATCHES` that is expected to fit in memory, or the last if none is. If the dimensions of
+    the model are unknown, the first sizes and the first micro-batch are used.
 
     Args:
         values: the other values of the recipe, not changed in place; the returned `eval_steps`,
             if set, is adapted to the number of steps.
-        max_tokens: the maximum length of a completion in tokens, which `SIZES` may divide. It is
-            capped at 64 for models of fewer than `TINY` parameters.
+        max_tokens: the maximum length of a completion in tokens, which `SIZES` may divide, but not
+            below `FEWEST_TOKENS`. It is capped at 64 for models of fewer than `TINY` parameters.
         lora: whether to train an adapter.
     """
     settings: dict[str, Any] = {"num_generations": 8, "logging_steps": 1}
@@ -242,8 +242,8 @@ def with_sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> FirstReci
 def trial_of(values: dict[str, Any], size: ModelSize, rate: float) -> Trial:
     """Return a short trial run of a recipe, with whole groups and a checkpoint at the end.
 
-    The trial is the largest that should take at most `LONGEST_TRIAL` seconds, or the smallest if
-    none is short enough.
+    The trial is the largest that is expected to take at most `LONGEST_TRIAL` seconds, or the
+    smallest if none is short enough.
 
     Args:
         values: the values of the recipe.
@@ -308,9 +308,9 @@ def sizes(
 
 
 def fits_memory(recipe: Recipe, size: ModelSize) -> bool:
-    """Return whether a run should need less than `MEMORY_SHARE` of this machine's memory.
+    """Return whether a run is estimated to need less than `MEMORY_SHARE` of this machine's memory.
 
-    The memory is that of the GPU or, if there is none, the free RAM. The estimate is for prompts of
+    This is the memory of the GPU or, if there is none, the free RAM. The estimate is for prompts of
     512 tokens.
     """
     memory = psutil.virtual_memory().available

@@ -28,8 +28,8 @@ def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[Row]:
     """Read the first training rows of the run, with their prompts.
 
     They are read as a stream, which is fast for a large dataset. With `random_train_samples`, the
-    rows are drawn from all rows as in the run; if that takes too long, the first rows are returned,
-    and a note says so.
+    rows are drawn from all rows as in the run; if reading all rows takes too long, the first rows
+    are returned instead, and a note says so.
 
     The list is empty if
 
@@ -111,7 +111,7 @@ def are_prompts(rows: Sequence[Row], findings: Findings) -> bool:
         if not is_prompt(row["prompt"]):
             findings.problem(
                 "the task's prompt must be a string, or chat messages with `role` and `content`, "
-                f"and must not be empty; row {number} has {row['prompt']!r:.200}.",
+                f"and must not be empty; that of row {number} is {row['prompt']!r:.200}.",
                 "task",
             )
             return False

@@ -41,7 +41,7 @@ def judge_golds(rows: Sequence[Row], rewards: Sequence[Any], findings: Findings)
 
     It is a problem if most answers are empty, if a reward leaves most of them without a score or
     scores most of them 0, if most prompts contain their own final answer after a marker such as
-    `####`, or if most prompts do not list the right option.
+    `####`, or, for the reward `choice`, if most prompts do not list the right option.
 
     It is a note if some answers are empty, left without a score or scored 0, if all rows have the
     same answer, if most answers are too long for `exact`, or if prompts contain the answer in
@@ -135,8 +135,8 @@ def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Fin
         number, row = rows[unread[0]]
         message = (
             f"reward {name!r} cannot use the answers of {len(unread)} of the first "
-            f"{len(scores)} rows, so these rows get no score. The first is row {number}, with "
-            f"{COLUMN!r} {str(row[COLUMN])[:80]!r}.{advice(reward)}"
+            f"{len(scores)} rows with an answer, so these rows get no score. The first is row "
+            f"{number}, with {COLUMN!r} {str(row[COLUMN])[:80]!r}.{advice(reward)}"
         )
         if len(unread) > MAX_SHARE * len(scores):
             findings.problem(message, KEY)
@@ -146,8 +146,8 @@ def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Fin
         number, row = rows[refused[0]]
         message = (
             f"reward {name!r} gives 0 to a completion with the right answer in {len(refused)} of "
-            f"the first {len(scores)} rows. The first is row {number}, with {COLUMN!r} "
-            f"{str(row[COLUMN])[:80]!r}.{advice(reward)}"
+            f"the first {len(scores)} rows with an answer. The first is row {number}, with "
+            f"{COLUMN!r} {str(row[COLUMN])[:80]!r}.{advice(reward)}"
         )
         if len(refused) > MAX_SHARE * len(scores):
             findings.problem(message, KEY)
@@ -156,7 +156,7 @@ def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Fin
 
 
 def advice(reward: Reward) -> str:
-    """Return advice for a reward that does not suit the gold answers; it begins with a space."""
+    """Return advice, after a space, for a reward that does not suit the gold answers."""
     if reward.registration.name == "choice" and reward.options["first_index"] is None:
         return (
             " This reward needs letters. If the answers are the numbers of options, use {name: "
@@ -207,7 +207,8 @@ def answer_in(gold: object, reward: Reward) -> str:
     Args:
         gold: a gold answer, or a worked solution that contains the answer. If `gold` is a list, the
             first entry that is not blank is used.
-        reward: the reward; for `choice`, the answer is a letter.
+        reward: the reward. For `choice`, the answer is the letter of the option, or `gold` as a
+            string if `gold` does not name an option.
     """
     if isinstance(gold, list):
         gold = next((entry for entry in gold if not is_blank(entry)), "")
@@ -238,7 +239,7 @@ def report_missing_options(
         findings.problem(
             f"the prompts of {len(missing)} of the first {len(rows)} rows do not list the right "
             f"option, such as option {letter} in row {number}. List the options in user_prompt, "
-            'such as "{question}\\n{choices:letters}".',
+            'for example with "{question}\\n{choices:letters}".',
             prompt_key(findings),
         )
 

@@ -26,7 +26,7 @@ def half_type_key(v: Values, on_gpu: bool) -> str | None:
 
 
 def note_half_types(v: Values, findings: Findings) -> None:
-    """Add a note if the run computes in half precision, and one if `fp16` does nothing on a CPU."""
+    """Add a note if the run computes in half precision, and another if `fp16` has no effect."""
     on_gpu = torch.accelerator.is_available() and not v["use_cpu"]
     if v["fp16"] and not on_gpu and sharding(v) == 0:
         findings.note(

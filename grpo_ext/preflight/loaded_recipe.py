@@ -55,8 +55,8 @@ def check_loaded(
             checks. The notes and places that it contains are replaced with those of the recipe.
         num_processes: the number of training processes; `None` uses the number in the recipe's
             accelerate config.
-        num_samples: the number of completions to sample from the model to try the rewards on; if 0,
-            the model is not loaded.
+        num_samples: the number of completions to sample from the model to try the rewards on, which
+            is rounded up to whole groups; if 0, the model is not loaded.
 
     Raises:
         OSError: if the model's folder cannot be listed or has too many entries.
@@ -112,8 +112,8 @@ def check_evaluations(
 ) -> None:
     """Record the eval batch size; add a note if evaluation samples more completions than training.
 
-    Does nothing if `eval_strategy` is `no`. No note is added if the number of training steps cannot
-    be computed.
+    If `eval_strategy` is `no`, nothing is recorded or noted. No note is added if the number of
+    training steps cannot be computed.
 
     Args:
         v: the values of the recipe.
@@ -289,7 +289,8 @@ def check_written(recipe: Recipe, findings: Findings) -> None:
 def check_difficulty(v: Values, rows: list[Row], findings: Findings) -> None:
     """Check the column by which `curriculum: easy_to_hard` sorts the rows.
 
-    Does nothing for other curricula, if `difficulty_column` is not set, or if there are no rows.
+    Nothing is checked if the recipe uses another curriculum, if `difficulty_column` is not set, or
+    if there are no rows.
 
     Args:
         v: the values of the recipe.
@@ -330,8 +331,8 @@ def check_schedule(v: Values, findings: Findings) -> None:
 def check_training_arguments(recipe: Recipe, batch: Batch, findings: Findings) -> None:
     """Check that TRL and transformers accept the training arguments.
 
-    The recipe is first adapted to this machine in place. If the run will be on another machine, the
-    recipe is not adapted, and the arguments are checked for a CPU.
+    If the run will be on this machine, the recipe is first adapted to it in place. If the run will
+    be on another machine, the recipe stays as it is, and the arguments are checked for a CPU.
 
     Args:
         recipe: the recipe to check.

@@ -64,8 +64,8 @@ def check_processor(v: Values, findings: Findings) -> None:
 def check_workers(rewards: Sequence[Any], findings: Findings) -> None:
     """Add a note that the memory of reward workers is limited only on Linux.
 
-    Does nothing on Linux, if no reward runs in a worker process, or if the run will be on another
-    machine.
+    No note is added on Linux, if no reward runs in a worker process, or if the run will be on
+    another machine.
 
     Args:
         rewards: the rewards of the run, wrapped in guards.
@@ -113,7 +113,7 @@ def check_launcher(v: Values, findings: Findings) -> None:
         if launcher == "DEEPSPEED" and find_spec("deepspeed") is None:
             findings.problem(
                 f"`accelerate_config: {config}` needs the package deepspeed, which is not "
-                "installed: run `pip install deepspeed`.",
+                "installed. Run `pip install deepspeed`, or use a config without DeepSpeed.",
                 "accelerate_config",
             )
         load_config_from_file(str(accelerate_config(config)))
@@ -167,9 +167,9 @@ def check_reporting(v: Values, findings: Findings) -> None:
 def check_server(v: Values, findings: Findings) -> None:
     """Check that the recipe's vLLM server answers and returns what the run needs.
 
-    With some recipes, the server must return the tokens kept by top_k, top_p and min_p. The figure
-    "server" receives the server's address and version. Does nothing if the recipe uses no vLLM
-    server.
+    With some recipes, the server must return the tokens kept by top_k, top_p and min_p. The
+    server's address and version are recorded as the figure "server". Nothing is checked if the
+    recipe uses no vLLM server.
     """
     if not v["use_vllm"] or v["vllm_mode"] != "server":
         return

@@ -31,7 +31,8 @@ class LoggedTime:
         """Add one line of the log: a training line, or an evaluation on one dataset.
 
         The steps of the first training line are not counted, because they are slower. Training
-        lines up to `last_step`, which a resumed run writes again, are skipped.
+        lines up to `last_step`, which a resumed run writes again, are skipped. Successive
+        evaluations at the same step count as one.
         """
         step = row["step"]
         for name in row:

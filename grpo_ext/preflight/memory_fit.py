@@ -143,7 +143,7 @@ def find_remedies(recipe: Recipe, forecast: Forecast, size: ModelSize, room: int
 
 
 def smaller_micro_batches(v: Values, batch: Batch) -> Iterator[Change]:
-    """Yield recipe changes with ever smaller micro-batches, for optimizer steps of the same size.
+    """Yield recipe changes to ever smaller micro-batches, with optimizer steps of unchanged size.
 
     Args:
         v: the values of the recipe.

@@ -48,10 +48,10 @@ def find_options(rows: list[Row], names: list[str]) -> Options | None:
 
 
 def has_positions(name: str, rows: list[Row]) -> bool:
-    """Return whether some column may hold the position of the right entry of each list in `name`.
+    """Return whether a column may say which entry of each list in the column `name` is right.
 
-    Only columns whose name is in `POSITIONS` count. If there is no such column, all entries of a
-    list may be right answers.
+    Only columns whose name is in `POSITIONS` count. If none of them holds positions, all entries of
+    a list may be right answers.
     """
     for other in POSITIONS:
         if all(is_position(row.get(other), row.get(name)) for row in rows):
@@ -60,7 +60,7 @@ def has_positions(name: str, rows: list[Row]) -> bool:
 
 
 def is_position(value: object, entries: object) -> bool:
-    """Return whether `value` can be the position of an entry in a list, counted from 0 or 1.
+    """Return whether `value` can be a position in the list `entries`, counted from 0 or from 1.
 
     It may be an integer or a string of digits, but not a bool. Return `False` if `entries` is not a
     list.
@@ -77,8 +77,8 @@ def options_in(name: str, rows: list[Row]) -> Options | None:
 
     - a list of at least two strings, or a mapping with such a list under one of `TEXTS`
     - a list of mappings with an option under one of `TEXTS`; the lists of all rows are equally long
-    - a mapping with an option under each key, such as a letter; all rows have the same keys, at
-      least two, and each key must be a name that a template can contain
+    - a mapping with an option under each key (for example, a letter); all rows have the same keys,
+      at least two, and each key must be a name that a template can contain
     """
     values: list[Any] = [row.get(name) for row in rows]
     if all(is_text_list(value) for value in values):

@@ -143,8 +143,8 @@ def nth_row(rows: Rows, number: int) -> Row:
     if count == 0:
         raise ValueError("there is no training row, because the dataset is empty.")
     raise ValueError(
-        f"there is no training row {number}, because the last one is row {count}. Use `--row "
-        f"{count}` or a lower number."
+        f"there is no training row {number}, because the last one is row {count}. With --row, "
+        f"choose a number from 1 to {count}."
     )
 
 

@@ -1,8 +1,8 @@
 """Propose a prompt and a reward that fit the rows of a data file.
 
-Whatever the rows leave open is left to the user: the prompt contains `TO DO:`, or the reward must
-still be written. `grpo-ext check` reports a problem until the user has replaced the `TO DO:` or
-written the reward.
+Whatever the rows leave open is left to the user: the prompt contains `TO DO:`, the reward must
+still be written, or the proposal has other questions. `grpo-ext check` reports a problem until the
+user has replaced the `TO DO:` and written the reward.
 """
 
 import re
@@ -37,7 +37,8 @@ def propose(rows: list[Row], prompt: str | None = None, gold: str | None = None)
 
     Args:
         rows: the first rows of a data file, at least one.
-        prompt: the question: a column, or a template with columns in braces; `None` chooses one.
+        prompt: the question, as a column or as a template with columns in braces; if `None`, a
+            prompt is chosen.
         gold: the column of the gold answers; `None` chooses one with a usual name.
 
     Raises:
@@ -168,7 +169,7 @@ def propose_unknown(rows: list[Row], gold: str | None = None) -> Proposal:
     rest = ", ".join(name for name in names if name not in shown)
     also = f" The other columns are {rest}." if rest else ""
     question = (
-        "No column has the usual name of a question, such as prompt or question. Write into "
+        "No usable column has the usual name of a question, such as prompt or question. Write into "
         f"user_prompt what the model should do with {', '.join(shown)}.{also}"
     )
     return replace(

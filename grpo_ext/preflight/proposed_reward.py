@@ -58,7 +58,7 @@ class Golds:
     Attributes:
         column: the column that holds them, or `column.key` if they are entries of mappings in that
             column.
-        values: the gold answers, without those that are missing, blank or a mapping.
+        values: the gold answers, without those that are missing, blank or mappings.
     """
 
     column: str
@@ -107,7 +107,7 @@ def choose_reward(
 
 
 def reward_by_names(rows: list[Row], names: list[str]) -> RewardChoice | None:
-    """Choose a reward by usual column names, such as `tests`; return `None` if none fits."""
+    """Choose a reward by usual column names, such as `tests`; return `None` if there are none."""
     tests = first_of(TESTS, names)
     if tests:
         return reward_for_tests(rows, tests)
@@ -266,9 +266,9 @@ def is_json(gold: object) -> bool:
 def reward_for_numbered_options(golds: Golds, options: Options) -> RewardChoice:
     """Return the reward `choice` for gold answers that are the numbers of options.
 
-    The first option has the number 0 if any gold answer is 0, and the number 1 if the largest gold
-    answer equals the number of options. Otherwise, the choice has a `question` for the user, and
-    `first_index` is not set.
+    The first option has the number 0 if any gold answer is 0. Otherwise, it has the number 1 if the
+    largest gold answer equals the number of options in the row with the most options. If neither
+    applies, `first_index` is not set, and the choice has a `question` for the user.
     """
     numbers = [int(text) for text in golds.texts if text.isdecimal()]
     reason = f"the column {golds.column} has the numbers of options"

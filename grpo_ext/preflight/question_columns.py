@@ -27,7 +27,7 @@ def usual_question(rows: list[Row]) -> str | None:
 
 
 def question_of_pairs(rows: list[Row]) -> str:
-    """Return the column `chosen` of preference pairs, after checking that it ends with the answer.
+    """Return the column `chosen` of preference pairs, if all its values end with an answer.
 
     Raises:
         ValueError: if a value of `chosen` is not chat messages that end with the assistant's

@@ -95,7 +95,7 @@ def report_wordless(rows: Sequence[Row], key: str, findings: Findings) -> None:
     if share_of(map(is_identifier, questions)) > MAX_SHARE:
         findings.problem(
             f"most prompts are identifiers, such as {next(filter(is_identifier, questions))!r}. "
-            'Name the column of the question in user_prompt, such as "{question}".',
+            'Name the column of the question in user_prompt, for example as "{question}".',
             key,
         )
         return

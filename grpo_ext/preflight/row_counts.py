@@ -130,7 +130,7 @@ def describe_eval_rows(recipe: Recipe, task: Task, options: Options) -> tuple[st
 
 
 def count(opened: TaskRows) -> int | None:
-    """Count the opened rows of a task by reading them, and return their number.
+    """Return the number of a task's rows, which are counted by reading them.
 
     Return `None` if there are `MAX_COUNTED` rows or more, or if reading fails or takes too long.
     """

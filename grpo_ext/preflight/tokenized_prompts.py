@@ -84,9 +84,9 @@ def check_tokenized_prompts(
     """
     if not isinstance(prompts[0], str) and not tokenizer.chat_template:
         findings.problem(
-            f"the tokenizer of {v['model_name_or_path']} has no chat template, but the task "
-            "writes chat messages. Use an instruct model, or put a chat_template.jinja next to "
-            "the tokenizer.",
+            f"the tokenizer of {v['model_name_or_path']} has no chat template, but the "
+            "prompts are chat messages. Use an instruct model, or put a chat_template.jinja next "
+            "to the tokenizer.",
             "model_name_or_path",
         )
         return None
@@ -210,8 +210,8 @@ def prompt_figures(
         A dict such as `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952,
         "over": 0.0, "prefilled": False, "first": "<|"}`. `room` is the maximum length of a prompt
         in tokens, or `None` if it is unknown; `over` is the share of longer prompts; `prefilled`
-        says whether the first prompt ends by opening the think tag; and `first` is the text of the
-        first prompt.
+        says whether the first prompt ends with `<think>`; and `first` is the text of the first
+        prompt.
     """
     first_prompt = str(tokenizer.decode(ids[0]))
     bos = tokenizer.bos_token_id
@@ -255,16 +255,16 @@ def room_for_prompts(lengths: list[int], v: Values, findings: Findings) -> tuple
     key = "max_completion_length"
     if over == 1 and context > longest:
         findings.problem(
-            f"None of the first {len(lengths)} prompts leaves room for max_completion_length "
-            f"{completion} in the context of {context} tokens (the longest has {longest}). Lower "
-            f"max_completion_length to at most {context - longest}.",
+            f"None of the first {len(lengths)} prompts leaves room for {completion} tokens "
+            f"(max_completion_length) in the context of {context} tokens (the longest prompt has "
+            f"{longest}). Lower max_completion_length to at most {context - longest}.",
             key,
         )
     elif over == 1:
         findings.problem(
-            f"None of the first {len(lengths)} prompts leaves room for max_completion_length "
-            f"{completion}, and the longest, of {longest} tokens, fills the whole context of "
-            f"{context} tokens. Drop long prompts with max_prompt_tokens and lower "
+            f"None of the first {len(lengths)} prompts leaves room for {completion} tokens "
+            f"(max_completion_length), and the longest prompt ({longest} tokens) fills the whole "
+            f"context of {context} tokens. Drop long prompts with max_prompt_tokens and lower "
             "max_completion_length, use a model with a longer context, or raise "
             "vllm_max_model_length if it is the limit.",
             key,
@@ -272,9 +272,9 @@ def room_for_prompts(lengths: list[int], v: Values, findings: Findings) -> tuple
     elif over:
         findings.note(
             f"For {round(over * len(lengths))} of the first {len(lengths)} prompts, there is no "
-            f"room for max_completion_length {completion} in the context of {context} tokens (the "
-            f"longest prompt has {longest}). Lower max_completion_length, or drop long prompts "
-            "with max_prompt_tokens.",
+            f"room for {completion} tokens (max_completion_length) in the context of {context} "
+            f"tokens (the longest prompt has {longest}). Lower max_completion_length, or drop "
+            "long prompts with max_prompt_tokens.",
             key,
         )
     return context - completion, over

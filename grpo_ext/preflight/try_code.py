@@ -116,7 +116,7 @@ def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings
         findings.note(
             f"code: the prompts of {len(unnamed)} of the first {len(rows)} rows, such as row "
             f"{unnamed[0]}, do not name the function that their tests call, so a correct "
-            'program may fail. Show a test in user_prompt, such as "{text}\\n{tests[0]}".',
+            'program may fail. Show a test in user_prompt, for example with "{text}\\n{tests[0]}".',
             KEY,
         )
     if unusable:
@@ -132,7 +132,7 @@ def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings
         findings.note(
             f"code: {len(cheatable)} of the asserts in the first {len(rows)} rows compare objects "
             "that the program under test defines, so it could cheat, for example with its own "
-            f"`__eq__`. {consequence} The first of these: assert {cheatable[0]:.80}",
+            f"`__eq__`. {consequence} The first such statement: assert {cheatable[0]:.80}",
             KEY,
         )
 

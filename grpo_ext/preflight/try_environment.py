@@ -96,7 +96,8 @@ def read_prompts(
 
     Args:
         recipe: the recipe that sets the environments.
-        rows: the rows, with their prompts.
+        rows: the rows, with their prompts. With episodes, only the rows that `first_episodes` uses
+            are checked.
         tokenizer: the model's tokenizer.
         findings: receives the problems, notes and figures.
 

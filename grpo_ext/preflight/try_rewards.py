@@ -50,7 +50,10 @@ def try_rewards_of_tasks(
     begin: Begin | None = None,
     max_failure_rate: float = Guard.max_failure_rate,
 ) -> dict[str, Any]:
-    """Try the rewards of each task on the first row of the task.
+    """Try all rewards on the first row, or the rewards of each task on the first row of the task.
+
+    The tasks are tried separately only if the rows name both tasks and environments, or if a reward
+    scores only some of the tasks.
 
     Args:
         rewards: the rewards of all tasks.
@@ -62,9 +65,8 @@ def try_rewards_of_tasks(
         max_failure_rate: the recipe's `reward_max_failure_rate`, to be quoted in notes on failures.
 
     Returns:
-        The figures `{"rewards": trial}`, where `trial` is the result of `try_rewards`. If the rows
-        have several tasks, and the rows also name environments or a reward scores only some of the
-        tasks, the figures are `{"rewards_by_task": {"math": trial, ...}}`.
+        The figures `{"rewards": trial}`, where `trial` is the result of `try_rewards`. If several
+        tasks are tried separately, the figures are `{"rewards_by_task": {"math": trial, ...}}`.
     """
     several_environments = TASK in rows[0] and ENVIRONMENT in rows[0]
     if not several_environments and not any(tasks_of(reward) for reward in rewards):
@@ -169,8 +171,8 @@ def made_up(text: str, row: Row, begin: Begin | None) -> Completion:
     Args:
         text: the text of the completion.
         row: the row with the prompt.
-        begin: the function that starts an episode for each row. The completion then contains an
-            episode whose first turn is `text`. `None` means that there are no episodes.
+        begin: the function that starts episodes; the completion contains an episode whose first
+            turn is `text`. If `None`, the completion contains no episode.
     """
     if begin is None:
         return Completion(text, [])

@@ -22,12 +22,13 @@ ROWS_OF_CLASS = 3  # minimum mean number of rows per distinct answer for answers
 
 @dataclass(frozen=True)
 class Addition:
-    """The parts that a prompt needs besides the question and its contexts; by default, none.
+    """What to add to a prompt besides the question and its contexts; by default, nothing.
 
     Attributes:
-        before: a paragraph before the question.
-        lines: lines that directly follow the question.
-        after: a paragraph after the question.
+        before: a template paragraph before the question.
+        lines: template lines directly after the question or, if there are contexts, directly after
+            the last context.
+        after: a template paragraph at the end of the prompt.
         open_question: a question that the user must answer; an empty string if there is none.
         says_task: whether the addition tells the model what to do.
         reward: the reward to use with the extended prompt; `None` keeps the proposed one.
@@ -44,7 +45,7 @@ class Addition:
 def with_whole_prompt(
     proposal: Proposal, rows: list[Row], others: list[str], gold: str | None = None
 ) -> Proposal:
-    """Return the proposal with a prompt that contains everything the question needs.
+    """Return a copy of the proposal whose prompt contains everything the question needs.
 
     The prompt may receive contexts (such as Alpaca's `input`), options, the names of classes, or a
     test that names the function to write. Whatever is still unclear becomes one of the proposal's
@@ -88,7 +89,7 @@ def with_whole_prompt(
 def addition_to(
     proposal: Proposal, rows: list[Row], others: list[str], golds: Golds | None
 ) -> Addition:
-    """Return the parts that the prompt needs besides the question and its contexts.
+    """Return what to add to the prompt besides the question and its contexts.
 
     Args:
         proposal: a proposal whose prompt is a column of strings.
@@ -130,7 +131,7 @@ def addition_of_options(options: Options | None, rows: list[Row], question: str)
 
 
 def addition_of_classes(golds: Golds, rows: list[Row]) -> Addition:
-    """Return an addition that lists the classes or, if they are numbers, asks what they mean.
+    """Return an addition that lists the classes and, if they are numbered, asks what they mean.
 
     The addition is empty if the gold answers are not the classes of a classification task.
     """
@@ -157,7 +158,7 @@ def lists_options(rows: list[Row], question: str) -> bool:
 
 
 def answers_are_options(golds: Golds | None, options: Options) -> bool:
-    """Return whether at least 90 % of the gold answers equal the text of an option of their row.
+    """Return whether at least 90 % of the gold answers equal the text of an option in their row.
 
     Return `False` if there are no gold answers, or if a row has none.
     """

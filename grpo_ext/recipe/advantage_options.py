@@ -39,7 +39,7 @@ class AdvantageOptions:
 
 
 def compares_groups(v: Values) -> bool:
-    """Return whether `scale_rewards` compares groups with each other, as `batch` does.
+    """Return whether the advantages of `scale_rewards` depend on other groups, too, as for `batch`.
 
     Return `False` for an estimator that is not registered.
     """
@@ -49,8 +49,8 @@ def compares_groups(v: Values) -> bool:
 def unknown_advantages(v: Values, _: int) -> Iterator[Problem]:
     """Yield a problem for each unknown advantage estimator.
 
-    Also yield a problem for a `tie_break_reward` with an estimator that compares groups with each
-    other.
+    Also yield a problem for a `tie_break_reward` with an estimator whose advantages depend on other
+    groups, too.
     """
     registered = {
         "scale_rewards": (*advantage_names(), True, False),
@@ -63,9 +63,9 @@ def unknown_advantages(v: Values, _: int) -> Iterator[Problem]:
             yield Problem(str(error), key)
     if v.tie_break_reward is not None and compares_groups(v):
         yield Problem(
-            f"`tie_break_reward: {v.tie_break_reward}` "
-            f"compares completions within a group, but `scale_rewards: {v.scale_rewards}` compares "
-            "groups with each other. Set `scale_rewards: group`.",
+            f"`tie_break_reward: {v.tie_break_reward}` requires advantages that depend only on the "
+            f"rewards in a completion's own group, but with `scale_rewards: {v.scale_rewards}` "
+            "they also depend on other groups. Set `scale_rewards: group`.",
             "tie_break_reward",
         )
 

@@ -128,7 +128,7 @@ def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Pro
     nearest = f" Set one of the nearest sizes that fit: {', '.join(changes)}." if changes else ""
     if batch.completions % batch.micro_batch:
         yield Problem(
-            f"generation_batch_size {batch.completions} is not a multiple of the micro-batch of "
+            f"generation_batch_size ({batch.completions}) is not a multiple of the micro-batch of "
             f"{batch.micro_batch} completions (per_device_train_batch_size "
             f"{batch.per_device_train_batch_size} x {num_processes} processes).{nearest}",
             "generation_batch_size",
@@ -138,7 +138,7 @@ def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Pro
             f"a generation batch has {batch.completions} completions (per_device_train_batch_size "
             f"{batch.per_device_train_batch_size} x {num_processes} processes x {batch.slices} "
             "micro-batches), which is not a multiple of num_generations "
-            f"{batch.num_generations}.{nearest}",
+            f"({batch.num_generations}).{nearest}",
             "num_generations",
         )
 

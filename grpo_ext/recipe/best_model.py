@@ -142,7 +142,7 @@ def needs_a_metric(option: str, evaluation: EvaluationMetrics) -> str:
 
 
 def lowest_reward(metric: str) -> str:
-    """Return the error message for `greater_is_better: false` if `metric` measures rewards."""
+    """Return the error message for `greater_is_better: false` with a metric of rewards."""
     return (
         f"`greater_is_better: false` with `metric_for_best_model: {metric}` selects the model with "
         "the lowest reward. Set `greater_is_better: true`, or remove the key."
@@ -150,7 +150,11 @@ def lowest_reward(metric: str) -> str:
 
 
 def metric_that_says_nothing(v: Values, _: int) -> Iterator[Problem]:
-    """Yield a problem if the metric that selects the best model is meaningless or not logged."""
+    """Yield a problem if `metric_for_best_model` is a meaningless loss or is not logged.
+
+    Nothing is checked if no option uses the metric (see `chooses_by_metric`), or if the run does
+    not evaluate.
+    """
     option = chooses_by_metric(v)
     if option is None or v.eval_strategy == "no":
         return  # transformers rejects these options without evaluations

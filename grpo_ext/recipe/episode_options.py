@@ -175,9 +175,9 @@ def environments_that_do_not_fit(v: Values, _: int) -> Iterator[Problem]:
             )
         if compares_groups(v):
             yield Problem(
-                "environment: `credit: turn` compares turns within a group, but "
-                f"`scale_rewards: {v.scale_rewards}` compares groups with each other. Set "
-                "`scale_rewards: group`.",
+                "environment: `credit: turn` requires advantages that depend only on the rewards "
+                f"in a completion's own group, but with `scale_rewards: {v.scale_rewards}` they "
+                "also depend on other groups. Set `scale_rewards: group`.",
                 "scale_rewards",
             )
         for key, value in WITH_CREDIT_BY_TURN.items():
@@ -235,9 +235,9 @@ def episodes_without_a_length(v: Values) -> bool:
 
 
 def environments_of_tasks_that_trl_would_play(v: Values, _: int) -> Iterator[Problem]:
-    """Yield a problem for each option that does not meet `NEEDED`, if a task has an environment.
+    """Yield a problem for each value that conflicts with an environment in an entry of `tasks`.
 
-    An entry of `tasks` with an environment has the same requirements as the key `environment`.
+    Such an environment has the same requirements as the key `environment`, listed in `NEEDED`.
     """
     if not environments_of_tasks(entries_of(v)):
         return

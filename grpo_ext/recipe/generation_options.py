@@ -109,7 +109,8 @@ def options_that_the_trainer_cannot_follow(v: Values, _: int) -> Iterator[Proble
 def is_neutral(key: str, value: object) -> bool:
     """Return whether an option of `generation_kwargs` has no effect with this value.
 
-    `disable_compile` is never neutral, because TRL passes it as well.
+    `disable_compile` never counts as neutral, because TRL sets the same option, which cannot be set
+    twice.
     """
     if key == "disable_compile":
         return False

@@ -63,8 +63,8 @@ class GroupOptions:
         pass_rate_decay (`float`, defaults to 0.5): the weight of a prompt's earlier completions in
             its pass rate, relative to those of its newest group.
         max_slots_per_prompt (`int`, defaults to 1): with `curriculum: adaptive`, the maximum number
-            of slots of a prompt in a generation, each of `num_generations` completions. A prompt
-            gets the smallest number of slots for which its pass rate predicts one correct
+            of slots for a prompt in a generation, where a slot has `num_generations` completions. A
+            prompt gets the smallest number of slots for which its pass rate predicts one correct
             completion, and all its slots form one group. The number of completions per generation
             stays the same.
     """

@@ -109,7 +109,11 @@ class Recipe:
 
     @property
     def output_dir(self) -> Path:
-        """The folder of the run; TRL's default if the recipe does not set `output_dir`."""
+        """The folder of the run.
+
+        If `output_dir` is not set, it is `runs/FOLDER-NAME` for a recipe that was loaded from the
+        file `FOLDER/NAME.yaml`, and TRL's default for a recipe without a file.
+        """
         return Path(str(self.training.output_dir))
 
     @property

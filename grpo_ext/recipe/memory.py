@@ -2,14 +2,15 @@
 
 Per GPU, with W processes, B completions per micro-batch and T tokens of prompt and completion:
 
-- weights: parameters x bytes of their dtype; / W if they are sharded (ZeRO-3, FSDP)
-- gradients: trained parameters x bytes; / W under ZeRO-2, ZeRO-3, FSDP
-- optimizer: trained parameters x bytes of its states (AdamW: two in the parameter's dtype;
-  DeepSpeed: 12 bytes, including a float32 copy); / W under ZeRO and FSDP
+- weights: parameters x bytes of their dtype, divided by W if they are sharded (ZeRO-3, FSDP)
+- gradients: trained parameters x bytes of their dtype, divided by W with ZeRO-2, ZeRO-3 or FSDP
+- optimizer: trained parameters x bytes of its states, divided by W with ZeRO or FSDP; AdamW has two
+  states in the parameter's dtype or, with DeepSpeed in mixed precision, 12 bytes in all, which
+  include a float32 copy of the parameter
 - reference: a second set of weights if beta is above 0 and no adapter is trained
-- activations: 34 x B x T x hidden bytes per layer (Korthikanti et al. 2022, arXiv 2205.05198,
-  without attention maps); with gradient checkpointing, this for a single layer plus
-  2 x B x T x hidden bytes for each layer; twice as much in float32
+- activations: 34 x B x T x hidden bytes for each layer (Korthikanti et al. 2022, arXiv 2205.05198,
+  without attention maps) or, with gradient checkpointing, 34 x B x T x hidden bytes for one layer
+  and 2 x B x T x hidden bytes for each layer; twice as much in float32
 - cache, unless vLLM samples: 2 x layers x key-value width x 2 bytes for each token in a process's
   share of a generation
 

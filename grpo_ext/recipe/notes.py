@@ -83,8 +83,8 @@ def held_back(v: Values, _: int) -> Iterator[Problem]:
         )
     if 0 < v.max_grad_norm < 1e-6:
         yield Problem(
-            f"`max_grad_norm: {v.max_grad_norm:g}` clips gradients to less than the epsilon of "
-            "Adam, so the weights hardly change. The default is 1.0.",
+            f"`max_grad_norm: {v.max_grad_norm:g}` clips gradients until most entries are less "
+            "than the epsilon of Adam, so the weights hardly change. The default is 1.0.",
             "max_grad_norm",
         )
 

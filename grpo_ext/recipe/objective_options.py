@@ -35,10 +35,10 @@ class ObjectiveOptions:
             VAPO (arXiv 2504.05118) uses 0.1.
         kl_estimator (`str`, defaults to `"k3"`): the estimator of the KL to the reference: `"k1"`,
             `"k2"` or `"k3"`. With `use_bias_correction_kl`, the expected gradient of `"k1"` and
-            `"k3"` is that of the reverse KL, and `"k2"` is an error. Without it, and only for
-            completions of the current policy, the expected gradient of `"k2"` is that of the
-            reverse KL, and the one of `"k3"`, which the GRPO paper uses, is that of the forward KL;
-            `"k1"` is an error.
+            `"k3"` is that of the reverse KL, and `"k2"` is an error. Without it, `"k1"` is an
+            error, and for completions of the current policy (but no others), the expected gradient
+            of `"k2"` is that of the reverse KL, and the expected gradient of `"k3"`, which the GRPO
+            paper uses, is that of the forward KL.
         dppo_delta (`float`, defaults to 0.15): the change in a token's probability above which
             `loss_type: dppo` masks the token, if the update would change it further.
     """
@@ -68,8 +68,9 @@ def delta_below_the_upper_clip(v: Values, _: int) -> Iterator[Problem]:
 
 @refuses(
     "vllm_importance_sampling_mode",
-    "`loss_type: vespo` multiplies the ratios of a sequence's tokens itself, so they must be "
-    "corrected per token. Set `vllm_importance_sampling_mode: token_truncate` or `token_mask`.",
+    "`loss_type: vespo` multiplies the ratios of a sequence's tokens itself, so the correction for "
+    "the sampler must be per token. Set `vllm_importance_sampling_mode: token_truncate` or "
+    "`token_mask`.",
 )
 def vespo_with_ratios_of_sequences(v: Values) -> bool:
     by_token = v.vllm_importance_sampling_mode.startswith("token")
@@ -96,8 +97,8 @@ def sync_of_the_base_model(v: Values) -> bool:
 
 @refuses(
     "entropy_coef_min",
-    "entropy_coef_min {entropy_coef_min:g} is above entropy_coef_max {entropy_coef_max:g}. Lower "
-    "entropy_coef_min, or raise entropy_coef_max.",
+    "entropy_coef_min ({entropy_coef_min:g}) is above entropy_coef_max ({entropy_coef_max:g}). "
+    "Lower entropy_coef_min, or raise entropy_coef_max.",
 )
 def entropy_bounds_that_cross(v: Values) -> bool:
     return v.use_adaptive_entropy and v.entropy_coef_min > v.entropy_coef_max

@@ -220,7 +220,7 @@ def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Probl
 
 
 def rounds_that_do_not_fit(v: Values, num_processes: int) -> Iterator[Problem]:
-    """Yield problems if `partial_rollouts` does not fit the length, the groups or the options.
+    """Yield problems if completions cannot be sampled in rounds, as `partial_rollouts` requires.
 
     `partial_rollouts` must divide `max_completion_length`, each process must have whole groups, and
     `generation_kwargs` must have no option in `NOT_IN_ROUNDS`.

@@ -67,9 +67,9 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
     Raises:
         FileNotFoundError: if there is no such file or recipe, or it is a folder.
         OSError: if the file cannot be opened.
-        RecipeError: if the file is not a valid YAML mapping, has a key that is a list or a mapping,
-            uses `<<`, sets a key twice, is too large, cannot be read, is not a regular file, or is
-            outside `within`.
+        RecipeError: if the file is not a valid YAML mapping, has a key that is a list, a mapping or
+            `<<`, sets a key twice (at any depth), is too large, cannot be read, is not a regular
+            file, or is outside `within`.
     """
     path = recipe_path(path)
     try:
@@ -195,7 +195,7 @@ def _stray(word: str, left: list[str], key: str | None, settings: dict[str, Word
 
 
 def is_option(word: str) -> bool:
-    """Return whether a command-line argument begins with a hyphen and is not a negative number."""
+    """Return whether a command-line argument begins with a hyphen that no digit follows."""
     return word.startswith("-") and not word[1:2].isdecimal()
 
 

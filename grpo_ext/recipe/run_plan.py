@@ -15,7 +15,7 @@ from grpo_ext.recipe.typed_values import Values
 
 @dataclass(frozen=True)
 class Plan:
-    """The planned numbers of a run; those that depend on `rows` are `None` for a stream."""
+    """The plan of a run, in numbers; those that depend on `rows` are `None` for a stream."""
 
     batch: Batch  # sizes of a generation and of an optimizer step
     rows: int | None  # training rows
@@ -35,7 +35,7 @@ class Plan:
     eval_completions: int | None  # completions per evaluation; `None` if unknown
     max_completion_length: int | None  # maximum tokens of a completion; `None` if unlimited
     most_slots: int = (
-        1  # maximum slots of a prompt in a generation, each of `num_generations` completions
+        1  # maximum slots for a prompt in a generation; a slot has `num_generations` completions
     )
 
     @property

@@ -78,9 +78,10 @@ def batch_size_that_shrinks(v: Values) -> bool:
     "`optim_args: eps=1e-6, momentum=0.9`.",
 )
 def optimizer_arguments_without_values(v: Values) -> bool:
-    """Return whether a part of `optim_args` does not have the form `name=value`.
+    """Return whether any part of `optim_args` does not contain exactly one equals sign.
 
-    transformers splits the string at commas, and each part at its only equals sign.
+    transformers splits the string into parts at the commas, then splits each part at the equals
+    sign into a name and a value, and fails on any other part.
     """
     parts = v.optim_args.split(",") if v.optim_args else []
     return any(part.count("=") != 1 for part in parts)

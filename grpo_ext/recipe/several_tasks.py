@@ -37,8 +37,8 @@ OF_EACH_TASK = (
 class TaskOptions(RowOptions):
     """Keys of an entry of `tasks` that are not fields of its task.
 
-    All except `share` mean the same as in a recipe with one task. The keys that select rows are
-    described in `RowOptions`.
+    Except for `share` and the default of `task`, they mean the same as in a recipe with one task.
+    The keys that select rows are described in `RowOptions`.
 
     Args:
         task (`str`, *optional*): the name of the task; see `grpo_ext.tasks`. If `None`, it is the
@@ -51,8 +51,10 @@ class TaskOptions(RowOptions):
             they are the default rewards of the task.
         environment (`dict` or `str`, *optional*): the environment that replies to the model in rows
             of this task. If `None`, a completion is a single turn.
-        dataset_name, dataset_config, dataset_train_split, dataset_test_split (`str`, *optional*):
-            the dataset of the task, its configuration, and its splits for training and evaluation.
+        dataset_name (`str`, *optional*): the dataset of the task, as a file, folder or hub id.
+        dataset_config (`str`, *optional*): the configuration of the dataset.
+        dataset_train_split (`str`, defaults to `"train"`): the split for training.
+        dataset_test_split (`str`, defaults to `"test"`): the split for evaluation.
     """
 
     task: str | None = None
@@ -67,7 +69,7 @@ class TaskOptions(RowOptions):
 
 @dataclass(frozen=True)
 class TaskOfSeveral:
-    """One entry of `tasks`: the task with its fields set, and its other options."""
+    """One entry of `tasks`: the task with its fields set, and all other options of the entry."""
 
     task: Task
     options: TaskOptions
@@ -117,7 +119,8 @@ def _built(name: str, values: Mapping[str, Any]) -> TaskOfSeveral:
     """Build the entry `name` from its values.
 
     Raises:
-        ValueError: if the task is unknown or a value is invalid; `args` has one message per fault.
+        ValueError: if the task or a key is unknown, or a value is invalid; `args` has one message
+            per fault.
     """
     task_class: type = get_task_class(values.get("task") or name)
     hints = {**hints_of(task_class), **hints_of(TaskOptions)}

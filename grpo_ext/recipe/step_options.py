@@ -33,9 +33,10 @@ class SamplingOptions:
         eval_top_p, eval_top_k, eval_min_p (`float`, `int`, `float`, *optional*): top-p, top-k and
             min-p in evaluations with an `eval_temperature` above 0. By default, evaluations use
             none of them, even if training does.
-        eval_num_samples (`int`, defaults to 1): the number of completions per held-out prompt. A
-            number k above 1 requires an `eval_temperature` above 0; `mean@k`, `pass@k` and
-            `mixed@k` are then logged in addition to `pass@1`, with standard errors.
+        eval_num_samples (`int`, defaults to 1): the number of completions per held-out prompt. The
+            number is ignored if `eval_temperature` is `None`. A number k above 1 is an error at
+            temperature 0; at higher temperatures, `mean@k`, `pass@k` and `mixed@k` are logged in
+            addition to `pass@1`, with standard errors.
         eval_constant (`bool`, defaults to `True`): whether an evaluation also logs the score of the
             best constant answer, which is one completion used for every prompt. To find it, up to 8
             of the completions are each tried as the answer to up to 32 prompts, and the best of

@@ -91,9 +91,9 @@ def vllm_rank(r: int) -> int | None:
 
 
 def counts_that_the_trainer_sets(v: Values, _: int) -> Iterator[Problem]:
-    """Yield a problem for `n` and `logprobs` in `generation_kwargs`, which the trainer sets.
+    """Yield a problem if `generation_kwargs` sets `n` or `logprobs`, which the trainer sets itself.
 
-    The rule applies to vLLM only.
+    The rule applies only if vLLM samples.
     """
     if not v.use_vllm:
         return

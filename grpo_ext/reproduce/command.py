@@ -19,8 +19,8 @@ def selected(names: list[str], claims: list[str]) -> dict[str, Experiment]:
 
     Args:
         names: the names of the experiments.
-        claims: the names of the claims to keep; experiments without one of them are left out. An
-            empty list keeps everything.
+        claims: the names of the claims to keep; experiments without any of these claims are left
+            out. An empty list keeps everything.
 
     Raises:
         ValueError: if a name in `claims` is not a claim of any of the experiments.

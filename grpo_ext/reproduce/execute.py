@@ -41,7 +41,7 @@ def predicted_minutes(jobs: list[Job], processes: int) -> float | None:
 def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[Job]:
     """Run all jobs that are not done yet.
 
-    A job that was killed continues from its checkpoint.
+    A training run that was killed continues from its checkpoint; a warm start begins again.
 
     Args:
         jobs: the jobs; each comes after the job that it needs.

@@ -40,7 +40,7 @@ class Outcome:
 
 
 class Logs:
-    """Reads the logs of runs, each only once."""
+    """Reads the logs of runs, and keeps them, so that each run is read only once."""
 
     def __init__(self) -> None:
         self._by_folder: dict[Path, RunData] = {}
@@ -103,7 +103,8 @@ def outcome_of(
         claim: the claim to measure.
         scale: the scale of the models; a claim that needs a larger scale gets the verdict "cannot
             be seen".
-        failed: the jobs that failed; other unfinished jobs count as missing.
+        failed: the jobs that failed. If one of them is a run of the claim, the outcome has `failed`
+            set, and says where to find the error message.
         logs: reads the logs of the runs.
     """
     outcome = Outcome(matrix.name, claim, "cannot be seen")
@@ -132,7 +133,7 @@ def outcome_of(
         if figure is not None:
             outcome.by_seed[seed] = figure
     if not outcome.by_seed:
-        outcome.why = f"the logs of its runs lack this figure: {claim.figure}."
+        outcome.why = f"this figure cannot be computed from the logs of its runs: {claim.figure}."
         return outcome
     outcome.estimate = mean_over_runs([figure.estimate for figure in outcome.by_seed.values()])
     if out_of_scale(claim, scale):

@@ -188,8 +188,8 @@ def picture_of(outcome: Outcome) -> str:
 def draw_curves(axis: Axes, outcome: Outcome, metric: str) -> None:
     """Plot a metric over the steps, for all runs of an outcome.
 
-    For each run, draw the curve of each seed and, on top, the smoothed mean over seeds, up to the
-    end of the shortest curve. If one of the seeds logged no value, the run is left out.
+    For each run, draw the curve of each seed and, on top, the smoothed mean over seeds. All of them
+    end with the run's shortest curve. If one of the seeds logged no value, the run is left out.
 
     Args:
         axis: the axes to draw on.

@@ -96,7 +96,7 @@ def unpublished_table(experiment: Experiment) -> str:
 
 
 def defaults_sentence(experiment: Experiment) -> str:
-    """Return a sentence that lists which recipe values are defaults of the original tools."""
+    """Return a sentence that lists the recipe values that are defaults of the original tools."""
     by_tool: dict[str, list[str]] = {}
     for value in experiment.values.values():
         if value.tool and not value.differs:

@@ -92,7 +92,7 @@ class Job:
 
 @dataclass
 class Matrix:
-    """Builds the jobs of an experiment, one for each run and seed, and the jobs they start from."""
+    """Builds an experiment's jobs: one for each run and seed, and one for each starting model."""
 
     name: str
     experiment: Experiment

@@ -22,10 +22,10 @@ UNTIDY = 0.5  # share of the demonstrations with a tag omitted, doubled or mispl
 
 
 def untidy_tags(demonstrations: Demonstrations) -> Demonstrations:
-    """Wrap a function that yields demonstrations, so that a share `UNTIDY` of them has a tag fault.
+    """Wrap a function that yields demonstrations, so that about half of them have a tag fault.
 
-    This leaves the format for GRPO to teach. A demonstration that does not have every tag on a line
-    of its own is left unchanged.
+    This leaves the format for GRPO to teach. A fault is added with probability `UNTIDY`, unless a
+    demonstration does not have every tag on a line of its own.
     """
 
     def with_faults(task: Task, count: int, *, seed: int = 0) -> Iterator[Demonstration]:

@@ -79,6 +79,7 @@ def accuracy(
     block; if there is none, from the last `\boxed{}`; and if there is none either, from the end of
     the text. There it may be marked by `####` or "answer is"; otherwise, it is the last formula,
     number or choice, or an answer in words.
+
     docs/rewards.md lists which answers count as equal. If the prompts are given, the choices in the
     question and the unit and form that it asks for are taken into account, and an answer that only
     repeats a formula of the question scores 0, unless the gold answer does so too.
@@ -100,7 +101,8 @@ def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
     """Score one completion: 1 if its answer is right, else 0.
 
     Return `None` if the solution is missing or contains no clear answer, or if its answer must be
-    parsed for the comparison but cannot be.
+    parsed for the comparison but cannot be. A completion without an answer scores 0 if the gold
+    answer is comparable (see `is_comparable`); otherwise, return `None`.
 
     Args:
         completion: the text of the completion.
@@ -108,7 +110,7 @@ def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
         prompt: the prompt as a string or a list of messages; `None` if it is unknown.
 
     Raises:
-        NeedsEngine: if the comparison needs the formula engine, inside `engine.without_engine`.
+        NeedsEngine: inside `engine.without_engine`, if the comparison needs the formula engine.
     """
     gold = None if solution is None else gold_answer(str(solution))
     if gold is None:
@@ -144,8 +146,8 @@ def is_right(question: Question, solution: str, gold: str, answer: str, marked: 
         marked: whether the completion marks its answer, for example with `\boxed{}`.
 
     Raises:
-        Unreadable: if the gold answer cannot be compared as a number, words or a formula.
-        NeedsEngine: if the comparison needs the formula engine, inside `engine.without_engine`.
+        Unreadable: if the gold answer must be parsed for the comparison but cannot be.
+        NeedsEngine: inside `engine.without_engine`, if the comparison needs the formula engine.
     """
     if typography(gold) == typography(answer):
         return True
@@ -182,8 +184,8 @@ def gold_answer(solution: str) -> str | None:
 
     Return `None` if the solution has no clear answer, that is, if the text found is longer than
     `MAX_ANSWER`, contains no letter or digit, or has words around a number or formula (see
-    `has_words`). Several words count as an answer only if they are marked (with `####`, `\boxed{}`,
-    `<answer>` or `\text{}`), or are a name or a phrase such as "no solution".
+    `has_words`). An answer of several words must be marked (with `####`, `\boxed{}`, `<answer>` or
+    `\text{}`) or be a name or a phrase such as "no solution"; otherwise, `None` is returned.
     """
     _, sign, behind = solution.rpartition("####")
     marked = last_answer(solution) or boxed(solution)

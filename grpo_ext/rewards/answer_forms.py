@@ -47,12 +47,12 @@ def is_sum(side: str) -> bool:
 
 
 def is_reduced(formula: str) -> bool:
-    """Return whether a formula contains no reducible fraction or square root.
+    r"""Return whether a formula contains no reducible fraction or square root.
 
     Fractions such as 15/40 and 4x/6 are reducible, and so is the root of a number with a square
     factor, such as 18, or of a product that is not multiplied out, such as 2 * 3. A formula that
-    contains the same root twice is not reduced either, nor is one that contains a fraction with a
-    letter that divides both the numerator and the denominator.
+    contains the root of the same number twice is not reduced either, nor is one with a `\frac` in
+    which the numerator and the denominator share a lower-case letter and neither is a sum.
     """
     formula = _SHORT_ROOT.sub(r"\\sqrt{\1}", formula)
     fractions = [[int(digits) for digits in pair if digits] for pair in _FRACTION.findall(formula)]

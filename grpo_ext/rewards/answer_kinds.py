@@ -123,8 +123,8 @@ def number(
 ) -> list[float | None]:
     """1 if the last number in the answer is close to the solution's, else 0.
 
-    `None` if the solution contains no number. A fraction or mixed number, such as 3/4, is
-    recognized only if the answer or solution consists of nothing else.
+    `None` if the solution contains no number. A fraction, a mixed number or a number in words, such
+    as 3/4 or "three", is recognized only if the answer or solution consists of nothing else.
 
     Args:
         solution: a number for each row, or a string that contains one, such as `1,200` or `$3.50`.
@@ -141,9 +141,9 @@ def number(
 def value_of(text: str) -> float | None:
     """Parse a string as a single number, or else return the last decimal number in it.
 
-    Fractions and mixed numbers are recognized only if they are the whole string, which must then
-    have at most `MAX_NUMBER` characters. Only the last `MAX_TAIL` characters are searched. Return
-    `None` if they contain no number, or if it is too large for a float.
+    Fractions, mixed numbers and numbers in words are recognized only if they are the whole string
+    and it has at most `MAX_NUMBER` characters. The last decimal number is searched for in the last
+    `MAX_TAIL` characters. Return `None` if there is no number, or if it is too large for a float.
     """
     if len(text) <= MAX_NUMBER and (whole := read_number(text)):
         with suppress(OverflowError):
@@ -201,9 +201,9 @@ def json_schema(completions: list[str], json_schema: list[Any]) -> list[float]:
     package jsonschema must be installed.
 
     Args:
-        json_schema: the JSON Schema for each row, as a mapping or a JSON string. For an answer
-            that is JSON, an exception is raised if the schema is invalid or needs a `$ref` to
-            another document that cannot be loaded.
+        json_schema: the JSON Schema for each row, as a mapping or a JSON string. An exception is
+            raised if a schema is invalid. If the answer is JSON, an exception is also raised if the
+            comparison needs a `$ref` to another document, because none is downloaded.
     """
     scores = []
     for text, schema in zip(completions, json_schema, strict=True):
@@ -214,7 +214,7 @@ def json_schema(completions: list[str], json_schema: list[Any]) -> list[float]:
 
 
 def fits(answer: str, schema: Any) -> float:
-    """Return the score of an answer for a schema, which is a validator of jsonschema."""
+    """Return the score of an answer; `schema` is a validator from the package jsonschema."""
     blocks = _FENCE.findall(answer)
     if blocks:
         answer = blocks[-1]

@@ -35,7 +35,8 @@ def without_blocks(text: str) -> str:
 def lone_end(text: str) -> int:
     """Return the offset after the last `</think>`, or 0 if there is none.
 
-    All `<think>` blocks must have been removed from `text` (see `without_blocks`).
+    The `<think>` blocks in `text` must have been blanked (see `without_blocks`); otherwise, the
+    offset may be that of a block's end.
     """
     start = text.rfind(THINK_END)
     if start < 0:

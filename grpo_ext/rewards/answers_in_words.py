@@ -77,11 +77,11 @@ def with_plain_bold(text: str) -> str:
 
 
 def words_at_end(text: str, request: Request, choices: Sequence[str]) -> str | None:
-    """Return the words in the last sentence that answer the question, or `None` if there are none.
+    """Return the answer in words from the last sentence, or `None` if there is none.
 
     Up to `MOST_REMARKS` sentences at the end are skipped if they only add a remark (see
-    `is_remark`). If no words are found and the question expects yes or no, return the verdict (see
-    `verdict`) in the very last sentence, or else in the whole last line.
+    `is_remark`). If no answer is found and the question expects yes or no, return the verdict in
+    the very last sentence, or else in the whole last line (see `verdict`).
 
     Args:
         text: the completion, without its thoughts.
@@ -101,7 +101,7 @@ def words_at_end(text: str, request: Request, choices: Sequence[str]) -> str | N
 
 
 def words_in(sentence: str, request: Request, choices: Sequence[str]) -> str | None:
-    """Return the words in a sentence that answer the question, or `None` if there are none.
+    """Return the words with which a sentence answers the question, or `None` if it does not.
 
     Args:
         sentence: the sentence to search.
@@ -176,11 +176,11 @@ def may_answer(sentence: str, words: frozenset[str]) -> bool:
 def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str | None:
     """Return the name that answers the question: Chloe in `Therefore, Chloe is the shortest`.
 
-    The name is the subject of the sentence or ends it, as in
-    `The capital of Australia is Canberra`. Return `None` if there is no such name, if the sentence
-    shares no word with the question, if it contains a word of denial, doubt or comparison, or if
-    it contains several names from the question and the name is one of them. A word such as "The" at
-    the beginning of a sentence is not a name by itself.
+    The name is the subject of the sentence or ends the sentence, as in
+    `The capital of Australia is Canberra`. Return `None` if there is no such name, or if the
+    sentence shares no word with the question, contains a word of denial, doubt or comparison, or
+    contains several names from the question, one of which is the name found. A word such as "The"
+    at the beginning of a sentence is not a name by itself.
 
     Args:
         sentence: the sentence to search.
@@ -261,7 +261,8 @@ def ordered(sentence: str, question_words: frozenset[str]) -> str | None:
 def verdict(passage: str) -> str | None:
     """Return the "yes", "no", "true" or "false" that a passage states, as in `Yes, it is.`
 
-    Return `None` if there is none, or if the rest of the passage might contradict it.
+    Return `None` if the passage states none of these, or if the rest of it might contradict the
+    verdict.
     """
     match = _VERDICT_FIRST.search(passage)
     if match is None or _RESERVATION.search(passage, match.end()):

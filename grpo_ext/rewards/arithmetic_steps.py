@@ -148,7 +148,7 @@ def steps_in(text: str) -> list[Step]:
 
 
 class Scanner:
-    """Scans `text` token by token; `scan` appends the arithmetic steps that it finds to `steps`."""
+    """Finds the arithmetic steps in `text`; `scan` appends them to the attribute `steps`."""
 
     def __init__(self, text: str):
         self.text = text
@@ -296,7 +296,7 @@ class Scanner:
 
 
 def is_small_numeral(character: str) -> bool:
-    """Return whether a character is a numeral such as ² or ½, not a digit or a Chinese numeral."""
+    """Return whether a character is a numeral like ² or ½, but not a digit or a Chinese numeral."""
     return character.isnumeric() and not character.isdecimal() and not character.isalpha()
 
 

@@ -148,10 +148,11 @@ def without_brackets(text: str) -> str:
 def without_own_indices(indexed: frozenset[str], gold: str, answer: str) -> str:
     r"""Remove subscripted names that only the answer uses, so that the order of values is ignored.
 
-    For example, return `3, 1` for `\lambda_1 = 3, \lambda_2 = 1`. There must be at least two names,
-    all of which are the same symbol with a digit as its subscript. The answer is returned unchanged
-    if the question uses the symbol with subscripts, if the gold answer is not an unordered list or
-    a set, or if the gold answer contains a name other than the symbol itself.
+    For example, return `3, 1` for `\lambda_1 = 3, \lambda_2 = 1`. The answer is returned unchanged
+    unless it has at least two names, all of which are the same symbol with a digit as its
+    subscript. It is also returned unchanged if the question uses this symbol with subscripts, if
+    the gold answer is not an unordered list or a set, or if the gold answer contains a name other
+    than the symbol itself.
 
     Args:
         indexed: the symbols with subscripts in the question (see `indexed_symbols`).

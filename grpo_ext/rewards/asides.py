@@ -134,7 +134,7 @@ def without_remarks(text: str) -> str:
 def without_check(text: str) -> str:
     """Remove sentences at the end of `text` that only check the answer, as in `Check: 4(8) = 32`.
 
-    They are kept if no value precedes them.
+    The sentences are kept if no value precedes them.
     """
     return without_aside(text, _CHECK)
 
@@ -250,9 +250,9 @@ def without_aside(text: str, aside: re.Pattern[str]) -> str:
 def without_breakdown(sentence: str) -> str:
     """Remove the breakdown of a total, as in `20 streets: 9 by Ann and 11 by Bob`.
 
-    There must be at least two parts that add up to the total, and the text from the first part on
-    must make no new claim. A number after "of", as in `Of the 20 streets`, does not count as a
-    total. A sentence of more than `MAX_BREAKDOWN` characters is returned unchanged.
+    The breakdown is kept unless it has at least two parts that add up to the total, and the text
+    from the first part on makes no new claim. A number after "of", as in `Of the 20 streets`, does
+    not count as a total. A sentence of more than `MAX_BREAKDOWN` characters is returned unchanged.
     """
     if len(sentence) > MAX_BREAKDOWN:
         return sentence

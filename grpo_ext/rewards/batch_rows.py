@@ -47,8 +47,8 @@ def rows_to_score(
 
     Args:
         arguments: the reward's arguments for the whole batch.
-        tasks: the names of the tasks whose rows the reward scores, according to the column `task`;
-            `None` means all rows.
+        tasks: the names of the tasks whose rows the reward scores; the column `task` says which
+            task a row belongs to. `None` means all rows.
         left_out: the indices of rows that no reward scores.
     """
     count = len(arguments["completions"])

@@ -102,10 +102,11 @@ def with_conclusion(text: str, request: Request) -> str:
 def without_counts(text: str, request: Request) -> str:
     """Remove a last sentence that only repeats counts, if the question asks for money.
 
-    For example, remove `She also needs cups for her 30 guests.` after `She will spend $12.` Each
-    number in the sentence must be in the question and precede a noun. `text` is returned unchanged
-    if the sentence contains a price or a new claim, or if no price precedes it. The last sentence
-    is the last one with a number or an amount; any text after it is removed as well.
+    For example, remove `She also needs cups for her 30 guests.` after `She will spend $12.` The
+    text is returned unchanged unless each number in the sentence is in the question and precedes a
+    noun. It is also returned unchanged if the sentence contains a price or a new claim, or if no
+    price precedes the sentence. The last sentence is the last one with a number or an amount; any
+    text after it is removed as well.
     """
     if request.amount is not PRICE:
         return text
@@ -125,10 +126,10 @@ def without_counts(text: str, request: Request) -> str:
 def without_other_person(text: str, request: Request) -> str:
     """Remove a last sentence about another person, as in `He has 24 left. His friend has 12`.
 
-    The last sentence must not contain the name that the question asks about. The sentence before
-    it, on the same line, must contain a value and that name. If the last sentence begins with
-    "His", "Her" or "Their", it is enough that the sentence before it contains a value and shares
-    more words with the question than the last sentence does.
+    The last sentence is removed only if it does not contain the name that the question asks about,
+    and if the sentence before it, on the same line, contains a value and that name. If the last
+    sentence begins with "His", "Her" or "Their", the sentence before it need not contain the name
+    if it shares more words with the question than the last sentence does.
     """
     match = _OTHER_PERSON.search(text)
     if match is None:
@@ -193,7 +194,7 @@ def clauses_of(sentence: str, start: re.Pattern[str]) -> list[str]:
 
 
 def subject_of(clause: str) -> str:
-    """Return up to four words before a clause's verb ("is", "had" ...), or "" if it has none."""
+    """Return up to four words before a clause's verb (such as "is"), or "" if there is no verb."""
     verb = _VERB.search(clause)
     if verb is None:
         return ""
@@ -203,9 +204,9 @@ def subject_of(clause: str) -> str:
 def in_requested_amounts(sentence: str, request: Request) -> str:
     """Cut a sentence after the amount that the question asks for, and convert the amount to digits.
 
-    The rest of the sentence is kept if it makes a new claim (see `has_claim`). If the sentence
-    contains only one such amount, an alternative in another unit before the amount is removed. A
-    sentence without such an amount is returned unchanged.
+    The rest of the sentence is kept if it makes a new claim (see `has_claim`). If no other amount
+    could be the answer, an alternative in another unit before the amount is removed. A sentence
+    without such an amount is returned unchanged.
     """
     if request.amount is None:
         return sentence
@@ -305,9 +306,11 @@ def has_claim(behind: str, request: Request) -> bool:
 def is_claimed(behind: str, value: re.Match[str], request: Request) -> bool:
     """Return whether a value that follows the answer may also answer the question.
 
-    It cannot do so if a noun follows it, if "than" precedes it, or if it is a price and the
-    question does not ask for money. A number that is in the question may answer it only as a
-    result, as in `is 20`, `= 20`, or, if the question asks for a remainder, `leaving 20`.
+    A value cannot answer the question if a possible noun follows it (any word except words such as
+    "and", "is" or "left"), if it is part of a time of day or of a comparison such as
+    `20 more than`, if "than" precedes it with no `,`, `.` or `;` in between, or if it is a price
+    and the question does not ask for money. A number that the question states can be the answer
+    only as a result, as in `is 20`, `= 20`, or, if the question asks for a remainder, `leaving 20`.
 
     Args:
         behind: the text after the answer.

@@ -70,7 +70,10 @@ def asks_to_convert(text: str) -> bool:
 
 
 def repeats_quantity(quantities: frozenset[Quantity], gold: str, answer: str) -> bool:
-    """Return whether an answer only repeats quantities of the question that differ from `gold`.
+    """Return whether all quantities in an answer are in the question and differ from `gold`.
+
+    Sides that are names, such as `v` in `v = 72 km/h`, are ignored. Return `False` if no side is
+    left, or if one of the others is not a number with a unit.
 
     Args:
         quantities: the quantities in the question (see `stated_quantities`).
@@ -113,9 +116,10 @@ def has_other_unit(gold: str, answer: str) -> bool:
 
 
 def repeats_number(numbers: frozenset[Fraction], gold: str, answer: str) -> bool:
-    r"""Return whether the answer repeats a number of the question and the gold answer is a formula.
+    r"""Return whether the answer repeats a number of the question, but `gold` is a formula.
 
-    Examples are 60 for `2^2 \cdot 3 \cdot 5`, and 45000 for `4.5 \times 10^4`.
+    Examples are the answer 60 if the gold answer is `2^2 \cdot 3 \cdot 5`, and 45000 if it is
+    `4.5 \times 10^4`.
 
     Args:
         numbers: the numbers in the question.

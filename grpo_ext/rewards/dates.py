@@ -37,7 +37,7 @@ class Date(NamedTuple):
 def date_of(text: str) -> Date | None:
     """Parse a string that consists of a date; return `None` for any other string.
 
-    A date that does not exist, such as `1969-02-30`, is not a date.
+    Also return `None` for a date that does not exist, such as `1969-02-30`.
     """
     iso = _ISO_DATE.fullmatch(text)
     if iso is not None:
@@ -52,7 +52,7 @@ def date_of(text: str) -> Date | None:
 
 
 def existing(parts: Date) -> Date | None:
-    """Return a date if it exists in some year, else `None`."""
+    """Return a date if it exists, else `None`; a date without a year must exist in some year."""
     year = LEAP_YEAR if parts.year is None else parts.year
     day = 1 if parts.day is None else parts.day
     try:

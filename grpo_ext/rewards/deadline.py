@@ -24,6 +24,8 @@ _loops: dict[tuple[int, str], asyncio.AbstractEventLoop] = {}
 async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:
     """Run a coroutine in the event loop for user code and return its result.
 
+    A coroutine that exceeds the time limit is canceled.
+
     Args:
         coroutine: the coroutine to run.
         seconds: the time limit; `None` means no limit.

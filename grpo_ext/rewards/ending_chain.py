@@ -54,14 +54,15 @@ _VALUE = re.compile(r"[0-9]|\\(?:pi|infty|frac|sqrt)")
 def ending_chain(text: str) -> str | None:
     """Return the answer from a chain of equations at the end of `text`, or `None` if there is none.
 
-    The answer is the last side with its unit. Before it come the first side, if that is a symbol
-    such as `I` or `f(2)`, and the numeric sides that must equal the gold answer as well (see
+    The answer is the last side with its unit. It is preceded by the first side, if that is a symbol
+    such as `I` or `f(2)`, and by the numeric sides that must equal the gold answer as well (see
     `is_evidence`). All other sides are dropped: the answer is `I = 3 A` for
-    `I = V/R = 12 V / 4 Ω = 3 A`. Return `None` for an
-    equation that must be solved for an unknown, for a list of equations, for a chain after a
-    word such as "not", "or" or "if", and for a chain whose last side is not a single value. Also
-    return `None` if the last sentence contains a price in `$` or an unclosed formula, if it is
-    longer than `MAX_SENTENCE`, or if the answer is longer than `MAX_ANSWER`.
+    `I = V/R = 12 V / 4 Ω = 3 A`.
+
+    Return `None` for an equation that must be solved for an unknown, for a list of equations, for a
+    chain after a word such as "not", "or" or "if", and for a chain whose last side is not a single
+    value. Also return `None` if the last sentence contains a price in `$` or an unclosed formula,
+    or is longer than `MAX_SENTENCE`, or if the answer is longer than `MAX_ANSWER`.
 
     Args:
         text: the text, after `with_ascii_signs` has converted its signs.
@@ -98,9 +99,9 @@ def last_clause(sentence: str) -> list[str] | None:
     """Return the sides of the chain that ends a sentence, without the words before the chain.
 
     The first side is "" if words directly precede the first `=`, as in `Total cost = 12`. Return
-    `None` if the sentence does not end in a chain whose only relation is `=`, if the last side is
-    approximate, or if a word such as "not" or "maybe", or another equation of a list, precedes the
-    chain.
+    `None` if the sentence does not end in a chain whose only relation is `=`, if the last side
+    contains a sign such as `≈`, or if the chain is preceded by a word such as "not" or "maybe" or
+    by another equation of a list.
     """
     sides, operators = chain(sentence)
     if {*operators} != {"="} or _APPROXIMATE.search(sides[-1]):
@@ -141,7 +142,11 @@ def closes_brackets(text: str) -> bool:
 
 
 def is_value(core: str) -> bool:
-    """Return whether a last side, without its unit, is a single number, formula or tuple."""
+    """Return whether a last side, without its unit, is a single number, formula or tuple.
+
+    Return `False` if it has more than `MAX_SIDE` characters, contains a word, ends with `!`, or
+    contains a character that cannot be parsed.
+    """
     if not _VALUE.search(core) or len(core) > MAX_SIDE or _UNREAD.search(core):
         return False
     if _WORD.search(core):
@@ -152,7 +157,7 @@ def is_value(core: str) -> bool:
 
 
 def is_computation(first_sides: list[str], core: str, has_unit: bool) -> bool:
-    """Return whether a chain of sides computes its last side, and is not an equation to solve.
+    """Return whether a chain computes its last side, rather than being an equation to solve.
 
     Args:
         first_sides: the sides before the last one; none of them is a name for the value.

@@ -151,10 +151,11 @@ def parsed(gold: str, answer: str) -> tuple[Any, Any] | None:
 
 @lru_cache(maxsize=4096)
 def parse(formula: str) -> Any:
-    """Parse a formula into a sympy object with latex2sympy, or return `None` if that fails.
+    r"""Parse a formula into a sympy object with latex2sympy, or return `None` if that fails.
 
-    Decimals become exact fractions, and numbers in degrees become radians. math-verify's own
-    `parse` is not used, because it removes units and converts capitals to lower case.
+    Decimals become exact fractions, and numbers in degrees, such as `30^\circ`, become radians.
+    math-verify's own `parse` is not used, because it removes units and converts capitals to lower
+    case.
     """
     formula = _DEGREES.sub(r"{(\1\\pi/180)}", formula)
     formula = _DECIMAL.sub(lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", formula)
@@ -210,8 +211,8 @@ def values(found: Any, other: Any) -> list[Any]:
     """Return the value of `found` at each of `POINTS`, or `None` where it has no finite value.
 
     All values are `None` if `found` or `other` is not a scalar expression. The symbol `i` is the
-    imaginary unit. The values of all other symbols depend on the sorted names in both expressions,
-    so that a shared symbol has the same value in both.
+    imaginary unit. The value of any other symbol depends on its place among the sorted names of
+    both expressions, so that a shared symbol has the same value in both.
     """
     from sympy import Expr, I
 

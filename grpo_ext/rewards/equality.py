@@ -1,9 +1,9 @@
 """Decide whether two answers are equal; docs/rewards.md lists the rules.
 
 The answers are in plain notation, as returned by `notation.plain`. Two answers that differ only in
-typography are equal, even beyond the limits of the engine. Otherwise both are split into their
-parts (`structure`), and the parts are compared as numbers (`quantity`), as words (`texts`), or as
-formulas (`engine`).
+typography are equal, even beyond the limits of the engine. Otherwise, dates, choices, and words
+such as "yes" are compared as such. All other answers are split into their parts (`structure`), and
+the parts are compared as numbers (`quantity`), words (`texts`) or formulas (`engine`).
 """
 
 import re
@@ -99,8 +99,8 @@ def equal(gold: str, answer: str) -> bool:
 def same_residue(gold: str, answer: str) -> bool:
     r"""Return whether an answer such as `x \equiv 2 \pmod 7` equals the gold answer.
 
-    The gold answer may be a residue or a congruence. If it is a congruence, its modulus must be the
-    same as the answer's.
+    The gold answer may be a residue or a congruence. If it is a congruence, it must have the same
+    modulus as the answer. Return `False` if the answer names no modulus.
     """
     expected = _MODULUS.search(gold)
     actual = _MODULUS.search(answer)
@@ -111,7 +111,7 @@ def same_residue(gold: str, answer: str) -> bool:
 
 
 def with_variable_of(gold: str, answer: str) -> str:
-    """Rename the answer's constant of integration and function variable as in the gold answer.
+    """Rename the answer's integration constant and function variable to match the gold answer.
 
     For example, return `f(x) = x + 2` for `f(y) = y + 2` if the gold answer begins with `f(x) =`,
     and `x^2 + C` for `x^2 + K` if the gold answer ends in `+ C`. A constant is only ever renamed to
@@ -168,7 +168,7 @@ def same_collection(expected: Collection, actual: Collection) -> bool:
 
 
 def same_names(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
-    """Return whether two answers name the same unknowns in the same order, or either names none.
+    """Return whether two answers name the same unknowns in the same order, or one names none.
 
     `y` and `f(x)` count as the same unknown.
     """
@@ -181,7 +181,7 @@ def same_names(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
 
 
 def same_name(expected: str | None, actual: str | None) -> bool:
-    """Return whether two answers name the same unknown, or either of them names none."""
+    """Return whether two answers name the same unknown, or one of them names none."""
     if expected is None or actual is None:
         return True
     return same_names((expected,), (actual,))
@@ -262,7 +262,11 @@ def same_numbers(gold: str, answer: str) -> bool | None:
 
 
 def same_chains(gold: str, answer: str) -> bool | None:
-    """Return whether two equations, chains or relations are equal; `None` if neither is one."""
+    """Return whether two answers are equal if at least one has a relation sign, as in `x = 3`.
+
+    The other answer may be a single value: `x = 3` equals `3`. Return `None` if neither answer has
+    a relation sign.
+    """
     expected = chain(gold)
     actual = chain(answer)
     if not expected.operators and not actual.operators:
@@ -331,8 +335,8 @@ def same_equations(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
 def same_relation(gold: str, answer: str) -> bool:
     """Compare two relations side by side, as regions, or as sets; return whether they are equal.
 
-    They are never equal if only one of them contains `=`. An answer that is not a relation must be
-    a region or be enclosed in brackets.
+    Relations are never equal if only one of them contains `=`. An answer without a relation sign
+    can only be equal if it is a region or is enclosed in brackets.
     """
     expected = chain(gold)
     actual = chain(answer)

@@ -79,7 +79,7 @@ def find_answer(
     Args:
         completion: the text of the completion.
         has_choices: whether the question offers choices, so that the answer may be a letter.
-        in_words: whether the gold answer consists of words, so that the answer may do so too.
+        in_words: whether the gold answer is in words, so that the answer may be in words as well.
         choices: the contents of the question's choices.
         request: the parsed request of the question; `None` if the question is unknown.
     """
@@ -122,7 +122,8 @@ def own_text(completion: str) -> str:
     """Return a completion without its thoughts and without a new question after the answer.
 
     A model that does not stop may go on with `Question: ...` or another turn of a conversation. The
-    text is cut before the first question or turn, unless it may be part of the solution because:
+    text is cut before the first such question or turn, except in three cases, in which it may be
+    part of the solution:
 
     - the completion begins with a question,
     - the first question has the number 1, as in `Problem 1:`, or
@@ -139,7 +140,7 @@ def own_text(completion: str) -> str:
 
 
 def is_marked(completion: str) -> bool:
-    """Return whether a tag, a box, `####` or "answer is" marks the answer of a completion."""
+    """Return whether `<answer>`, a box, `####` or "answer is" marks the answer in a completion."""
     text = own_text(completion)
     has_answer = last_answer(text) is not None
     has_box = boxed(text) is not None

@@ -25,7 +25,8 @@ FORMS = {
 def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -> list[float]:
     r"""1 if the completion is one <think> block followed by one <answer> block, else 0.
 
-    Each tag must occur exactly once, with no text outside the blocks. The blocks may be empty.
+    Each tag must occur exactly once, with no text outside the blocks. The blocks may be empty;
+    with "strict", an empty block still needs both line breaks.
 
     Args:
         mode: "loose" allows any whitespace around tags and blocks; "strict" requires exactly

@@ -102,7 +102,7 @@ def has_small_powers(formula: str) -> bool:
 
     Its `power_cost` must be at most `MAX_POWER`. If an exponent itself contains a power, it must
     contain no number above `MAX_TOWER`, and the exponent of that power must contain no further
-    power, so `e^{e^{e^e}}` is rejected. A matrix must not contain any power.
+    power, so `e^{e^{e^e}}` is rejected. A formula with a matrix must not contain any power.
     """
     if r"\begin" in formula:  # the entries of a matrix grow with every multiplication
         return not _POWER.search(formula)
@@ -119,11 +119,14 @@ def numbers_in(text: str) -> list[int]:
 
 
 def power_cost(formula: str) -> int:
-    """Return an estimate of the number of digits or terms of the powers in a formula.
+    r"""Return an estimate of how many digits or terms the powers in a formula have.
 
-    Factors, terms and operators add to the cost; only a power of a power multiplies it: `x^5 - x^4`
-    costs 10, and `((2^9)^9)^9` costs 729. If expanding a bracketed expression with letters costs
-    more than `MAX_EXPANDED`, return a cost above `MAX_POWER`.
+    A number costs its number of digits, and any other symbol or command costs 1. A power costs the
+    cost of its base times the `exponent_size` of its exponent. All these costs are added up:
+    `x^5 - x^4` costs 10, `(x+1)^5` costs 15, and `((2^9)^9)^9` costs 729. `\exp`, `\sinh` and
+    `\cosh` cost one less than a power of `e`, which has its base written out. If a power of a
+    bracketed expression with letters costs more than `MAX_EXPANDED`, return a cost above
+    `MAX_POWER`.
     """
     total = 0
     position = 0
@@ -160,7 +163,7 @@ def power_cost(formula: str) -> int:
 
 
 def exponent_size(exponent: str) -> int:
-    """Return the product of the numbers in an exponent, counting 0 as 1, to estimate its value."""
+    """Estimate the size of an exponent: return the product of its integers, counting 0 as 1."""
     size = 1
     for number in numbers_in(exponent):
         size *= max(number, 1)

@@ -308,7 +308,10 @@ class Guard:
 
 
 class AsyncGuard(Guard):
-    """A guard for an async reward; if the reward raises or times out, the whole batch fails."""
+    """A guard for an async reward; if its call fails or times out, all rows of the batch fail.
+
+    If only some of the returned scores are invalid, only their rows fail.
+    """
 
     # Async, since TRL awaits the async rewards of a batch together.
     async def __call__(self, /, **arguments: Any) -> list[Score]:  # type: ignore[override]
@@ -347,8 +350,8 @@ def guard_rewards(
 
     Args:
         rewards: functions, reward models, ids of reward models, or guards.
-        labels: the metric name of each reward, in the same order; `None` uses the reward's own
-            name.
+        labels: the metric name of each reward, in the same order. If `labels` or an entry is
+            `None`, the reward's own name is used.
         workers: the number of worker processes for CPU-heavy rewards; 0 scores them in this
             process.
         timeout: the time limit per row, in seconds, both in this process and in workers; `None`

@@ -101,7 +101,7 @@ def followed(text: str, names: Sequence[str], parameters: Sequence[Parameters]) 
         raise ValueError(
             f"A row has {counted(len(names), 'instruction')} in `instruction_id_list`, but "
             f"{counted(len(parameters), 'set')} of parameters in `kwargs`. Set `kwargs` to a list "
-            "of one mapping for each instruction; use {} for an instruction without parameters."
+            "with one mapping per instruction; use {} for an instruction without parameters."
         )
     results = []
     for name, row_parameters in zip(names, parameters, strict=True):
@@ -122,7 +122,7 @@ def explain_instructions(
     allow_copies: bool = True,
     max_tokens: int | None = None,
 ) -> Explanation:
-    """List which instructions a completion follows, and give any other reason for a score of 0.
+    """Say which instructions a completion follows, and give any other reason for a score of 0.
 
     Copies of the prompt and truncated completions are not detected.
 

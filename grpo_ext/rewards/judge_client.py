@@ -69,7 +69,7 @@ def key_headers(url: str, api_key_env: str | None) -> dict[str, str]:
         source = "that api_key_env names" if api_key_env else variable
         raise ValueError(
             f"The environment variable {source} has no usable key: it is unset, empty, or "
-            "contains whitespace or characters other than ASCII. Set it to the API key."
+            "contains whitespace or characters other than printable ASCII. Set it to the API key."
         )
     return {"Authorization": f"Bearer {key}"}
 

@@ -86,8 +86,8 @@ def judge(
         no response in time, or the reply contains no valid grade.
 
     Raises:
-        ValueError: if the server's key is missing, or would be sent in clear text to another
-            machine.
+        ValueError: if the server's key is missing, contains whitespace or characters other than
+            printable ASCII, or would be sent in clear text to another machine.
         OSError: if the rubric's file cannot be read.
         sqlite3.DatabaseError: if the cache cannot be opened, read or written.
     """

@@ -29,7 +29,7 @@ _SAME = {
 
 
 def formulas_of(text: str) -> Iterator[str]:
-    """Yield the normal form of each formula in `text`; each side of an equation is one formula.
+    """Yield the normal form of each formula in `text`; each side of an equation is a formula.
 
     Some of these forms may be empty strings.
     """

@@ -103,7 +103,7 @@ def plain(answer: str) -> str:
     """Return an answer in plain notation, without markup that does not change its meaning.
 
     Spaces, quotes, backticks, asterisks, commas, colons and semicolons are removed from both ends,
-    and then a final period.
+    and then a final period with any spaces and asterisks before it.
     """
     answer = with_ascii_signs(answer)
     if answer.strip("0123456789.,+- ") not in ("", "$"):

@@ -176,8 +176,8 @@ def prepared(reward: Reward, arguments: dict[str, Any]) -> tuple[bytes, list[Row
 def without_images(prompt: Any) -> Any:
     """Return a prompt without the images in its messages.
 
-    Of message content that is a list of blocks, only the text blocks are kept. Workers that compare
-    formulas do not need the images, which are large.
+    If the content of a message is a list of blocks, only its text blocks are kept. Workers that
+    compare formulas do not need the images, which are large.
     """
     if not isinstance(prompt, list):
         return prompt

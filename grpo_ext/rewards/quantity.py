@@ -28,7 +28,10 @@ for _row in data_lines("grpo_ext.rewards", "units.txt"):
 
 
 def alternation(names: set[str]) -> str:
-    """Return a regular expression that matches any of the names; it tries longer names first."""
+    """Return a regular expression that matches any of the names, trying longer names first.
+
+    The names are not in a group; enclose the expression in `(?:...)` to combine it with others.
+    """
     return "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
 
 

@@ -343,7 +343,7 @@ def has_asked_percent(question: Question, gold: str, answer: str) -> bool:
 
 
 def has_asked_dimension(question: Question, answer: str) -> bool:
-    """Return whether the unit of an answer suits the area, volume or length that was asked for.
+    """Return whether an answer's unit fits the area, volume or length that the question asks for.
 
     If the question asks for none of these, or the answer has no unit of length, area or volume,
     return `True`.

@@ -79,7 +79,7 @@ def score(completion: str, entry: dict[str, Any]) -> float:
 
 @lru_cache(maxsize=256)
 def scorer_of(generator: str, options: str) -> Any:
-    """Return a Reasoning Gym dataset, whose `score_answer` scores the problems of a generator.
+    """Return a Reasoning Gym dataset whose `score_answer` scores a generator's problems.
 
     Args:
         generator: the name of the generator.

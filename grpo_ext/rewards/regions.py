@@ -22,7 +22,7 @@ Same = Callable[[str, str], bool]  # returns whether two parts of answers are eq
 
 
 class Interval(NamedTuple):
-    """An interval; `has_low` and `has_high` say whether the end `low` or `high` belongs to it."""
+    """An interval; `has_low` and `has_high` say whether the ends `low` and `high` belong to it."""
 
     low: str
     high: str

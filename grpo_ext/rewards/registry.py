@@ -40,7 +40,8 @@ def register(
     Args:
         name: the reward's name: letters, digits, `_` and `-`, beginning with a letter.
         needs_cpu: whether to run the function in worker processes (`reward_workers`), with one row
-            per call; `"formulas"` does so only for rows that call `same_formula`.
+            per call; `"formulas"` does so only for rows that compare formulas with the module
+            `engine` (for example, by `same_formula`) or on which the function fails.
         asks_server: whether the function sends each completion to a server, which takes time or
             costs money. Evaluations do not score constant answers with such a reward.
         loads_model: whether the function loads a language model, named by its option `model`. If

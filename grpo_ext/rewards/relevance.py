@@ -198,7 +198,10 @@ class Comparison(NamedTuple):
         return tuple(prompt_ids), tuple(self.text_ids)
 
     def pairs(self) -> dict[Key, Pair]:
-        """Return a (prompt ids, text ids) pair for each of the prompts, keyed by `key`."""
+        """Map `key(prompt_ids)` to (prompt ids, text ids) for the text's own and unrelated prompts.
+
+        Equal prompts share an entry.
+        """
         pairs = {}
         for prompt_ids in (self.prompt_ids, *self.unrelated_ids):
             pairs[self.key(prompt_ids)] = (prompt_ids, self.text_ids)

@@ -156,9 +156,9 @@ def request_of(question: str, numbers: frozenset[Fraction]) -> Request:
 
 
 def alternatives_of(question: str) -> tuple[str, ...]:
-    """Return the last alternatives that a question offers: acute and right in `acute or right?`.
+    """Return the last alternatives that a question offers, such as "acute" and "right".
 
-    Return `()` if it offers none.
+    They stand before a question mark, as in `Is it acute or right?` Return `()` if there are none.
     """
     matches = _ALTERNATIVES.findall(question)
     if not matches:

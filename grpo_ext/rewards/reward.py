@@ -82,7 +82,7 @@ class Reward:
         name: the name of the reward's metric; also stored as `__name__`.
         columns: the dataset columns that the reward requires.
         needs_cpu: whether to run the reward in worker processes; `"formulas"` means only for rows
-            that compare formulas.
+            that compare formulas, or on which the reward fails.
         tasks: the values of the column `task` for which a `Guard` calls the reward; `None` means
             all rows.
         examples: completions with their expected scores.

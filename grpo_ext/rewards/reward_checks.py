@@ -72,7 +72,7 @@ def check_rewards(
             raise ValueError(
                 f"Reward {label!r} has a name that ends like the metrics that an evaluation adds "
                 f"to each reward ({', '.join(TAKEN_ENDINGS)}), so reports would leave it out. "
-                "Rename it."
+                "Rename the reward, or set another `label` for it in `reward_funcs`."
             )
     for reward in rewards:
         check_call(reward)

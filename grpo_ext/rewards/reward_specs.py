@@ -207,7 +207,7 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
 
 
 class WithOptions(partial):
-    """A function with options, which take precedence over columns of the same names."""
+    """A function with options, which take precedence over columns of the same name."""
 
     def __call__(self, /, *args: Any, **columns: Any) -> Any:
         return self.func(*args, **{**columns, **self.keywords})
@@ -247,7 +247,7 @@ def checked_weight(name: str, weight: Any) -> float:
 
 
 def renaming(column: str, there: Sequence[str]) -> str:
-    """Return advice on how to get the missing column `column` by renaming a column in `there`."""
+    """Return advice for a missing column: rename one of the columns `there`, or add the column."""
     answers = [name for name in ANSWERS if name in there]
     answers += [path for path in NESTED_ANSWERS if path.partition(".")[0] in there]
     if column in ANSWERS and answers:
@@ -262,7 +262,7 @@ def renaming(column: str, there: Sequence[str]) -> str:
 
 
 def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None) -> None:
-    """Check that rewards find all columns that they require in a dataset, and accept the others.
+    """Check that a dataset has the columns that rewards require, and none that they do not accept.
 
     If the columns are unknown (`None`), nothing is checked.
 
@@ -284,8 +284,8 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
         name = metric_name(reward)
         if getattr(reward, "tasks", None) and TASK not in there:
             raise ValueError(
-                f"Reward {name!r} is for the tasks {', '.join(reward.tasks)}, but the dataset has "
-                f"no column {TASK!r} with the task of each row. Add the column, or remove `tasks` "
+                f"Reward {name!r} has `tasks` ({', '.join(reward.tasks)}), but the dataset has no "
+                f"column {TASK!r} with the task of each row. Add the column, or remove `tasks` "
                 "from this reward."
             )
         for column in needed_columns(reward):

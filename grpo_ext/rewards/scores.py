@@ -245,5 +245,6 @@ class FailureCount:
             return None
         return (
             f"{self.name} failed on {failed} of the last {calls} {self.unit}; the allowed share is "
-            f"{self.max_failure_rate:g} (`{self.rate_key}`). The last failure: {self.last_error}"
+            f"{self.max_failure_rate:g}. Remove the cause, or raise `{self.rate_key}`. The last "
+            f"failure: {self.last_error}"
         )

@@ -283,5 +283,5 @@ def labeled(kind: str, parts: list[str]) -> Collection:
 
 
 def is_tuple(parts: Collection) -> bool:
-    """Return whether `parts` is a tuple or an interval, that is, in round or square brackets."""
+    """Return whether `parts` is a tuple or interval, enclosed in round or square brackets."""
     return parts.kind in ("()", "[]", "[)", "(]")

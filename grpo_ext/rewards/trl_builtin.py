@@ -16,7 +16,10 @@ from grpo_ext.rewards.registry import register
 
 @register("think_format")
 def think_format(completions: list[str]) -> list[float]:
-    """1 if the completion begins with one <think> .. </think> block, else 0 (from TRL)."""
+    """1 if the completion begins with one <think> .. </think> block, else 0 (from TRL).
+
+    A completion with a second <think> scores 0.
+    """
     from trl.rewards import think_format_reward
 
     return think_format_reward([[{"role": "assistant", "content": text}] for text in completions])
@@ -84,7 +87,8 @@ def cosine_scaled(
     """Correctness scaled by length: correct answers earn more if short, wrong ones if long.
 
     The score is `None` if the answers cannot be compared, for example because the gold answer
-    cannot be parsed. As in TRL, the formula follows appendix C.1 of arXiv 2502.03373.
+    cannot be parsed. The formula is the one in appendix C.1 of arXiv 2502.03373, which TRL's
+    reward also uses.
 
     Args:
         solution: the gold answer.

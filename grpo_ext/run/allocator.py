@@ -19,7 +19,7 @@ LIBRARIES = ("libtbbmalloc.so.2", "libtbbmalloc_proxy.so.2")
 
 
 def allocator_libraries() -> str | None:
-    """Return the `LD_PRELOAD` value that loads TBB's allocator, or `None` if TBB is missing."""
+    """Return the `LD_PRELOAD` value that loads TBB's allocator; `None` if it is not installed."""
     try:
         package = distribution(PACKAGE)
     except PackageNotFoundError:

@@ -106,8 +106,9 @@ def fetch_rows(source: Source, folder: Path, splits: list[str] | None = None) ->
         ConnectionError: if the dataset is not on this machine and the hub cannot be reached.
         FileNotFoundError: if there is no such dataset.
         OSError: if the dataset cannot be read, or a file cannot be written.
-        ValueError: if there is no such split, if two splits would have the same file, if a row has
-            values that JSON cannot represent, or if the dataset is damaged or unsafe to read.
+        ValueError: if there is no such split, if two splits would be written to the same file, if a
+            row has values that JSON cannot represent, or if the dataset is damaged or unsafe to
+            read.
     """
     try:
         if splits is None:
@@ -151,7 +152,7 @@ def split_paths(source: Source, folder: Path, splits: list[str]) -> list[Path]:
         splits: the splits, in the syntax of `datasets`.
 
     Raises:
-        ValueError: if two splits would have the same file.
+        ValueError: if two splits would be written to the same file.
     """
     paths: list[Path] = []
     for split in splits:
@@ -159,8 +160,8 @@ def split_paths(source: Source, folder: Path, splits: list[str]) -> list[Path]:
         if path in paths:
             other = splits[paths.index(path)]
             raise ValueError(
-                f"the splits {other} and {split} would have the same file, {path}. Remove one of "
-                "them, or fetch each with a different --out."
+                f"the splits {other} and {split} would both be written to {path}. Remove one of "
+                "them, or fetch them separately, each with a different --out."
             )
         paths.append(path)
     return paths
@@ -202,9 +203,10 @@ def write_rows(path: Path, rows: Dataset, title: str) -> None:
                 file.write(as_json(row) + "\n")
             except TypeError as error:
                 raise ValueError(
-                    f"{title}: a row cannot be written as JSON ({one_line(error)}). Save the "
-                    "dataset as a folder with load_dataset(NAME).save_to_disk(FOLDER), and set "
-                    "dataset_name: FOLDER."
+                    f"{title}: a row cannot be written as JSON ({one_line(error)}). In Python, "
+                    "save the dataset with load_dataset(NAME, CONFIG).save_to_disk(FOLDER), where "
+                    "CONFIG is the configuration or None, and set `dataset_name: FOLDER` in the "
+                    "recipe."
                 ) from None
         file.flush()
         if path.exists() and not (path.is_file() and filecmp.cmp(file.name, path, shallow=False)):

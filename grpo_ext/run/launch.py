@@ -87,7 +87,7 @@ def launch_command(
 
 
 def threads_of(recipe: Recipe) -> int | None:
-    """Return the threads per process for `launch_command`: 1 for a tiny model, otherwise `None`.
+    """Return the number of threads per process: 1 for a tiny model, otherwise `None`.
 
     In a model with fewer than `SMALL_MODEL` parameters, threads wait for each other longer than
     they compute. The number depends only on the model, because a run that resumes with another
@@ -154,6 +154,9 @@ def launch(
 
 class Launched:
     """Starts a launcher process, and passes signals on to its ranks.
+
+    Ranks get SIGTERM instead of SIGHUP. While no rank that has reported is alive, the launcher's
+    process group gets the signals, with SIGTERM instead of SIGUSR1.
 
     The constructor starts the process and installs handlers for the signals in `PASSED_ON` that
     this process does not ignore; `wait` restores the previous handlers.

@@ -45,7 +45,10 @@ def _die_with(pid: int) -> None:
 
 
 def report_ready() -> None:
-    """Tell the `grpo-ext` command, if one started this process, that signal handlers are set."""
+    """Tell the `grpo-ext` command, if one started this process, that this process handles signals.
+
+    Call this once the signal handlers are installed; the command passes signals on from then on.
+    """
     folder = os.environ.get(RANKS)
     if folder:
         Path(folder, f"rank-{os.getpid()}").touch()

@@ -63,7 +63,8 @@ class Sampler:
     name: str  #: the sampler's name in logs
     abilities: SamplerAbilities
 
-    seconds: float = 0.0  #: duration of the last generation, in seconds
+    #: duration of the last generation, in seconds; if 0, the trainer uses its own measurement
+    seconds: float = 0.0
     syncs: int = 0  #: number of weight syncs so far, if the sampler `reports_weights`
 
     _request: Request | None = None
@@ -97,7 +98,7 @@ class Sampler:
         return False
 
     def discard_unfinished(self) -> None:
-        """Discard the completions held back for a later generation."""
+        """Discard the completions held back for a later generation; by default, there are none."""
 
     def metrics(self, generation: Generation) -> dict[str, float]:
         """Return metrics of a generation, by their names in the log; by default, an empty dict."""

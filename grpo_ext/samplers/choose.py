@@ -283,9 +283,9 @@ def _warn_of_dropout(trainer: SampledTrainer) -> None:
         )
     if rates and trainer.accelerator.is_main_process:
         logger.warning(
-            f"The model uses dropout ({max(rates):g}), which changes with each pass. Completions "
-            "are therefore scored under a policy other than the one that sampled them, and "
-            f"ratios differ from 1. {remedy}"
+            f"The model uses dropout (p = {max(rates):g}), which drops different units in each "
+            "forward pass. Completions are therefore scored under a policy other than the one that "
+            f"sampled them, and ratios differ from 1. {remedy}"
         )
 
 

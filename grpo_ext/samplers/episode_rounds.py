@@ -28,7 +28,7 @@ def rounds(episodes: Sequence[Episode]) -> Iterator[list[int]]:
 
     Between two calls, the environments' answers are awaited and appended to the episodes. All ranks
     must iterate together, because the ranks of a sharded model must make the same number of calls.
-    On a rank whose episodes have all ended, `[0]` is yielded, and the row of that episode ends at
+    On a rank whose episodes have all ended, `[0]` is yielded, and the row of episode 0 ends at
     once.
 
     Args:
@@ -58,7 +58,7 @@ class TokenRecord:
         self._length = 0  # number of recorded tokens
 
     def add(self, ids: list[int], first: int, logps: Tensor | None, kept: KeptSet | None) -> None:
-        """Record the tokens of a call of `generate`, and of the environment's answer before them.
+        """Record the tokens of a `generate` call, and those of the environment's answer before it.
 
         Args:
             ids: all tokens of the episode so far.

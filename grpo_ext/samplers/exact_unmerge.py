@@ -16,11 +16,11 @@ from torch import Tensor
 
 @contextmanager
 def base_kept(model: PeftModel) -> Iterator[None]:
-    """Context manager that restores the base weights after merging and unmerging in its block.
+    """Context manager that restores the base weights after its block merges and unmerges adapters.
 
-    Before the block, each layer is merged and unmerged once to find the few values that change. The
-    original values are kept on the CPU with their positions. If the block raises an error, the
-    weights are not restored.
+    Before the block, each layer is merged and unmerged once to find the few values that change.
+    Their original values are kept on the CPU, with their positions, and written back on exit. If
+    the block raises an error, the weights are not restored.
     """
     changes: list[tuple[Tensor, Tensor, Tensor]] = []
     for layer in model.modules():

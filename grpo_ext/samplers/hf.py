@@ -2,7 +2,8 @@
 
 If the sampler has the ability `returns_kept_tokens`, the tokens that truncation keeps are recorded
 at each step, so that completions can be scored exactly. The log-probs of the sampled tokens are
-also recorded, for a share of the completions (`sampler_check_share`).
+also recorded, for a share of the completions (`sampler_check_share`) or, with
+`deterministic: true`, for all of them.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -34,7 +35,7 @@ class HFSampler(Sampler):
         abilities: the sampler's abilities; kept tokens and log-probs are recorded only if
             `returns_kept_tokens` is `True`.
         params: the sampling parameters, which determine the tokens that truncation keeps.
-        precision: the dtypes that completions are scored in.
+        precision: the dtypes to sample in, which are those of the trainer's scorer.
     """
 
     name = "transformers"
@@ -73,7 +74,8 @@ class HFSampler(Sampler):
     def _play(self, request: Request) -> Generation:
         """Play the episodes of a request in rounds, with one call of `generate` each.
 
-        If the model overrides `generate`, each call completes only one turn of each episode.
+        If the model has its own `generate`, which does not run this package's processors, each call
+        completes only one turn of each episode.
         """
         if self._own_generate:
             return play_by_turns(request, self._turns)
@@ -121,7 +123,7 @@ class HFSampler(Sampler):
         recorder: Recorder | None,
         player: Player | None = None,
     ) -> list[list[int]]:
-        """Complete lists of tokens, up to the first end token or stop string of each.
+        """Complete each list of tokens, up to the first end token or stop string.
 
         Args:
             request: the request that the lists belong to.
@@ -141,9 +143,9 @@ class HFSampler(Sampler):
         return [stops.cut(ids) for ids in completions]
 
     def _refuse_own_generate(self) -> None:
-        """Raise `ValueError` if `deterministic: true` is set.
+        """Raise `ValueError` if `deterministic: true` is set, which requires recorded log-probs.
 
-        The setting requires the sampler's log-probs. Call this method if they were not recorded.
+        Call this method if the sampler's log-probs were not recorded.
         """
         if self.trainer.args.deterministic:
             raise ValueError(
@@ -159,7 +161,7 @@ class HFSampler(Sampler):
         )
 
     def _as_scored(self, model: torch.nn.Module) -> AbstractContextManager[None]:
-        """Return a context manager in which the model computes in the scorer's dtypes.
+        """Return a context manager that makes the model compute in the scorer's dtypes.
 
         With continuous batching, which generates in another thread, the context manager does
         nothing.

@@ -44,7 +44,7 @@ class PartialSampler(Sampler):
     Args:
         sampler: the sampler that runs each round; it must return log-probs.
         ends: the rule that decides whether a completion has ended; `ends.limit` must be a multiple
-            of `tokens`.
+            of `tokens`, because completions could otherwise exceed it.
         tokens: maximum number of tokens that a round adds to a completion.
         rows: number of completions per generation on this rank, a multiple of `size`.
         size: number of completions per prompt.

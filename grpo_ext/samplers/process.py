@@ -1,4 +1,4 @@
-"""`sampler: process`: run transformers' `generate` in a second process, on another device.
+"""`sampler: process`: run transformers' `generate` in a second process, usually on another device.
 
 Each rank has its own sampler process. The two processes share memory, to which the rank writes the
 weights while the sampler process waits for a request.
@@ -44,7 +44,7 @@ class ProcessSampler(Sampler):
         device: the device that the process samples on, such as `"cuda:1"` or `"cpu"`.
         limit: number of seconds without a response after which the process is restarted.
         fast: whether rows that have ended leave the batch (`fast_generate`).
-        precision: the dtypes that completions are scored in.
+        precision: the dtypes to sample in, which are those of the trainer's scorer.
 
     Raises:
         ValueError: if the model cannot be copied to another process.
@@ -156,8 +156,8 @@ class ProcessSampler(Sampler):
     def sample(self, request: Request) -> Generation:
         """Wait for the completions of a request, or play its episodes.
 
-        All ranks must call it. A sampler process that dies or hangs is restarted up to `RESTARTS`
-        times, with the same weights and request.
+        All ranks must call this method. A sampler process that dies or hangs is restarted up to
+        `RESTARTS` times, with the same weights and request.
 
         Raises:
             EngineFailure: on all ranks, if a process reports an error or still fails after its last
@@ -190,7 +190,7 @@ class ProcessSampler(Sampler):
         return turns
 
     def _generation(self, request: Request) -> Generation:
-        """Wait for the completions of a request. All ranks must call it.
+        """Wait for the completions of a request. All ranks must call this method.
 
         Raises:
             EngineFailure: on all ranks, if the sampler process of any rank failed.

@@ -26,7 +26,7 @@ class Start:
     device: str
     threads: int  # number of torch threads
     fast: bool  # whether rows that have ended leave the batch
-    precision: Precision  # the dtypes that completions are scored in
+    precision: Precision  # the dtypes to sample in, which are those of the trainer's scorer
 
 
 @dataclass(frozen=True)

@@ -118,8 +118,10 @@ class ServerConnection(VLLMClient):
 
         Raises:
             ValueError: if `device` is a CPU and the workers do not use gloo.
-            ConnectionError: if a request fails or no port is free.
-            RuntimeError: if the server does not expose vLLM's development endpoints.
+            ConnectionError: if a request fails, or if none of the ports from `group_port` on can be
+                opened.
+            RuntimeError: if the server does not expose vLLM's development endpoints, or if its
+                workers do not join in time.
         """
         self._device = device
         config = self.get_server_info()["weight_transfer_config"]

@@ -17,7 +17,7 @@ class ServerFailure:
 
     Args:
         message: one short line for the user.
-        status: the HTTP status of the response; `None` if the error was not a bad status.
+        status: the HTTP status of the response; `None` if the request failed for another reason.
     """
 
     message: str

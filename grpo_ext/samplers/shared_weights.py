@@ -37,7 +37,7 @@ def tensors_of(model: Module) -> list[Tensor]:
 
 
 def places_of(tensors: list[Tensor]) -> tuple[list[Place], int]:
-    """Return consecutive, aligned places for the tensors, and their total size in bytes."""
+    """Return consecutive, aligned places for the tensors, and the size of all places in bytes."""
     places = []
     start = 0
     for tensor in tensors:
@@ -81,7 +81,7 @@ def mapped(fd: int, size: int, places: list[Place]) -> list[Tensor]:
 
 
 def no_hook(*args: object, **kwargs: object) -> None:
-    """Do nothing; replaces a hook that is defined inside a function and cannot be pickled.
+    """Do nothing, in place of a hook that is defined inside a function and cannot be pickled.
 
     Sampling does not need such hooks. Gradient checkpointing, for example, adds one.
     """

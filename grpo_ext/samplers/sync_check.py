@@ -71,17 +71,17 @@ class SyncCheck:
         share of sampled tokens that top-k, top-p or min-p would have removed with the trainer's
         logits is also logged, as `sampling/edge_tokens`.
 
-        All ranks must call it. Nothing is compared if any rank's table has images or lacks the
-        sampler's log-probs, or if the completions to compare have no tokens in the loss.
+        All ranks must call this method. Nothing is compared if any rank's table has images or lacks
+        the sampler's log-probs, or if the completions to compare have no tokens in the loss.
 
         Args:
             table: the completions that the engine has just sampled, without carried-over groups,
-                because the log-probs of those come from older weights.
+                whose log-probs come from older weights.
 
         Raises:
             EngineFailure: on all ranks, if the last update did not reach the sampler, or if the
-                mean difference exceeds `vllm_sync_check_limit` (by default, 1e-3 if both sides
-                compute in float32, otherwise 0.2).
+                mean difference is NaN or exceeds `vllm_sync_check_limit` (by default, 1e-3 if both
+                sides compute in float32, otherwise 0.2).
         """
         self.refuse_stale()
         lacks_logps = bool(table.model_inputs) or table.sampling_per_token_logps is None
@@ -128,7 +128,7 @@ class SyncCheck:
 
         This is the case if the trainer's weights have changed since the last sync, or if one of a
         few engine tensors that equaled the trainer's after the first sync now differs. Nothing is
-        checked if this run does not compare log-probs. All ranks must call it.
+        checked if this run does not compare log-probs. All ranks must call this method.
         """
         if not self.compares:
             return
@@ -192,9 +192,9 @@ class SyncCheck:
 def checksums(model: torch.nn.Module) -> list[int]:
     """Return a checksum of each trainable parameter.
 
-    It is the sum of the values, whose bits are read as integers. Even after a tiny update, it is
-    very unlikely that all sums stay the same. For a sharded tensor, only this rank's shard is
-    summed.
+    A checksum is the sum of a parameter's values, with the bits of each value read as an integer.
+    Even after a tiny update, it is very unlikely that all sums stay the same. For a sharded
+    parameter, only this rank's shard is summed.
     """
     sums = []
     for parameter in model.parameters():

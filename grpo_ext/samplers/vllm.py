@@ -128,12 +128,12 @@ class VLLMSampler(Sampler):
 
 
 def _generation(prompt_ids: list[list[int]], step: int, turns: list[Turn]) -> Generation:
-    """Combine single turns into a generation.
+    """Build a generation from completions that consist of a single turn.
 
     Args:
-        prompt_ids: the token ids of each turn's prompt.
-        step: the optimizer step whose weights sampled the turns.
-        turns: the turns that the engine generated.
+        prompt_ids: the token ids of each completion's prompt.
+        step: the optimizer step whose weights sampled the completions.
+        turns: the completions, in the order of `prompt_ids`.
     """
     kept_sets = [turn.kept for turn in turns if turn.kept is not None]
     return Generation(

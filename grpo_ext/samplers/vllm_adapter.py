@@ -220,8 +220,8 @@ def check_adapter(model: torch.nn.Module) -> None:
 def saved(model: PeftModel, parent: Path | str | None = None) -> Iterator[str]:
     """Context manager that saves the adapter in a temporary folder and yields the path to load.
 
-    The path is absolute, and the folder is deleted on exit. It is created in `parent` (created if
-    needed), or in the system's temporary folder if `parent` is `None`.
+    The folder is deleted on exit. It is created in `parent`, or in the system's temporary folder if
+    `parent` is `None`. If `parent` does not exist, it is created, too. The path is absolute.
     """
     if parent is not None:
         parent = Path(parent).absolute()

@@ -133,7 +133,7 @@ class ServerClient(ServerConnection):
     def drop_answer(self) -> None:
         """Discard the response to the request in flight, if any.
 
-        The next request first waits for this response.
+        The next call of `generate` or `update_named_params` first waits for this response.
         """
         self._dropped = self._answer or self._dropped
         self._answer = None
@@ -163,7 +163,7 @@ class ServerClient(ServerConnection):
         n: int,
         sampling: dict[str, Any],
     ) -> Answer:
-        """Return completions; reject a response that is too large for the requested completions.
+        """Return completions; raise `ConnectionError` if a response is too large for the request.
 
         The arguments are those of `generate`.
         """
@@ -276,7 +276,7 @@ class ServerClient(ServerConnection):
     # ---- episodes, whose turns are requested by many threads
 
     def room_for(self, request: Request, sampling: dict[str, Any]) -> AbstractContextManager[None]:
-        """Context manager that raises the size limit of responses for the longest possible turn.
+        """Return a context manager that raises the size limit of responses to fit the longest turn.
 
         The limit allows for as many tokens, prompt included, as any of the episodes can reach.
 

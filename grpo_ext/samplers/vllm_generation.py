@@ -110,7 +110,7 @@ class OurVLLM(VLLMGeneration):
         self._engine_kept = kept_of_outputs(outputs, self.vocab_size)
 
     def _own_kept(self, num_rows: int) -> list[KeptSet]:
-        """Return the kept tokens of this rank's completions. All ranks must call it.
+        """Return the kept tokens of this rank's completions. All ranks must call this method.
 
         Args:
             num_rows: the number of completions on this rank, which must be the same on all ranks.
@@ -207,9 +207,10 @@ class OurVLLM(VLLMGeneration):
         return completions
 
     def start(self, *args: Any, **kwargs: Any) -> None:
-        """Send a request to the server without waiting for the result. All ranks must call it.
+        """Send a request to the server without waiting for the result.
 
-        Call `generate` with the same arguments to wait for the result.
+        All ranks must call this method. To wait for the result, call `generate` with the same
+        arguments.
         """
         if self.accelerator.is_main_process:
             self.vllm_client.starts = True
@@ -217,7 +218,7 @@ class OurVLLM(VLLMGeneration):
         super().generate(*args, **kwargs)
 
     def play(self, request: Request, played: list[PlayedTokens]) -> None:
-        """Play a request's episodes. All ranks must call it, each with its own episodes.
+        """Play a request's episodes. All ranks must call this method, each with its own episodes.
 
         If the server fails, wait for it, send it the current weights, and continue the episodes.
 
@@ -259,7 +260,9 @@ class OurVLLM(VLLMGeneration):
         self._until_answered(play_once)
 
     def _client_of_rank(self) -> Any:
-        """Return this rank's client for the server; create it if needed. All ranks must call it.
+        """Return this rank's client for the server, and create the client if there is none.
+
+        All ranks must call this method.
 
         Raises:
             EngineFailure: on all ranks, if any of them cannot connect to the server.

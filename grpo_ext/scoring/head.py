@@ -110,7 +110,7 @@ def outermost(model: torch.nn.Module, first: bool) -> torch.nn.Module:
 
 
 def positions_of(mask: Tensor) -> Tensor:
-    """Return the position (B, L) of each token in its sequence, given an attention mask (B, L).
+    """Return each token's position in its sequence, (B, L), given an attention mask (B, L).
 
     Left padding has position 0, and right padding has that of the last token before it.
     """

@@ -48,7 +48,7 @@ def run_packed(
             restart at 0.
 
     Returns:
-        The log-probs and entropies (B, T) of the completions; entropies are `None` if `run` returns
+        The completions' log-probs and entropies, (B, T); the entropies are `None` if `run` returns
         none.
     """
     if shares:

@@ -37,11 +37,11 @@ class Scorer:
     head_class: type[Head] = Head
 
     def edge_tokens(self, model: torch.nn.Module, table: Scored) -> Tensor:
-        """Return a float mask (B, T) of the tokens that sampling from this model would remove.
+        """Return a float mask (B, T), 1 for tokens that sampling from this model would remove.
 
-        It is 1 for a token that the sampling options (top-k, for example) would remove if they were
-        applied to the model's own logits, and 0 for other tokens and padding. The kept tokens in
-        `table` are ignored.
+        These are the tokens that the sampling options (top-k, for example) would remove if they
+        were applied to the model's own logits. The mask is 0 for other tokens and for padding. The
+        kept tokens in `table` are ignored.
         """
         edge_scorer = replace(self, head_class=EdgeHead)
         return edge_scorer.score(model, replace(table, kept=None)).logps
@@ -284,7 +284,7 @@ class _Passes:
         self.kept_rows += _by_row(head, part) or []
 
     def joined(self, width: int) -> Scores:
-        """Combine the passes into the scores (B, T) of the table, in its order; `width` is T."""
+        """Combine the passes into scores (B, T), in the order of the table; `width` is T."""
         order = torch.cat(self.rows).argsort()  # (B,)
         logps = _joined(self.logps, width)[order]  # (B, T)
         entropies = None

@@ -34,7 +34,7 @@ def sdpa_in_fp32(
     Args:
         module: the attention layer.
         query: (B, H, Q, D).
-        key: (B, H', K, D), with H or fewer heads.
+        key: (B, H', K, D), where H is a multiple of H'.
         value: (B, H', K, D).
         attention_mask: broadcasts to (B, H, Q, K); bool, or added to the scores. `None` for no
             mask.

@@ -83,8 +83,8 @@ def parse(
         tools: the functions that the turn may call.
 
     Returns:
-        A message with the role `assistant`; it has `tool_calls` if the turn calls tools. If `ids`
-        is empty, its content is empty.
+        A message with the role `assistant`. It has `tool_calls` if the turn calls tools, and its
+        content is an empty string if `ids` is empty.
     """
     if not ids:
         return {"role": "assistant", "content": ""}

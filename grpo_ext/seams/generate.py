@@ -132,9 +132,9 @@ def watching(
         model: a transformers model, with or without PEFT adapters.
         recorder: records the tokens that all other processors keep, and the log-probs of the drawn
             tokens; `None` records nothing.
-        player: plays the episode of each row; `None` if a completion is a single turn.
-        stops: finds the stop strings that end a single turn; `None` if there are none. The stop
-            strings in the generation config are ignored.
+        player: plays the episode of each row; `None` if no episodes are played.
+        stops: finds the stop strings that end a completion if no episodes are played; `None` if
+            there are none. The stop strings in the generation config are ignored.
     """
     inner: Any = base_model(model)
     original_processors = inner._get_logits_processor
@@ -185,7 +185,7 @@ def generate_batch(
 ) -> list[list[int]]:
     """Generate a completion for each prompt of a batch, and return the B lists of token ids.
 
-    Each completion is cut after its first end-of-sequence token.
+    Each completion is cut after its first end-of-sequence token, if it has one.
 
     Args:
         model: the model; `generate` uses the model's own generation config.

@@ -61,8 +61,8 @@ def choose_precision(
 ) -> Precision:
     """Choose the dtypes of a model's forward passes.
 
-    If the layers are in float32, `residual_in_fp32` is ignored. If there is no mixed precision
-    either, `attention_in_fp32` is ignored, too.
+    If the layers are in float32, `residual_in_fp32` is ignored. If, in addition, there is no mixed
+    precision, `attention_in_fp32` is ignored as well.
 
     Args:
         model: the model, with or without PEFT adapters.
@@ -115,8 +115,8 @@ def choose_residual(
 ) -> Precision:
     """Choose the dtype of the residual stream, and return it as part of a `Precision`.
 
-    The field `whole_attention` keeps its default. If the layers are in float32, `residual_in_fp32`
-    is ignored.
+    The field `whole_attention` of the result is false. If the layers are in float32,
+    `residual_in_fp32` is ignored.
 
     Args:
         model: the model, with or without PEFT adapters.
@@ -162,10 +162,10 @@ def dtype_of_layers(model: nn.Module) -> torch.dtype:
 def why_not_float32(model: PreTrainedModel) -> str | None:
     """Return why a model's residual stream cannot be in float32; `None` if it can be.
 
-    The reason is a clause, such as "its weights are sharded". The model must have a single part,
-    and all its weights must be unsharded and in linear layers, embeddings or RMS norms. These work
-    with a residual stream in float32, because autocast converts the inputs of linear layers, and
-    RMS norms keep the dtype of their input.
+    The reason is a clause, such as "its weights are sharded". The model must be text-only and
+    unsharded, and may have weights only in linear layers, embeddings and RMS norms. Autocast
+    converts the inputs of linear layers, and RMS norms keep the dtype of their input, so both
+    accept a float32 residual stream.
     """
     inner = base_model(model)
     if inner.config.get_text_config() is not inner.config:
@@ -223,8 +223,8 @@ def computing_in(precision: Precision, model: nn.Module) -> Iterator[None]:
 def widens_input(module: nn.Module) -> TypeGuard[lora.Linear]:
     """Return whether a module is a LoRA layer that needlessly converts its input to float32.
 
-    Under autocast, the conversion is undone. Layers with DoRA or dropout do not count, because
-    these compute with the converted input.
+    Under autocast, the conversion is undone. Layers with dropout, or with a variant of LoRA such as
+    DoRA, do not count, because they compute with the converted input.
     """
     return (
         type(module) is lora.Linear
@@ -252,8 +252,8 @@ def returns(dtype: torch.dtype) -> Any:
 def sampling_in(precision: Precision, model: nn.Module) -> Iterator[None]:
     """Context manager that makes `generate` compute in the given dtypes, with logits in float32.
 
-    The logits keep the model's dtype if the weights are sharded, or if the head is not a plain
-    `nn.Linear`, for example because it is quantized or has an adapter.
+    If the weights are sharded, or if the head is not a plain `nn.Linear`, for example because it is
+    quantized or has an adapter, the logits keep the dtype in which the head computes them.
 
     Args:
         precision: the dtypes to compute in.
@@ -277,7 +277,7 @@ def sampling_in(precision: Precision, model: nn.Module) -> Iterator[None]:
 
 
 class UnroundedHead(nn.Module):
-    """Replaces a model's head during sampling; its logits stay in float32, as in the scorer.
+    """Replacement for a model's head during sampling; keeps logits in float32, as the scorer does.
 
     Args:
         head: the head to replace, whose weights are shared.

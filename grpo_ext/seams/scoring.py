@@ -98,7 +98,7 @@ def run_model(
 
     Args:
         accelerator: the accelerator, which sets the autocast of mixed precision.
-        precision: the dtypes to compute in, which are the same in the sampler.
+        precision: the dtypes to compute in, which the sampler also uses.
         model: the policy or the reference model.
         head: computes the scores from the hidden states.
         labels: (B, L), the token ids to score, and -100 elsewhere.
@@ -124,7 +124,7 @@ def run_invariantly(
 
     Args:
         accelerator: the accelerator, which sets the autocast of mixed precision.
-        precision: the dtypes to compute in, which are the same in the sampler.
+        precision: the dtypes to compute in, which the sampler also uses.
         model: the policy or the reference model.
         head: computes the scores from the hidden states.
         labels: (B, L), the token ids to score, and -100 elsewhere.

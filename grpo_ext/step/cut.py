@@ -49,7 +49,8 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
     ranks, and all other rows are left out. If there are too few rows that can change the gradient,
     some micro-batches are fillers, which only make up the number of micro-batches. Each micro-batch
     is trimmed to its longest prompt and completion, and all ranks run micro-batches of similar size
-    at the same time. Tables with model inputs, such as images, are never redistributed.
+    at the same time. Without `rule.deals`, or if a table on any rank has model inputs, such as
+    images, each table becomes a micro-batch, unchanged.
 
     Args:
         slices: this rank's completions, one table for each micro-batch that the trainer requests.
@@ -60,7 +61,7 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
         This rank's micro-batches, at least as many as `slices`, and the same number on every rank.
 
     Raises:
-        ValueError: if `max_tokens` is set and a table on any rank has model inputs.
+        ValueError: if `rule.max_tokens` is set and a table on any rank has model inputs.
     """
     counts, useful, has_model_inputs = step_counts(slices, ranks)
     if has_model_inputs and rule.max_tokens:
@@ -86,7 +87,7 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
 
 
 def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCounts, bool]:
-    """Count the sequences and tokens of a step over all ranks; all ranks must call it.
+    """Count the sequences and tokens of a step over all ranks, which must all call this function.
 
     Args:
         slices: this rank's tables for the step.
@@ -116,8 +117,8 @@ def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Score
     """Redistribute the step's rows, and return this rank's tables and whether each is a filler.
 
     Rows that cannot change the gradient are left out, except in fillers: a filler contains a single
-    such row, cut to one completion token. If no row of the step can change the gradient, no table
-    counts as a filler, so that entropy is still logged.
+    such row, cut to one completion token. If no row of the step can change the gradient, each table
+    contains a single whole row, and none counts as a filler, so that entropy is still logged.
 
     Args:
         slices: this rank's completions, one table for each micro-batch that the trainer requests.

@@ -155,13 +155,13 @@ class GroupStats:
     """The statistics of N groups."""
 
     kept: Tensor  #: (N,), bool, whether the group has signal
-    mixed: Tensor  #: (N,), bool, whether its outcome rewards differ
+    mixed: Tensor  #: (N,), bool, whether the group's outcome rewards differ
     right: Tensor  #: (N,), the number of correct completions
     scored: Tensor  #: (N,), the number of completions that the outcome reward scored
     all_right: Tensor  #: (N,), bool, whether all outcome rewards are equal and pass
     #: (N,), bool, whether all outcome rewards are equal and fail; `False` if nothing was scored
     all_wrong: Tensor
-    #: (N,), bool, whether the tie-break reward decides it; `None` without such a reward
+    #: (N,), bool, whether the tie-break reward decides the group; `None` without such a reward
     tied: Tensor | None = None
 
     def take(self, groups: Sequence[int]) -> GroupStats:

@@ -286,8 +286,8 @@ def group_outcomes(
 
     All completions of a group are judged by the same reward: the first one in `order` that scored
     any of them. If a reward earlier in `order` failed on some of them and scored none, the group
-    stays unjudged instead. A completion is NaN if its group is unjudged or
-    the judging reward did not score it.
+    stays unjudged instead. The outcome of a completion is NaN if its group is unjudged, or if the
+    reward that judges the group did not score the completion.
 
     Args:
         rewards: the rewards (B, R) of whole groups; NaN if a reward did not score a completion.

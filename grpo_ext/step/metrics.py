@@ -161,7 +161,7 @@ def mean_figures(name: str, values: Tensor, groups: Tensor | None) -> dict[str, 
 
     Args:
         name: the name of the mean.
-        values: (B,), the values; NaN is ignored.
+        values: (B,), the values; NaN is ignored. If all are NaN, the mean is NaN.
         groups: (B,), the index of each value's group; `None` for no standard error.
     """
     figures = {name: values.nanmean().item()}
@@ -319,7 +319,7 @@ class GroupLog:
         """Begin a generation and reset all counts."""
         self._sums: dict[str, float] = defaultdict(float)
         self._by_task: dict[str, dict[str, float]] = {}
-        self.filled: Filled | None = None  # how the step was refilled
+        self.filled: Filled | None = None  # the result of `refill`; `None` if it was not called
 
     def generated(self, stats: GroupStats, reward_stds: Tensor, tasks: Sequence[str] = ()) -> None:
         """Count groups that were generated and judged.

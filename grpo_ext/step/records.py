@@ -148,8 +148,8 @@ class Scored:
         """
         if self.model_inputs:
             raise ValueError(
-                "cannot select rows of a batch whose model inputs are not stored per row: "
-                f"{', '.join(self.model_inputs)}."
+                "cannot select rows of a batch that has additional model inputs "
+                f"({', '.join(self.model_inputs)}), because they may not be stored per row."
             )
         rows = rows.to(self.completion_ids.device)
         prompt_width = self.prompt_ids.size(1)
@@ -263,8 +263,8 @@ def join(parts: Sequence[Scored]) -> Scored:
     input_names = {name for part in parts for name in part.model_inputs}
     if input_names:
         raise ValueError(
-            "cannot join batches whose model inputs are not stored per row: "
-            f"{', '.join(sorted(input_names))}."
+            "cannot join batches that have additional model inputs "
+            f"({', '.join(sorted(input_names))}), which this package does not concatenate."
         )
     columns = {name: _joined_column(name, parts) for name in COLUMNS}
     return Scored(**columns)

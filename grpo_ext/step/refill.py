@@ -47,7 +47,9 @@ class RefillRule:
 
     max_rounds: int  #: the maximum number of rounds after the first
     max_staleness: int  #: the maximum age of a carried group, in optimizer steps
-    may_carry: bool  #: whether surplus groups may be generated and carried to the next generation
+    #: whether a round may generate more groups than are missing, because some will have no signal;
+    #: surplus groups are then carried to the next generation
+    may_carry: bool
     between: int = 1  #: the number of optimizer steps per generation, rounded up
     #: groups are generated in multiples of this, so that all ranks generate the same number of
     #: completions
@@ -76,7 +78,7 @@ class Filled:
     groups: Groups  #: as many as were wanted: first those with signal, then silenced ones
     carried: Groups | None  #: groups with signal for the next generation
     used: int  #: groups with signal in `groups`
-    further: int  #: groups generated beyond the `wanted - reused` that were needed at first
+    further: int  #: groups generated beyond `wanted - reused`, the number missing at the start
     expired: int  #: previously carried groups that were too old to use
     reused: int  #: previously carried groups that are in `groups`
     missing: int  #: silenced groups in `groups`
@@ -92,7 +94,8 @@ def refill(
 ) -> Filled:
     """Fill a step with carried and new groups that have signal, then with silenced groups.
 
-    Groups are generated until enough have signal or the rounds run out. All ranks must call it.
+    Groups are generated until enough have signal, in at most `1 + rule.max_rounds` rounds. Groups
+    with signal that are not needed are returned as `carried`. All ranks must call this function.
 
     Args:
         wanted: the number of groups that the step needs.

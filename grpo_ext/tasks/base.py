@@ -61,8 +61,8 @@ class CheckedRow(dict):
         raise MissingColumn(
             f"the task reads the column {column!r}, which the data lacks."
             f"{did_you_mean(column, self)} The data has the columns "
-            f"{', '.join(self.data_columns)}. Rename one in the data or, with `task: prompts`, "
-            "name it in prompt_column, user_prompt or rename_columns."
+            f"{', '.join(self.data_columns)}. Rename one of them in the data or, with "
+            "`task: prompts`, name one of them in prompt_column, user_prompt or rename_columns."
         )
 
     def __getitem__(self, column: str) -> Any:
@@ -256,7 +256,7 @@ def template_fields(template: str) -> set[str]:
     """Return the names of the fields in braces in a prompt template.
 
     Raises:
-        ValueError: if the braces do not match.
+        ValueError: if the template is not a valid format string, e.g., if its braces do not match.
     """
     try:
         parts = list(string.Formatter().parse(template))
@@ -272,7 +272,7 @@ def template_columns(template: str) -> list[str]:
     """Return the sorted names of the columns in a template, such as `choices` for `{choices[0]}`.
 
     Raises:
-        ValueError: if the braces do not match.
+        ValueError: if the template is not a valid format string, e.g., if its braces do not match.
     """
     return sorted({re.split(r"[.\[]", field)[0] for field in template_fields(template)})
 

@@ -32,7 +32,7 @@ class Countdown(Task):
 
     Raises:
         ValueError: if a field is out of range, or `user_prompt` lacks a required field, has an
-            unknown one, or has braces that do not match.
+            unknown one, or is not a valid format string.
     """
 
     name: ClassVar[str] = "countdown"
@@ -179,7 +179,7 @@ def apply(operator: str, a: int, b: int) -> int | None:
 def random_value(nums: list[int], operators: str, rng: random.Random) -> int | None:
     """Return the value of a random expression that uses each number once.
 
-    Returns `None` if an operation in the expression has a negative or fractional result, or divides
+    Return `None` if an operation in the expression has a negative or fractional result, or divides
     by 0.
 
     Args:

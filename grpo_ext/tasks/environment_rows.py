@@ -16,7 +16,7 @@ PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["environment"]
 
 @dataclass
 class EnvironmentRows(Task):
-    """Task with the rows of the recipe's environment, or with seeds if it has no rows.
+    """Task with the rows of the recipe's environment, or with seeds if the environment has no rows.
 
     Each seed is for one episode. Held-out seeds start at 0, and training seeds follow them.
     """

@@ -45,8 +45,8 @@ def check_rows(path: Path) -> None:
     """Check that reading a data file can neither exhaust the memory nor crash the process.
 
     Missing and unreadable files pass the check, and so do most damaged files, because `datasets`
-    reports their errors. The contents of json files larger than `MAX_SEARCHED` bytes are not
-    checked, and neither are those of types other than parquet, jsonl, json, arrow and csv.
+    reports their errors. The contents of a file are not checked if it is a json file of more than
+    `MAX_SEARCHED` bytes, or if its type is not parquet, jsonl, json, arrow or csv.
 
     Raises:
         ValueError: if the file is not a regular file, is sparse, or is not safe to read.
@@ -64,7 +64,8 @@ def check_rows(path: Path) -> None:
 def check_folder(folder: Path) -> None:
     """Check all data files in a folder and its subfolders with `check_rows`.
 
-    Call this after `check_tree`. Linked folders are not searched.
+    Call this after `check_tree`, which rejects links that point out of the folder. Linked folders
+    are not searched.
 
     Raises:
         ValueError: if a file is not a regular file, is sparse, is not safe to read, or is
@@ -91,8 +92,8 @@ def check_folder(folder: Path) -> None:
 def _check(path: Path, size: int, changed: int, inode: int) -> None:
     """Check a file according to its suffix; raise `ValueError` if it is not safe to read.
 
-    Files of types other than parquet, jsonl, json, arrow and csv are not checked, and neither are
-    json files larger than `MAX_SEARCHED` bytes. `size`, `changed` and `inode` identify the version
+    A file is not checked if it is a json file of more than `MAX_SEARCHED` bytes, or if its type is
+    not parquet, jsonl, json, arrow or csv. `size`, `changed` and `inode` identify the version
     of the file: a version that has passed the check is not checked again.
 
     Args:

@@ -26,7 +26,8 @@ TEST_SEEDS = 2**31  # the lowest seed of held-out problems; training problems ha
 def rows(generators: Sequence[Mapping[str, Any]], seed: int, test: bool) -> Iterator[dict]:
     """Yield rows, each from a generator drawn by weight, until all generators are exhausted.
 
-    An error from a generator is passed on, with a note that names the generator.
+    `problems` says when a generator is exhausted. An error from a generator is passed on, with a
+    note that names the generator.
 
     Args:
         generators: the `name`, `weight` and `options` of each generator.
@@ -57,10 +58,9 @@ def rows(generators: Sequence[Mapping[str, Any]], seed: int, test: bool) -> Iter
 def problems(name: str, options: dict[str, Any], seed: int, test: bool) -> Iterator[dict]:
     """Yield rows with distinct questions from one generator, until it is exhausted.
 
-    A generator counts as exhausted if `CHUNK` successive problems contain no new question of the
-    split.
-    Problems whose answer is an empty string are skipped. Problems whose answer is `None`, because
-    the generator states no answer, are kept.
+    Problems are generated in chunks of `CHUNK`. The generator counts as exhausted once a chunk
+    yields no row. Problems whose answer is an empty string are skipped; problems whose answer is
+    `None`, because the generator states none, are kept.
 
     Args:
         name: the name of the generator.

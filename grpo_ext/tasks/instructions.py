@@ -141,10 +141,10 @@ class Instructions(Task):
     def _of_split(self, text: str, values: list[Any], test: bool) -> list[Any]:
         """Return those of `values` that belong to a split; there is at least one.
 
-        A hash of the instruction's text and the value decides whether a value is held out. If this
-        leaves a split without values, the held-out split gets the last value, and the training
-        split the first one. If there are fewer than `SPLIT_FROM` values, both splits have all of
-        them.
+        A hash of the instruction's text and the value decides whether a value is held out. If the
+        hashes leave the held-out split without values, it gets the last value; if they leave the
+        training split without values, it gets the first one. If there are fewer than `SPLIT_FROM`
+        values, both splits have all of them.
 
         Args:
             text: the text of the instruction.

@@ -116,7 +116,8 @@ def load_split(
     """Load a split, or a slice such as `train[:1000]`, of a hub dataset or of a folder of files.
 
     `datasets` streams only whole splits. A slice by row numbers is cut from the stream of its
-    split; any other slice is loaded as a whole and then streamed.
+    split. Any other slice, or a combination such as `train+test`, is loaded as a whole and then
+    streamed.
 
     Args:
         name: a hub id or a folder of data files.

@@ -36,7 +36,7 @@ class Poem(Task):
 
     Raises:
         ValueError: if `test_fraction` is out of range, or `user_prompt` lacks {lines}, has an
-            unknown field, or has braces that do not match.
+            unknown field, or is not a valid format string.
     """
 
     name: ClassVar[str] = "poem"
@@ -77,8 +77,8 @@ class Poem(Task):
     def keep(self, row: Row) -> bool:
         """Return whether a poem has the right size.
 
-        Together with its last line, whether that is known or not, it must have 4 or 8 lines. The
-        given lines must all have 5 or all have 7 characters.
+        The poem must have 4 or 8 lines, counting the last line even if it is unknown. The given
+        lines must all have 5 or all have 7 characters.
         """
         lines = self.columns(row)["lines"]
         if len(lines) + 1 not in COUNTS:

@@ -45,9 +45,9 @@ class Prompts(Task):
     both ends of the prompt.
 
     Raises:
-        ValueError: if the braces of `user_prompt` do not match. When rows are read: if a column, an
-            entry of a column (such as {choices[4]}) or the assistant's answer is missing, or if a
-            prompt cannot be converted or formatted.
+        ValueError: if `user_prompt` is not a valid format string. When rows are read: if a column,
+            an entry of a column (such as {choices[4]}) or the assistant's answer is missing, or if
+            a prompt cannot be converted or formatted.
     """
 
     name: ClassVar[str] = "prompts"
@@ -145,7 +145,8 @@ class Prompts(Task):
         """Return the messages before the assistant's last message, and that message's content.
 
         Raises:
-            ValueError: if the prompt is not a list of chat messages that ends with the assistant's.
+            ValueError: if the prompt is not a list of chat messages, or the last message is not the
+                assistant's.
         """
         with columns_named_in("prompt_column"):
             messages = chat_messages(value_at(row, self.prompt_column))

@@ -108,8 +108,8 @@ def read_generators(entries: Sequence[str | Mapping[str, Any]]) -> list[Generato
     """Return the generators for the entries of the recipe key `generators`, in order.
 
     Raises:
-        ValueError: if `reasoning_gym` is missing or its version is not supported, if there is no
-            entry, or if an entry is invalid or repeated.
+        ValueError: if `reasoning_gym` is missing or its version is not supported, if there are no
+            entries, if an entry is invalid, or if two entries name the same generator.
     """
     try:
         configs = generator_configs()

@@ -88,7 +88,7 @@ def filter_rows(
 def draw_rows(rows: Dataset, count: int, seed: int) -> Dataset:
     """Draw `count` rows at random without replacement, and return them in their original order.
 
-    If there are fewer than `count` rows, all of them are returned.
+    `seed` determines the draw. If there are fewer than `count` rows, all of them are returned.
     """
     order = np.random.default_rng(seed).permutation(len(rows))
     return rows.select(np.sort(order[:count]))

@@ -70,10 +70,10 @@ class LengthFilter:
         """Return whether to keep each row, and update the counts and the shortest lengths.
 
         Raises:
-            ValueError: if the task cannot turn a row into an example. With `max_prompt_tokens`,
-                also if prompts have images, whose tokens only the model's processor can count, or
-                if the chat template takes too long. With `max_answer_tokens`, also if a row has no
-                reference answer.
+            ValueError: if the task cannot turn a row into an example. If `max_prompt_tokens` is
+                set, it is also raised if prompts have images, whose tokens only the model's
+                processor can count, or if the chat template takes too long; if `max_answer_tokens`
+                is set, also if a row has no reference answer.
         """
         if not rows:
             return []

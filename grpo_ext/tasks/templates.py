@@ -69,8 +69,9 @@ def fill(template: str, row: Mapping[str, Any]) -> str:
         return PromptFormatter().vformat(template, (), row)
     except (IndexError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(
-            "user_prompt has a field that a row cannot fill, such as {choices[4]} if `choices` has "
-            f"four entries: {error}. Change or remove the field, or remove the row from the data."
+            f"user_prompt has a field that a row cannot fill: {error}. For example, "
+            "{choices[4]} needs at least five entries in the column `choices`. Change or remove "
+            "the field, or remove the row from the data."
         ) from None
 
 

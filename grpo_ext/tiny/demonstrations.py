@@ -1,4 +1,4 @@
-"""Synthetic demonstrations of Countdown and games for a warm start: well-formed, poorly played.
+"""Synthetic demonstrations of Countdown and games for a warm start: well-formed but poorly played.
 
 A demonstration of Countdown tries one value after another, in descending order from a random one
 (the largest value follows the smallest), and states after each whether it is the target:

@@ -28,10 +28,10 @@ def build_model(
     Args:
         tokenizer: the tokenizer, which determines the vocabulary size, the pad token and the eos
             token.
-        architecture: the name of a model family in transformers: "llama", "qwen2" or "qwen3".
+        architecture: a model type in transformers, such as "llama", "qwen2" or "qwen3".
         seed: the seed of the initial weights. torch's RNG states are left unchanged.
-        shape: replacements for values in `SHAPE`. Without any, the model has about 0.5 million
-            parameters.
+        shape: values that replace those in `SHAPE`. With the values in `SHAPE`, the model has about
+            0.5 million parameters.
 
     Raises:
         TypeError: if `shape` has a key that `SHAPE` lacks.

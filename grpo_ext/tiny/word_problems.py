@@ -48,7 +48,7 @@ def word_problem_demonstrations(
         count: the number of demonstrations.
         stop_early: the probability of omitting all steps after the first.
         wrong_operation: the probability, for each step, of adding or subtracting where the story
-            needs another operation; the equation is still correct.
+            needs another operation. Even so, the equation is correct.
         untidy: the probability that a tag is omitted, doubled or swapped with another.
         bare: the share of demonstrations that consist only of equations, without a problem.
         seed: the seed of all random choices.

@@ -53,7 +53,7 @@ class Parts:
 
     The constructor also decides on gradient checkpointing and the evaluation batch size and sets
     them in the training arguments, unless the user has set them. If the reference is a separate
-    model, it gets the policy's weights (see `align_reference`).
+    model, the policy's weights are copied into it, unless the model is sharded or quantized.
 
     Args:
         trainer: the trainer, whose `GRPOTrainer` constructor has run.

@@ -2,7 +2,7 @@
 
 transformers saves weights, optimizer, schedule and RNG states. The rest of a GRPO run's state is
 saved here, in one file per rank: the current generation and the position in it, the order of the
-prompts, carried groups, pass rates, metrics that are not logged yet, the entropy coefficient,
+prompts, carried groups, pass rates, metrics not yet logged, the entropy coefficient, the number of
 skipped steps, and the reference model if it changes. A manifest with the size and hash of every
 file is written last, so that incomplete or damaged checkpoints are detected. Older checkpoints are
 deleted only after that.
@@ -86,9 +86,9 @@ class Checkpoints:
         return Path(self.trainer.args.output_dir) / name
 
     def newest(self) -> str | None:
-        """Return the newest complete checkpoint in `output_dir`, or `None` if there is none.
+        """Return the folder of the newest complete checkpoint in `output_dir`, or `None`.
 
-        All ranks must call it.
+        The result is `None` if there is no complete checkpoint. All ranks must call this method.
         """
         output_dir = Path(self.trainer.args.output_dir)
         return from_main(self.trainer.accelerator, lambda: newest_whole(output_dir))
@@ -97,7 +97,7 @@ class Checkpoints:
         """Restore the checkpoint that the run resumes from, and return its folder.
 
         TRL's own state is only loaded; `restore_trl` restores it later. If the run resumes, the
-        folder is printed, and `eval_on_start` is turned off. All ranks must call it.
+        folder is printed, and `eval_on_start` is turned off. All ranks must call this method.
 
         Args:
             resume_from_checkpoint: the folder of a checkpoint; `True` to use the newest complete
@@ -134,12 +134,16 @@ class Checkpoints:
         """Write a checkpoint and its manifest, then delete surplus older checkpoints.
 
         If a file cannot be written, the checkpoint is deleted, a warning is logged, and the run
-        continues; the attribute `error` contains the reason. The error is raised instead if it is
-        not in `UNWRITABLE`, or if the model is sharded and a file other than the manifest cannot be
-        written. All ranks must call it.
+        continues. The reason is stored in `error`, which is `None` after a success. All ranks must
+        call this method.
 
         Args:
             write: saves the files that TRL and transformers write themselves.
+
+        Raises:
+            Exception: an error while the checkpoint's files are written, unless it is one of
+                `UNWRITABLE` and the model is not sharded; an error other than `OSError` while the
+                manifest is written.
         """
         trainer = self.trainer
         folder = self.folder
@@ -186,8 +190,8 @@ class Checkpoints:
     def save_failure(self) -> None:
         """Save a checkpoint in the middle of a step, after a failure.
 
-        If the current step already has a complete checkpoint, that one is kept instead. All ranks
-        must call it.
+        If the last completed step already has a complete checkpoint, that one is kept instead. All
+        ranks must call this method.
         """
         if from_main(self.trainer.accelerator, lambda: what_is_wrong(self.folder)) is not None:
             self.trainer.save_checkpoint()
@@ -271,10 +275,10 @@ def why_no_state(checkpoint: Path, missing: str, ranks: int) -> str:
 
 
 def failure_of(trainer: TransformersTrainer, write: Callable[[], None]) -> str:
-    """Call `write`, and return the first error of any rank, or "" if it succeeded on all ranks.
+    """Call `write`, and return the error message of the first rank that failed, or "" if none did.
 
-    With a sharded model the error is raised instead, because the other ranks wait inside `write`.
-    Errors other than `UNWRITABLE` are always raised. All ranks must call it.
+    With a sharded model, the error is raised instead, because the other ranks wait inside `write`.
+    Errors other than `UNWRITABLE` are always raised. All ranks must call this function.
     """
     error = ""
     try:
@@ -289,7 +293,7 @@ def failure_of(trainer: TransformersTrainer, write: Callable[[], None]) -> str:
 
 
 def save_result(trainer: TransformersTrainer) -> str:
-    """Save the model and the trainer's state in `output_dir`. All ranks must call it.
+    """Save the model and the trainer's state in `output_dir`. All ranks must call this function.
 
     If a file cannot be written, all files directly in `output_dir` that this call wrote are
     deleted, including those that it overwrote. With a sharded model, and for errors other than

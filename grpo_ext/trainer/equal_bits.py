@@ -59,7 +59,8 @@ def check_deterministic(trainer: Trainer, sampler: Sampler | None, by_trl: bool)
 def refuse_unequal(figures: Mapping[str, float]) -> None:
     """Raise `EngineFailure` on all ranks if sampler and trainer computed different log-probs.
 
-    Call this only in a run with `deterministic: true`.
+    Call this only in a run with `deterministic: true`. A step in which no log-probs were compared
+    passes.
 
     Args:
         figures: the metrics of the step, merged over ranks.

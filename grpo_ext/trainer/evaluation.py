@@ -80,7 +80,8 @@ def evaluate_policy(
 
     The rows are split among the ranks. The model's `generate` is used even if training samples with
     vLLM. Decoding has an RNG of its own, so training is the same with and without evaluation.
-    The samples are passed to the callbacks that want them. All ranks must call this function.
+    Samples that at least one callback wants are passed to all callbacks (see `Samples`). All ranks
+    must call this function.
 
     Args:
         trainer: the trainer with the policy and the rewards.
@@ -161,9 +162,9 @@ def named_dataset(trainer: Trainer, name: str) -> Dataset:
 def name_evaluation(trainer: Trainer, logs: dict[str, float]) -> None:
     """Add the dataset's name to the metric names when TRL evaluates one of several datasets.
 
-    Otherwise the rewards on all datasets would be logged as `eval_reward`, and only those on the
-    last dataset would be returned. The new names follow transformers: `eval_NAME_reward`, like
-    `eval_NAME_loss`.
+    Without this, the rewards on every dataset would be logged as `eval_reward`, and only those on
+    the last dataset would be returned. The new names follow transformers: `eval_NAME_reward`, like
+    `eval_NAME_loss`. If TRL evaluates a dataset without a name, nothing is renamed.
 
     Args:
         trainer: the trainer; the metrics that TRL will add to the log are renamed in place.
@@ -216,7 +217,7 @@ def _score(
 ) -> list[Sample]:
     """Score this rank's completions, and return them as samples.
 
-    All ranks must call it, with the same number of completions.
+    All ranks must call this function, with the same number of completions.
 
     Args:
         trainer: the trainer, with the rewards.
@@ -285,7 +286,8 @@ def _decode(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> list[list[
 def outcomes_of(trainer: Trainer) -> list[str]:
     """Return the names of the rewards that decide pass@k, in the order of `outcome_order`.
 
-    Reward models are excluded; the result is empty if all rewards are models.
+    Reward models are excluded, even if `group_filter_metric` names one. The result is empty if all
+    rewards are models.
     """
     names = []
     weights = []

@@ -54,7 +54,7 @@ class Sampled:
     prompts: list[Any]
     completions: list[Any]  # strings, or lists of messages
     truncated: list[bool]
-    episodes: list[Episode]  # empty if completions have a single turn
+    episodes: list[Episode]  # empty if this package plays no episodes
     shape: GroupShape  # the groups of all ranks' completions
 
 
@@ -123,6 +123,7 @@ class Generations:
         Raises:
             RewardFailure: on all ranks, if a reward failed too often.
             EngineFailure: on all ranks, if the engine's weights differ from the trainer's.
+            ValueError: if `table` has a field that is unknown to this package.
         """
         self.judge.count_failures()
         failed = self.judge.failures(len(rows))
@@ -151,8 +152,9 @@ class Generations:
             EnvironmentFailure: on all ranks, if the episodes' environment failed too often.
             RewardFailure: on all ranks, if a reward failed too often.
             EngineFailure: if the engine fails, or its weights differ from the trainer's.
-            ValueError: if no episode's prompt leaves room for a completion, or the sampler returned
-                too few log-probs.
+            ValueError: if no episode's prompt leaves room for a completion, if the sampler returned
+                too few log-probs, or if TRL returned a field that is unknown to this package.
+            RuntimeError: if the reference needs kept tokens that the sampler did not return.
         """
         if self.by_trl:
             with seam.whole_table(self.trainer, len(rows) * self.ranks.count):
@@ -208,7 +210,7 @@ class Generations:
                 close_played(episode.rules for episode in episodes)
 
     def _sampled(self, rows: list[Row], on_sampled: Callable[[], None] | None) -> Sampled:
-        """Generate completions for rows, in a single turn or as episodes.
+        """Generate completions for rows, as episodes if the run has an environment or tools.
 
         `on_sampled` is called when the completions have been sampled.
 
@@ -244,7 +246,7 @@ class Generations:
         )
 
     def _begun(self, rows: list[Row]) -> list[Episode]:
-        """Begin an episode for each row; return an empty list if completions have a single turn."""
+        """Begin an episode for each row; return an empty list if this package plays no episodes."""
         if self.begin is None:
             return []
         with self.phases("environment"):
@@ -361,7 +363,7 @@ class Generations:
         Args:
             generation: this rank's completions.
             truncated: whether each completion is truncated.
-            episodes: the episode of each completion; empty if completions have a single turn.
+            episodes: the episode of each completion; empty if this package plays no episodes.
         """
         left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
         if episodes:
@@ -379,13 +381,13 @@ class Generations:
         """Return a copy of this rank's table with `advantages` and `signal` set.
 
         With `credit: turn`, each turn has its own advantage, computed from the rewards and the
-        gains of the turns (see `TurnCredit`). All ranks must call it.
+        gains of the turns (see `TurnCredit`). All ranks must call this method.
 
         Args:
             table: this rank's completions.
             rewards: (B of all ranks, R), the rewards after `fill_unscored`.
             advantages: (B of all ranks,), the advantages of whole completions.
-            episodes: this rank's episodes; empty if completions have a single turn.
+            episodes: this rank's episodes; empty if this package plays no episodes.
             shape: the groups of all ranks.
         """
         own_rows = self.ranks.own_slice(len(rewards))
@@ -441,9 +443,9 @@ class Generations:
         """Check that a separate sampler has the weights that were just loaded.
 
         If a comparison is due and there are prompts, compare the log-probs of a few sampled tokens
-        with the trainer's. At this point they differ only because the engines differ; later, the
-        weights differ too. Otherwise only check that the last update arrived. Without a
-        `sync_check`, do nothing.
+        with the trainer's. At this point, they differ only because the engines differ; later, the
+        weights will differ, too. If no comparison is due or there are no prompts, only check that
+        the last update arrived. If `sync_check` is `None`, do nothing.
 
         Raises:
             EngineFailure: on all ranks, if the sampler's weights differ from the trainer's.
@@ -488,11 +490,11 @@ class Generations:
             self._said_shut_out = True
             longest = max(len(episode.prompt_ids) for episode in shut_out)
             logger.warning(
-                f"{len(shut_out)} of {len(episodes)} prompts leave no room for a completion in the "
-                f"engine's context of {self.ends.context} tokens (the longest has {longest}). "
-                "Their episodes are cut off before the first turn; completions/clipped_ratio "
-                "counts them. Raise vllm_max_model_length, or shorten the prompts. This warning is "
-                "shown only once."
+                f"{len(shut_out)} of {len(episodes)} episodes on this rank have a prompt that "
+                "leaves no room for a completion in the engine's context of "
+                f"{self.ends.context} tokens (the longest prompt has {longest}). These episodes "
+                "are cut off before the first turn; completions/clipped_ratio counts them. Raise "
+                "vllm_max_model_length, or shorten the prompts. This warning is shown only once."
             )
 
     @property
@@ -510,9 +512,10 @@ class Generations:
         )
 
     def ask(self, rows: list[Row], due: int) -> None:
-        """Request completions of this rank's rows for step `due`, sampled with the current weights.
+        """Request completions for this rank's rows, to be trained on in step `due`.
 
-        If there are neither rows nor unfinished completions, nothing is sampled.
+        They are sampled with the current weights. If there are neither rows nor unfinished
+        completions, nothing is sampled.
 
         Raises:
             EngineFailure: on all ranks, if the sampler's weights differ from the trainer's.

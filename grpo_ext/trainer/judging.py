@@ -129,8 +129,8 @@ def exact_weights(trainer: Trainer) -> Tensor:
 def outcomes_of_groups(trainer: Trainer) -> list[int]:
     """Return the indices of the rewards that may judge a group, in the order of `outcome_order`.
 
-    Each group is judged by one of these rewards (see `group_outcomes`). Pass rates are computed
-    from the same rewards.
+    Each group is judged by at most one of these rewards (see `group_outcomes`). Pass rates are
+    computed from the same rewards.
 
     Raises:
         ValueError: if `group_filter_metric` is set, but is not the name of a reward.
@@ -318,7 +318,7 @@ class Judge:
     def failures(self, rows: int) -> Tensor:
         """Return a mask of the completions on which each reward failed in its last call.
 
-        All ranks must call it.
+        All ranks must call this method.
 
         Args:
             rows: the number of completions of this rank.
@@ -337,7 +337,7 @@ class Judge:
     def count_failures(self, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
         """Update the counts in `failed` and `asked` from the guards of all ranks.
 
-        All ranks must call it.
+        All ranks must call this method.
 
         Args:
             gather: the collective that concatenates the lists of all ranks.

@@ -117,8 +117,8 @@ class Learning(TrainerCallback):
         checked.
 
         Raises:
-            CannotLearn: if the run would train no weight, or its metric for the best model is not
-                logged or is meaningless.
+            CannotLearn: if the run would train no weight, or its metric for the best model does
+                not fit the run (see `check_metric`).
         """
         if state.global_step == 0:
             self.progress = Progress()
@@ -166,7 +166,10 @@ class Learning(TrainerCallback):
         self.conclude()
 
     def conclude(self) -> None:
-        """Set the verdict and the remarks from all ranks' progress. All ranks must call it."""
+        """Set the verdict and the remarks from the progress of all ranks.
+
+        All ranks must call this method.
+        """
         self._measure()
         progress = sum(gather_object([self.progress]), Progress())
         trainer = self.trainer

@@ -23,8 +23,8 @@ def choose_eval_batch_size(trainer: Trainer) -> None:
     """Set `per_device_eval_batch_size`, unless the user has set it.
 
     The chosen size is the largest, within fixed bounds, at which an evaluation is estimated to need
-    no more memory than training. If the layer sizes of the model are unknown, it is the smallest.
-    The batches of all ranks together consist of whole groups (see `eval_batch_size`).
+    no more memory than training. If the layer sizes of the model are unknown, the smallest size is
+    chosen. The batches of all ranks together consist of whole groups (see `eval_batch_size`).
     """
     args = trainer.args
     if args.per_device_eval_batch_size is not None:

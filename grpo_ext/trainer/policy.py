@@ -32,7 +32,7 @@ from grpo_ext.trainer.port import Trainer
 
 
 class OldAndReference:
-    """Scores generations with the old and the reference policy before they are trained on."""
+    """Scores generations with the old policy and the reference before they are trained on."""
 
     def __init__(self, trainer: Trainer, sampler: Sampler, scorer: Scorer, ranks: Ranks):
         self.trainer = trainer
@@ -54,10 +54,10 @@ class OldAndReference:
         self.finds_kept = scorer.params.truncated and not sampler.abilities.returns_kept_tokens
 
     def __call__(self, table: Scored) -> Scored:
-        """Return the table with the columns that training needs from the old and reference policy.
+        """Return the table with the columns that the loss needs from old policy and reference.
 
-        These are `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio` and
-        `kept`; each is computed only if it is needed.
+        The columns are `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio`
+        and `kept`; each is computed only if it is needed.
 
         Raises:
             ValueError: if the gradient is to be corrected, but the sampler returned no log-probs.
@@ -95,9 +95,9 @@ class OldAndReference:
         if (sampled.isnan() & table.loss_mask.bool()).any():
             raise ValueError(
                 "`behaviour_policy: sampler` needs the log-prob of every sampled token, but the "
-                f"sampler ({self.sampler.name}) did not return all of them. Make it return all, or "
-                "set `behaviour_policy: decoupled`, which uses the trainer's log-prob where one is "
-                "missing."
+                f"sampler ({self.sampler.name}) did not return all of them. Make the sampler "
+                "return all, or set `behaviour_policy: decoupled`, which uses the trainer's "
+                "log-prob where one is missing."
             )
         return replace(table, old_per_token_logps=sampled.nan_to_num(nan=0.0))
 
@@ -250,9 +250,9 @@ class PolicyUpdate:
         )
 
     def whole_batch(self, rows: Scored) -> MicroBatch:
-        """Wrap a batch of TRL's evaluation as a step with a single micro-batch.
+        """Return a batch of TRL's evaluation as the only micro-batch of a step.
 
-        All ranks must call it.
+        All ranks must call this method.
         """
         counts, useful, _ = step_counts([rows], self.ranks)
         return MicroBatch(rows, counts, useful)

@@ -83,10 +83,10 @@ class Rollout:
     def watch_trl(self, rows: list[Row], table: dict[str, Any]) -> dict[str, Any]:
         """Record completions that TRL has generated and scored, and return `table` unchanged.
 
-        Used with `loss_normalization: micro_batch` (`preset: trl`), where TRL computes the loss.
-        The completions are passed to `samples`. In training, they are also passed to `generated`,
-        and the metrics of their groups are logged; in an evaluation, the completions are passed to
-        `evaluated` instead.
+        This method is used with `loss_normalization: micro_batch` (`preset: trl`), where TRL
+        computes the loss. The completions are passed to `samples`. In training, they are also
+        passed to `generated`, and the metrics of their groups are logged; in an evaluation, they
+        are passed to `evaluated` instead.
 
         Args:
             rows: the rows of this rank, one per completion.
@@ -216,8 +216,8 @@ class Rollout:
     def _scaled(self, table: Scored, rewards: Tensor, shape: GroupShape) -> Scored:
         """Return this rank's table, with advantages recomputed if they depend on other groups.
 
-        If `scale_rewards` is an estimator that compares groups with each other, such as "batch",
-        the advantages are recomputed from the groups that are used. With any other estimator, the
+        If `scale_rewards` is an estimator whose advantages also depend on other groups, such as
+        "batch", they are recomputed from the groups that are used. With any other estimator, the
         table is returned unchanged.
 
         Args:
@@ -260,7 +260,7 @@ class Rollout:
         return stats
 
     def _seen_prompts(self, judged: Judged) -> list[Row]:
-        """Return one row per group of all ranks. All ranks must call this.
+        """Return one row per group of all ranks; all ranks must call this method.
 
         If the curriculum needs no pass rates, return an empty list.
         """
@@ -272,8 +272,8 @@ class Rollout:
     def _whole_prompts(self, rows: list[Row]) -> list[Row]:
         """Gather one row for each slot of `num_generations` completions, from all ranks.
 
-        `rows` are this rank's rows, one per completion. All ranks must call this, with the same
-        number of rows.
+        `rows` are this rank's rows, one per completion. All ranks must call this method, with the
+        same number of rows.
         """
         first = self.ranks.own_slice(len(rows) * self.ranks.count).start
         size = self.trainer.num_generations

@@ -38,7 +38,7 @@ SHOWN = ("learning_rate", "per_device_train_batch_size", "steps_per_generation",
 
 
 class RunOutput(TrainerCallback):
-    """Callback that writes `recipe.yaml` when a run starts, and its results when it ends.
+    """Callback that writes `recipe.yaml` when a run starts, and reports its results when it ends.
 
     `recipe` holds the values to write to `recipe.yaml`; if it is `None`, they are taken from the
     trainer's model, arguments and rewards.
@@ -290,7 +290,7 @@ def adapter_of(model: torch.nn.Module) -> str:
 
 
 def describe(trainer: Trainer) -> tuple[str, str]:
-    """Describe how a trainer generates, and how it speeds up training, in one line each."""
+    """Return two lines that describe how a trainer generates and how it speeds up training."""
     parts = trainer.parts
     generation = parts.sampler.describe()
     if trainer.use_transformers_continuous_batching:

@@ -297,7 +297,7 @@ def cut_rule(trainer: Trainer, layout: Layout, settings: LossSettings) -> CutRul
     if args.max_tokens_per_micro_batch and not deals:
         raise ValueError(
             "max_tokens_per_micro_batch works neither with `layout: padded` nor with a model whose "
-            "positions count padding, as learned position embeddings do. Remove "
+            "positions count padding, such as one with learned position embeddings. Remove "
             "max_tokens_per_micro_batch or, if it is set, `layout: padded`."
         )
     has_bonus = args.entropy_coef != 0.0 or args.use_adaptive_entropy

@@ -43,7 +43,7 @@ class CannotLearn(ValueError):
 
 
 def check_start(trainer: Trainer, optimizer: Optimizer) -> None:
-    """Check that a run can learn, and that the metric for its best model is meaningful.
+    """Check that a run can learn, and that the metric for its best model fits the run.
 
     Raises:
         CannotLearn: if no parameter that the policy uses is trainable; if no trainable parameter is
@@ -189,7 +189,7 @@ def check_metric_of_call(*args: Any, **kwargs: Any) -> None:
 
 
 def check_best_metric(trainer: Trainer) -> None:
-    """Raise `CannotLearn` if the metric for a trainer's best model is meaningless or not logged.
+    """Raise `CannotLearn` if the trainer's `metric_for_best_model` does not fit the run.
 
     See `check_metric` for the cases.
     """

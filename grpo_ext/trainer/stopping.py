@@ -36,7 +36,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 class Interrupted(SystemExit):
-    """Raised when a signal has stopped the run at the end of a step, after saving a checkpoint.
+    """Raised after a signal has stopped the run at the end of a step, with a checkpoint.
 
     It is a `SystemExit`, so a script that does not catch it ends with exit code 75.
     """

@@ -122,5 +122,5 @@ class TimeLeft(TrainerCallback):
         return {name for name in BESIDE if self.phases.lasted.get(name)}
 
     def _now(self) -> float:
-        """Return the current time in seconds, minus all time in evaluations and checkpoints."""
+        """Return the current time in seconds, minus all time spent on evaluations and saves."""
         return self.phases.now() - sum(map(sum, self.phases.lasted.values()))

@@ -57,9 +57,10 @@ class GRPOExtTrainer(GRPOTrainer):
         ValueError: if a reward is unknown, the dataset lacks a column, or arguments contradict each
             other.
         RuntimeError: if this package is incompatible with the installed TRL.
-        CannotLearn: if the metric for the best model is not logged or is meaningless. The error is
-            a `ValueError`, and `train()` also raises it before the first generation if the run
-            would change no weight of the policy.
+        CannotLearn: a `ValueError`, if the metric for the best model is not logged, says nothing
+            about the policy, or is a reward that would be minimized. Before the first generation,
+            `train()` repeats this check, and also raises the error if the run would change no
+            weight of the policy.
         CheckpointMismatch: a `ValueError` from `train()`, if the run cannot resume from the
             checkpoint.
         RewardFailure: from `train()`, after saving a checkpoint, if a reward fails too often.
@@ -295,7 +296,7 @@ class GRPOExtTrainer(GRPOTrainer):
             self.parts.checkpoints.save(lambda: save(model, trial))
 
     def save_checkpoint(self) -> None:
-        """Save a checkpoint now. All ranks must call it."""
+        """Save a checkpoint now. All ranks must call this method."""
         self._save_checkpoint(self.model, trial=None)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
@@ -305,9 +306,9 @@ class GRPOExtTrainer(GRPOTrainer):
             self.parts.output.add_to_card()
 
     def newest_checkpoint(self) -> str | None:
-        """Return the newest complete checkpoint in `output_dir`, or `None` if there is none.
+        """Return the folder of the newest complete checkpoint in `output_dir`, or `None`.
 
-        All ranks must call it.
+        The result is `None` if there is no complete checkpoint. All ranks must call this method.
         """
         return self.parts.checkpoints.newest()
 
@@ -333,5 +334,5 @@ class GRPOExtTrainer(GRPOTrainer):
 
     @property
     def save_error(self) -> str | None:
-        """Why the last checkpoint could not be saved; `None` if it was saved or there was none."""
+        """Why saving the last checkpoint failed; `None` if it succeeded or no save was due yet."""
         return self.parts.checkpoints.error

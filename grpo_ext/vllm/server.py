@@ -110,9 +110,9 @@ class Server:
             time.sleep(0.5)
 
     def stop(self) -> None:
-        """Stop the server and all of its processes; kill them if this takes more than 20 s.
+        """Stop the server, then kill all of its processes that are left.
 
-        Do nothing if the server was not started.
+        The server has 20 s to stop by itself. Do nothing if the server was not started.
         """
         if self.process is None:
             return

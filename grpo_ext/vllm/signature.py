@@ -24,7 +24,7 @@ WINDOW = 300  # seconds by which the clocks of the trainer and the server may di
 
 @dataclass(frozen=True)
 class Signature:
-    """The signature of a request; the fields have the same order as in the header."""
+    """The signature of a request; the fields are in the same order as in the header."""
 
     seconds: int  # since 1970, by the trainer's clock
     nonce: str  # a random number, so that no two signatures are equal

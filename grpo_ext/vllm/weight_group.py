@@ -27,7 +27,7 @@ def own_address(peer: str) -> str:
 
 
 def listening_store(address: str, port: int, world_size: int) -> TCPStore:
-    """Open the store through which workers find the trainer, at the first free port.
+    """Open the store through which workers find the trainer, on the first port that can be opened.
 
     Args:
         address: the trainer's address.
@@ -35,7 +35,7 @@ def listening_store(address: str, port: int, world_size: int) -> TCPStore:
         world_size: number of members of the group, including the trainer.
 
     Raises:
-        ConnectionError: if none of the ports can be opened.
+        ConnectionError: if none of these ports can be opened.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for candidate in range(port, port + PORTS):
@@ -55,8 +55,8 @@ def listening_store(address: str, port: int, world_size: int) -> TCPStore:
         )
     raise ConnectionError(
         "the workers of the vLLM server cannot connect to the trainer, because no port from "
-        f"{port} to {port + PORTS - 1} of {address} can be opened ({last_error}). Set "
-        "vllm_group_port to another port"
+        f"{port} to {port + PORTS - 1} of {address} can be opened ({last_error}). If these ports "
+        "are in use, set vllm_group_port to a port outside this range"
     )
 
 

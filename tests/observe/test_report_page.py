@@ -196,7 +196,7 @@ def test_verse_faults_are_marked_on_their_characters():
     character, words = faults[0]
     assert character in "应有仙人吹笛啼" and character in words
     _, marks = Explainer(rewards).explain(sample(1, "应是仙人放鹤归", columns={"lines": LINES}))
-    assert marks == [(6, 7, "fault", "The last character does not rhyme.")]
+    assert marks == [(6, 7, "fault", "It does not rhyme, or the line has the wrong length.")]
 
 
 def test_a_line_spaced_out_is_marked_where_it_stands():

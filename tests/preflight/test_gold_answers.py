@@ -73,8 +73,9 @@ def test_a_few_of_them_are_a_note():
     rows[9]["solution"] = "not known"
     findings = judged(rows, build("number"))
     assert findings.sound
-    assert "1 of the first 24 rows, so these rows get no score. The first is row 10, with" in (
-        findings.notes[0].message
+    assert (
+        "1 of the first 24 rows with an answer, so these rows get no score. The first is row 10"
+        in findings.notes[0].message
     )
 
 

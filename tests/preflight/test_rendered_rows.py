@@ -363,7 +363,7 @@ def test_init_takes_no_identifier_for_a_prompt(tiny_folder, tmp_path, monkeypatc
     assert recipe["user_prompt"].startswith("TO DO:")
     assert recipe["user_prompt"].endswith("{title}")
     printed = capsys.readouterr().out
-    assert "No column has the usual name of a question" in printed
+    assert "No usable column has the usual name of a question" in printed
     assert "Write into user_prompt what the model should do with title" in printed
 
 

@@ -285,11 +285,11 @@ def told_of_lengths(findings) -> list[str]:
 @pytest.mark.parametrize(
     "length, room, rules, is_sound, words",
     [
-        (1, 12, {}, False, "no second turn of an episode fits in max_completion_length 12, "),
+        (1, 12, {}, False, "max_completion_length (12) leaves no room for a second turn "),
         (1, 12, {"turns": 1}, True, None),
         (1, 100, {}, True, None),
         (1, 60, {"turn_tokens": 50}, True, "after a first turn of 50 tokens (turn_tokens)"),
-        (90, 60, {}, True, "and the longest are cut off, because max_completion_length 60"),
+        (90, 60, {}, True, "and the longest are cut off, because max_completion_length (60)"),
     ],
     ids=["no turn", "one turn", "fits", "after a long turn", "cut off"],
 )
@@ -317,7 +317,7 @@ def test_tools_need_room_for_a_result(tool_model, tmp_path):
     file = write(tmp_path, TALKING.replace("LENGTH", "1"))
     recipe = recipe_values(tmp_path, folder, f"{file}:World", max_completion_length=20)
     findings = check_recipe(None, recipe)
-    assert findings.sound and "no tool result fits" in told_of_lengths(findings)[0]
+    assert findings.sound and "leaves no room for a tool result" in told_of_lengths(findings)[0]
     enough = check_recipe(None, {**recipe, "max_completion_length": 400})
     assert enough.sound and enough.figures["episodes"]["answers"] is None
     assert enough.figures["episodes"]["turns"] == 8

@@ -182,7 +182,7 @@ def test_all_faults_are_told_at_once(tmp_path):
 @pytest.mark.parametrize(
     "text, expected",
     [
-        ("num_generations: 6\n", "not a multiple of num_generations 6"),
+        ("num_generations: 6\n", "not a multiple of num_generations (6)"),
         ("learning_rate: .nan\n", "finite"),
         (
             "generation_kwargs: {min_p: .nan}\n",

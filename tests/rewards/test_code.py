@@ -695,7 +695,7 @@ def test_cheats_on_other_asserts_are_named_and_can_be_refused():
     check_code([Guard(build("code"))], rows, LIMIT * 4, findings)
     notes = "\n".join(note.message for note in findings.notes)
     assert "4 of the asserts in the first 4 rows compare objects" in notes
-    assert "The first of these: assert f(1)" in notes
+    assert "The first such statement: assert f(1)" in notes
     assert "the tests of 1 of the first 4 rows cannot be used" in notes
     assert "cgroup" in notes
     assert not findings.problems

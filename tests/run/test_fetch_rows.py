@@ -103,7 +103,7 @@ def test_names_have_the_configuration_and_the_unit_of_a_slice():
 
 def test_splits_of_the_same_file_are_refused_before_one_is_written(folder, tmp_path, capsys):
     assert main(["data", "owner/sums", "--split", "test", "--split", "test"]) == 2
-    assert "the splits test and test would have the same file" in capsys.readouterr().err
+    assert "the splits test and test would both be written to" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["owner"]
 
 

@@ -38,4 +38,4 @@ def test_an_adapter_with_dropout(tiny_folder, tmp_path, caplog, off, least, most
     steps = entries_with(trainer, "loss")
     assert len(steps) == 3 and all(entry["grad_norm"] > 0 for entry in steps)
     assert all(least <= entry["sampling/logp_difference/max"] <= most for entry in steps)
-    assert ("uses dropout (0.1)" in caplog.text) is not off
+    assert ("uses dropout (p = 0.1)" in caplog.text) is not off

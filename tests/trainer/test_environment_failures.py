@@ -121,8 +121,8 @@ def test_a_tool_that_raises_is_named_and_one_that_never_worked_again(caplog):
     for _ in range(70):
         failures.tool_raised("tool look", "KeyError: 'x' (a.py:3, in look)", {"name": "look"})
     first, again = [record.message for record in caplog.records]
-    assert "World: tool look raised an error" in first and "(a.py:3, in look)" in first
-    assert "in all of its 64 calls so far" in again
+    assert "World: the tool look raised an error" in first and "(a.py:3, in look)" in first
+    assert "in each of its 64 calls so far" in again
     caplog.clear()
     failures.succeeded("tool draw")
     for _ in range(70):

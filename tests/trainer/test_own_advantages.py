@@ -149,11 +149,11 @@ def test_what_needs_comparisons_within_groups_refuses_other_estimators():
     for settings, words in (
         (
             {"tie_break_reward": "shaped"},
-            "but `scale_rewards: batch_mean` compares groups with each other",
+            "but with `scale_rewards: batch_mean` they also depend on other groups",
         ),
         (
             {"environment": {"name": "guess", "credit": "turn"}},
-            "compares turns within a group, but `scale_rewards: batch_mean` compares groups",
+            "own group, but with `scale_rewards: batch_mean` they also depend on other groups",
         ),
         ({"loss_normalization": "micro_batch"}, "batch_mean` needs `loss_normalization: step`."),
     ):

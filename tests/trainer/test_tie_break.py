@@ -172,7 +172,7 @@ def test_a_recipe_names_a_reward_of_weight_0():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"scale_rewards": "batch"}, "`scale_rewards: batch` compares groups with each other"),
+        ({"scale_rewards": "batch"}, "`scale_rewards: batch` they also depend on other groups"),
         (
             {"multi_objective_aggregation": "normalize_then_sum"},
             "needs `multi_objective_aggregation: sum_then_normalize`.",

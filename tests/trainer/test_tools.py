@@ -235,7 +235,7 @@ def test_a_prompt_without_room_beside_an_engine_leaves_the_others_theirs(
     )
     assert logged["completions/clipped_ratio"] == 0.5 and logged["episodes/turns"] == 0.5
     assert asked and all(left > 0 and longest <= 1500 for left, longest in asked)
-    assert "4 of 8 prompts leave no room" in caplog.text
+    assert "4 of 8 episodes on this rank have a prompt that leaves no room" in caplog.text
     samples = json_rows(tmp_path / "samples.jsonl")
     assert sorted(sample["finish_reason"] for sample in samples) == ["length"] * 4 + ["stop"] * 4
     trainer.parts.generations.ends = replace(trainer.parts.generations.ends, context=10)

@@ -51,7 +51,7 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
 
     - `prompt` is an index into the returned list of prompts, and `dataset` one into `datasets`.
     - `cut` is 1 for a completion that reached the length limit, otherwise 0.
-    - `task` is "" if the completion names none.
+    - `task` is "" for a completion without a task.
     - `turns`, `end` and `environment_time` are `None` for a completion that is not an episode.
     - `outcome` is the score that the group's outcome reward gave, or `None` if it gave none.
 
@@ -95,9 +95,10 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
 
 
 def outcome_scores(run: RunData) -> list[float | None]:
-    """Return the score that each completion got from its group's outcome reward, or `None`.
+    """Return, for each completion, its score from the group's outcome reward.
 
     The outcome reward of a group is the first of `run.outcomes` that scored any of its completions.
+    The score is `None` if there is no such reward, or if it did not score this completion.
     """
     judges: dict[tuple[object, ...], str] = {}  # by group
     for name in reversed(run.outcomes):  # reversed, so that the first one prevails
@@ -208,7 +209,8 @@ class Explainer:
 
         Raises:
             KeyError: if a column that the reward needs was not logged.
-            TooLate: if the explanation takes more than `EXPLAIN_SECONDS`.
+            TooLate: if the explanation takes more than `EXPLAIN_SECONDS` in the main thread; in
+                other threads, its time is not limited.
         """
         reward, options = self.rewards[name]
         entry = reward.registration

@@ -177,8 +177,9 @@ def logged(run: RunData, is_whole: bool = True) -> dict[str, Any]:
     """Return what the page shows of a run's metrics.
 
     The keys of the result are `panels` (from `panels`), `more` (from `more_panels`), `facts` (the
-    curves of `time`, `num_tokens` and `train_runtime`) and `alarms` (the alarms as they were
-    logged). `is_whole` tells whether `run.metrics` covers the whole log, not only a part of it.
+    curves of those of `time`, `num_tokens` and `train_runtime` that were logged) and `alarms` (the
+    alarms as they were logged). `is_whole` tells whether `run.metrics` covers the whole log, not
+    only a part of it.
     """
     columns = by_metric(run.metrics)
     facts = []
@@ -204,7 +205,7 @@ def packed(value: object) -> str:
 
 
 def as_json(value: object) -> bytes:
-    """Return compact JSON in UTF-8; non-finite numbers become null."""
+    """Return a value as compact JSON in UTF-8; numbers that are not finite become null."""
     finite_value = finite(value, "", {})
     text = json.dumps(finite_value, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "backslashreplace")

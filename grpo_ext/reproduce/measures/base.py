@@ -98,7 +98,7 @@ def steps_of(run: RunData, metric: str) -> Array:
 
 
 def seconds_of(run: RunData) -> Array:
-    """Return the total seconds of all `PHASES` for each logged step, as an array of shape (N,)."""
+    """Return the total seconds of all `PHASES` for each step with `time/train`, of shape (N,)."""
     seconds = []
     for row in rows_with(run, "time/train"):
         by_phase = [float(row.get(f"time/{phase}") or 0) for phase in PHASES]

@@ -1,4 +1,4 @@
-"""Measures of the completions in `samples.jsonl`: kinds of faults, phrases, and groups."""
+"""Measures computed from `samples.jsonl`: faults, phrases, and groups with a right completion."""
 
 import re
 from collections import Counter, defaultdict
@@ -200,8 +200,8 @@ def phrases_of(text: str) -> set[str]:
     """Return the phrases in the first `MAX_WORDS` words of a completion's thoughts.
 
     A phrase is a sequence of 2 to 4 words in lower case, with `#` in place of each number;
-    punctuation marks count as words. If there is no `<think>` tag, the thoughts are the text before
-    the answer.
+    punctuation marks count as words. The thoughts are the text after `<think>`, or all of it if
+    there is no such tag, up to `</think>` or `<answer>`.
     """
     _, _, after_tag = text.partition(THINK)
     thoughts = after_tag or text

@@ -188,10 +188,10 @@ def dip(runs: Runs, metric: str) -> Figure | None:
 def fall(runs: Runs, metrics: list[str]) -> Figure | None:
     """Return by how much a metric ends below its best, corrected for what noise alone would show.
 
-    A fall is a negative number: the mean of the last values minus the best mean of as many
-    consecutive values (see `ends`), plus the depth of the fall that noise alone would show. If
-    there are several metrics, the smallest fall is returned. Returns `None` if a metric has fewer
-    than three values.
+    The result is the mean of the last values minus the best mean of as many consecutive values (see
+    `ends`), plus the depth of the fall that noise alone would show; it is negative if the metric
+    fell further than that. If there are several metrics, the highest result, which stands for the
+    smallest fall, is returned. Returns `None` if a metric has fewer than three values.
     """
     falls = []
     details = []

@@ -196,8 +196,8 @@ def with_expected_texts(
     """For each assert, return its questions, each with the canonical text of the correct answer.
 
     Literals are parsed in this process. Other expected values are evaluated in a sandbox without
-    the program, and cached for the row's other completions. If one of them raises an error, or its
-    value has no canonical text (such as NaN or a `datetime`), its question is replaced by a
+    the program, and cached for the row's other completions. If an expected value raises an error or
+    has no canonical text, as is the case for NaN and a `datetime`, its question is replaced by a
     question about the whole condition.
 
     Args:

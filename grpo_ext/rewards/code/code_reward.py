@@ -31,12 +31,12 @@ def code(
 ) -> list[float]:
     """1 if the program passes all tests of its row, else 0.
 
-    The program is the last code block outside the thoughts. If there is none, it is the last
-    `<answer>` block, or else all text outside the thoughts. It is cut to 50,000 characters. The
-    program can import only the standard library, and runs in Linux namespaces that bubblewrap
-    creates: it has no network, sees no other process, and can write files only in memory. If the
-    machine does not allow this, `MachineFault` is raised, so that training leaves the row unscored.
-    With `isolation` "none", programs are not isolated.
+    The program is the last code block that has no language or is marked as `python` or `py`. If
+    there is none, it is the last `<answer>` block, or else the whole text. Thoughts are ignored,
+    and the program is cut to 50,000 characters. It can import only the standard library, and runs
+    in Linux namespaces that bubblewrap creates: it has no network, sees no other process, and can
+    write files only in memory. If the machine does not allow this, `MachineFault` is raised, so
+    that training leaves the row unscored. With `isolation` "none", programs are not isolated.
 
     Args:
         tests: a list of asserts, `["assert f(2) == 3"]`, or of inputs with outputs, `[{"input":
@@ -45,7 +45,7 @@ def code(
             only builtins and these imports is evaluated without the program, so that the program
             cannot read it. Other asserts are evaluated with the program's own objects, so the
             program could cheat on them.
-        partial: whether the score is the share of tests that pass.
+        partial: whether the score is the share of tests that pass, instead of 1 or 0.
         seconds: the wall-clock time limit for a program on all tests of the row together.
         megabytes: the memory limit for a program; at least 64.
         isolation: "namespaces", or "none" to run programs with the trainer's permissions.
@@ -72,7 +72,8 @@ def code(
 def program_of(completion: str) -> str:
     """Return the last code block, else the last `<answer>` block, else the whole completion.
 
-    Thoughts are ignored, and an empty `<answer>` block counts as missing. At most
+    A code block must have no language, or be marked as `python`, `Python` or `py`; otherwise, it is
+    ignored. Thoughts are ignored, too, and an empty `<answer>` block counts as missing. At most
     `MAX_PROGRAM_CHARACTERS` characters are returned.
     """
     text = without_thoughts(completion)

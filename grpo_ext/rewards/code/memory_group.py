@@ -33,6 +33,9 @@ def memory_group(megabytes: int) -> Iterator[list[str]]:
 
     Args:
         megabytes: the memory limit in MiB, to which `OVERHEAD_MEGABYTES` are added.
+
+    Raises:
+        OSError: if this cgroup cannot be created, although this user may create cgroups.
     """
     parent = parent_of_groups()
     if parent is None:
@@ -49,10 +52,11 @@ def memory_group(megabytes: int) -> Iterator[list[str]]:
 
 @lru_cache(maxsize=1)
 def parent_of_groups() -> Path | None:
-    """Return a folder where this user may create cgroups with a memory limit, or `None`.
+    """Return a folder where this user may create cgroups with a memory limit.
 
-    To find out, the function creates a cgroup and runs a process in it. It also removes cgroups
-    that earlier processes left behind. The result is cached.
+    Return `None` if there is no such folder. To find out whether there is one, the function creates
+    a cgroup and runs a process in it. It also removes cgroups that earlier processes left behind.
+    The result is cached.
     """
     for parent in candidates():
         with suppress(OSError, subprocess.SubprocessError):
@@ -67,7 +71,10 @@ def parent_of_groups() -> Path | None:
 
 
 def candidates() -> list[Path]:
-    """Return the folders to try: this process's memory cgroup and, for cgroup v2, its parent."""
+    """Return the folders to try: this process's memory cgroup and, for cgroup v2, its parent.
+
+    A cgroup v2 folder is left out if it does not enable the memory controller for its children.
+    """
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -79,7 +79,7 @@ class Limits:
 
     @property
     def row_seconds(self) -> float:
-        """The seconds that a row may take in total; `reward_timeout` must be larger."""
+        """The seconds that a row may take in total; a shorter `reward_timeout` would cut it off."""
         return self.start_seconds + self.seconds + GRACE_SECONDS
 
 
@@ -119,7 +119,7 @@ class Answer:
     output: bytes
 
     def texts(self, count: int) -> list[str | None]:
-        """Return `count` entries: the canonical text of each expression, or `None`."""
+        """Return the canonical texts of `count` expressions; `None` for those without a text."""
         lines: list[bytes] = self.output.split(b"\n")[:-1]  # without a last line that was cut off
         texts: list[str | None] = [None] * count
         for position, line in enumerate(lines[:count]):
@@ -131,8 +131,8 @@ class Answer:
 def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]:
     """Run a program on its inputs and return an answer for each.
 
-    If the program exceeds its limit on time or output, the remaining inputs are skipped, and get no
-    answer.
+    If the program exceeds its limit on time or output, or the sandbox ends early, the remaining
+    inputs are skipped and have no entry in the list.
 
     Args:
         job: the program and its inputs.

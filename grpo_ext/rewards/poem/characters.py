@@ -138,7 +138,7 @@ def tones_of(character: str, tones: Tones = "modern") -> str:
 
 @lru_cache(maxsize=1 << 16)
 def level_groups(character: str, rhyme_book: RhymeBook = "pingshui") -> tuple[str, ...]:
-    """Return the rhyme groups of a character's readings with a level tone.
+    """Return the rhyme groups of a character's level-tone readings.
 
     Return `()` if no such reading has a group, or the character is unknown.
 

@@ -204,8 +204,8 @@ def fault_at(place: int, line: str, pattern: str, start: int) -> Fault:
 def rhymes_of(line: str, length: int, rhyme_book: RhymeBook) -> tuple[str, ...]:
     """Return the rhyme groups of the last character in a line.
 
-    Return `()` if the line does not have `length` characters, or if its last character has no level
-    tone in `rhyme_book`.
+    Return `()` if the line does not have `length` characters, or if no level-tone reading of its
+    last character has a group in `rhyme_book`.
     """
     if len(line) != length:
         return ()

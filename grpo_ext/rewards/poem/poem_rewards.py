@@ -52,7 +52,9 @@ def explain_format(
         if place < len(places):
             marks.append((places[place], places[place] + 1, "fault", remark))
     header = [
-        f"Last line read: {poem[-1]}" if poem[-1] else "No last line was found in the completion.",
+        f"Last line read: {poem[-1]}"
+        if poem[-1]
+        else "No last line was found in the completion, or the line repeats a given one.",
         f"Form: {verdict.form}, the pattern that fits the whole poem best: "
         f"{' '.join(verdict.pattern)}",
     ]
@@ -67,7 +69,7 @@ def explain_yun(
     rhyme_book: RhymeBook = "pingshui",
     **options: Any,
 ) -> Explanation:
-    """Explain a score of `poem_yun`, and mark the last character if it does not rhyme.
+    """Explain a score of `poem_yun`, and mark the last character if the score is 0.
 
     Args:
         completion: the text of the completion.
@@ -87,12 +89,17 @@ def explain_yun(
     elif verdict.rhyme_score:
         reason = f"{verdict.rhyme_group} has the most rhyming lines, and the last line is in it"
     else:
-        reason = f"{verdict.rhyme_group} has the most rhyming lines, and the last line is not in it"
+        reason = (
+            f"{verdict.rhyme_group} has the most rhyming lines, but the last line does not end in "
+            "it or has the wrong length"
+        )
     text.append(f"poem_yun {verdict.rhyme_score:.0f}: {reason}.")
     marks: list[Mark] = []
     if places and not verdict.rhyme_score:
         last = places[-1]
-        marks.append((last, last + 1, "fault", "The last character does not rhyme."))
+        marks.append(
+            (last, last + 1, "fault", "It does not rhyme, or the line has the wrong length.")
+        )
     return Explanation("\n".join(text), tuple(marks))
 
 

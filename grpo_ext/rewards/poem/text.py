@@ -21,7 +21,7 @@ def han(line: str) -> str:
 
 
 def verse_lines(text: str | Iterable) -> list[str]:
-    """Return the Chinese characters of each item in a list, or the runs of them in a string.
+    """Return the Chinese characters of each list item, or the runs of such characters in a string.
 
     Single characters separated by spaces, such as `一 棹 烟`, form one run.
     """

@@ -58,7 +58,7 @@ function resultOf({ series, words, change }) {
   const said = (once ? `${words}, ${now}` : change.verdict ? `${words} ${change.verdict}` : words) + asWell;
   const facts = [];
   if (!once) facts.push(`It was ${withError(change.first, change.first_error)} ${before}, and is ${withError(change.last, change.last_error)} ${now}.`);
-  if (!once && !change.verdict) facts.push("There are too few values to say whether it changed.");
+  if (!once && !change.verdict) facts.push("No standard error above 0 is known, so there is no verdict on this change.");
   if (constant) facts.push(`The best constant answer earns ${withError(constant.value, constant.error)}.`);
   return el("div", { class: "result" }, number(change), sparkline(series, { width: 260, height: 76, heavy: true }),
     el("p", { class: "sentence" }, `${said}.`, el("span", { class: "quiet" }, ` ${facts.join(" ")}`)));
@@ -145,7 +145,7 @@ function drawChanges(runs) {
     return [{ cells: [[el("b", {}, name), name], [sparkline(series), found.change], [withError(found.first, found.first_error), found.first],
       [el("b", {}, withError(found.last, found.last_error)), found.last],
       [el("span", { class: toneOfChange(run, found) }, found.change === null ? "" : signed(found.change)), found.change],
-      found.change === null ? "" : found.verdict ?? "too few values to say"] }];
+      found.change === null ? "" : found.verdict ?? "no verdict: no error above 0"] }];
   }));
   if (!rows.length) return place.replaceChildren();
   place.replaceChildren(tableOf(["", "curve", "first", "last", "change", ""], rows, { numbers: [2, 3, 4], order: drawChanges.order ??= { column: -1, sign: 1 } }),

@@ -1,4 +1,4 @@
-"""Canonical texts for values, which are equal if and only if the values are equal in Python.
+"""Canonical texts for values: two texts are equal if and only if the values are equal in Python.
 
 There is one exception: the text of a `Counter` with counts of 0 differs from the text of the
 `Counter` without these keys, although the two are equal.
@@ -14,14 +14,16 @@ from typing import Any
 
 
 class NotPlain(ValueError):
-    """Raised if a value is not plain data, or not equal to itself (NaN)."""
+    """Raised if a value has no canonical text."""
 
 
 def canonical(value: Any, expected: bool = False) -> str:
-    """Return the canonical text of a value.
+    """Return a text that two values share if and only if they are equal in Python.
 
-    Numbers of all types become exact fractions, so `1`, `1.0` and `True` share a text. Subclasses
-    count as the built-in type that they extend: a `Counter` is a dict, a namedtuple is a tuple.
+    The module docstring states the one exception. Finite real numbers become exact fractions, so
+    `1`, `1.0` and `True` share a text; a complex number whose imaginary part is not 0 becomes a
+    pair. An instance of a subclass is treated as an instance of its built-in type: a `Counter` is a
+    dict, and a namedtuple is a tuple.
 
     Args:
         value: None, a number, string, bytes, bytearray or range, or a list, tuple, set, frozenset,
@@ -30,7 +32,8 @@ def canonical(value: Any, expected: bool = False) -> str:
             its equality depends on the other operand.
 
     Raises:
-        NotPlain: if the value is anything else, or is or contains NaN.
+        NotPlain: if the value is or contains NaN, an object of any other type, or, with `expected`,
+            an `OrderedDict`.
         RecursionError: if the value contains itself or is nested too deeply.
     """
     if value is None:
