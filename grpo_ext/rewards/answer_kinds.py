@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import regex
 
-from grpo_ext.rewards.answers import last_answer, last_boxed, without_thoughts
+from grpo_ext.rewards.answers import code_blocks, last_answer, last_boxed, without_thoughts
 from grpo_ext.rewards.quantity import number as read_number
 from grpo_ext.rewards.registry import register
 
@@ -27,7 +27,6 @@ PATIENCE = 0.5  # time limit of a search, in seconds
 _NUMERAL = re.compile(r"-?[0-9]{1,30}(?:,[0-9]{3})*(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,30})?")
 _ASKED = r"(?i:\banswer\b|\boption\b|\bchoice\b)[\s:*(]*(?:is[\s:*(]*)?"
 _CHOSEN = re.compile(rf"{_ASKED}([A-Z])\b|\(([A-Z])\)|\b([A-Z])\b(?=[).:]|\s*$)")
-_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
 
 def answer_of(completion: str) -> str:
@@ -215,9 +214,9 @@ def json_schema(completions: list[str], json_schema: list[Any]) -> list[float]:
 
 def fits(answer: str, schema: Any) -> float:
     """Return the score of an answer; `schema` is a validator from the package jsonschema."""
-    blocks = _FENCE.findall(answer)
-    if blocks:
-        answer = blocks[-1]
+    for block in code_blocks(answer):
+        if block.language in ("", "json") and block.is_closed:
+            answer = block.content  # the last one counts
     try:
         document = json.loads(answer)
     except (ValueError, RecursionError):

@@ -1,6 +1,7 @@
-r"""Find `<think>` blocks, `<answer>` blocks and `\boxed{}` in linear time."""
+r"""Find `<think>` blocks, `<answer>` blocks, code blocks and `\boxed{}` in linear time."""
 
 import re
+from typing import NamedTuple
 
 THINK = "<think>"
 THINK_END = "</think>"
@@ -14,6 +15,12 @@ _BETWEEN_BOXES = re.compile(
 )
 MAX_BOXES = 10  # maximum number of boxes in one answer
 _THOUGHT = re.compile(rf"{THINK}.*?(?:{THINK_END}|\Z)", re.DOTALL)
+# code in a single line, or a block, whose language may be followed by attributes
+_CODE_BLOCK = re.compile(
+    r"```[^`\n]+```"
+    r"|```(?:(?P<language>[\w+#.-]+)(?:[ \t:{][^`\n]*)?|[ \t]*)\n(?P<content>.*?)(?P<end>```|\Z)",
+    re.DOTALL,
+)
 
 
 def without_thoughts(text: str) -> str:
@@ -92,6 +99,28 @@ def last_span(text: str) -> tuple[int, int] | None:
         return None
     # the block ends at the first closing tag, because a later one may be stray
     return start + len(ANSWER), text.find(ANSWER_END, start)
+
+
+class CodeBlock(NamedTuple):
+    """A fenced code block of Markdown."""
+
+    language: str  # in lower case; "" if the block has none
+    content: str
+    is_closed: bool
+
+
+def code_blocks(text: str) -> list[CodeBlock]:
+    """Return the code blocks between fences of three backticks, in order.
+
+    An opening fence ends its line, and a block ends at the next three backticks or, if there are
+    none, at the end of the text. Code in a single line is skipped.
+    """
+    blocks = []
+    for match in _CODE_BLOCK.finditer(text):
+        if match["content"] is not None:
+            language = (match["language"] or "").lower()
+            blocks.append(CodeBlock(language, match["content"], match["end"] != ""))
+    return blocks
 
 
 def first_answer(text: str) -> str | None:

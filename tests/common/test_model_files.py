@@ -10,21 +10,8 @@ from tokenizers.normalizers import Replace, Sequence
 
 from grpo_ext.common.model_files import growth_of_text
 
-PATTERNS = (
-    "",
-    "a",
-    ".",
-    " {2,}",
-    "\\s+",
-    "a*",
-    "a?",
-    "(?=a)",
-    "^",
-    "a|",
-    "b+c{1,2}",
-    "[ab]*",
-    "x{0}",
-)
+NEVER_EMPTY = ("a", " {2,}", "\\s+", "b+c{1,2}")
+MAYBE_EMPTY = ("", ".", "a*", "a?", "(?=a)", "^", "a|", "[ab]*", "x{0}")
 
 
 def content_of(replacements):

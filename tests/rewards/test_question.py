@@ -127,6 +127,11 @@ GASES = """Which gas do plants absorb?
         (GASES, "B", "\\boxed{\\text{not carbon dioxide}}", 0),
         (GASES, "B", "The answer is (A) or (B).", 0),
         ("Simplify $\\sqrt{12}$.", "2\\sqrt{3}", "\\boxed{\\sqrt{12}}", 0),
+        ("Simplify $\\log_3 2$.", "\\log_3 2", "\\boxed{\\frac{\\ln 2}{\\ln 3}}", 1),
+        ("Simplify $\\tan x$.", "\\tan x", "\\boxed{\\frac{\\sin x}{\\cos x}}", 1),
+        ("Simplify $2x^2 / x$.", "2x", "\\boxed{\\frac{2x^2}{x}}", 0),
+        ("Simplify $2X^2 / X$.", "2X", "\\boxed{\\frac{2X^2}{X}}", 0),
+        ("Simplify $2xy / y$.", "2x", "\\boxed{\\frac{2xy}{y}}", 0),
         ("Simplify $\\sqrt{12}$.", "2\\sqrt{3}", "\\boxed{\\sqrt{4\\cdot 3}}", 0),
         (
             "Evaluate $\\frac{3}{4}+\\frac{1}{8}$.",

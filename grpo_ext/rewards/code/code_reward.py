@@ -1,10 +1,9 @@
 """The reward `code`: runs a model's program against tests and hides the expected values from it."""
 
-import re
 import time
 from typing import Any, Literal
 
-from grpo_ext.rewards.answers import last_answer, without_thoughts
+from grpo_ext.rewards.answers import code_blocks, last_answer, without_thoughts
 from grpo_ext.rewards.code.asserts import (
     Asserts,
     parse_asserts,
@@ -15,7 +14,7 @@ from grpo_ext.rewards.code.sandbox import Answer, Job, Limits, run
 from grpo_ext.rewards.registry import register
 
 MAX_PROGRAM_CHARACTERS = 50_000
-_BLOCK = re.compile(r"```(?:python|py|Python)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+LANGUAGES = ("", "python", "python3", "py")  # of code blocks that may be the program
 
 
 @register("code", needs_cpu=True)
@@ -31,12 +30,12 @@ def code(
 ) -> list[float]:
     """1 if the program passes all tests of its row, else 0.
 
-    The program is the last code block that has no language or is marked as `python` or `py`. If
-    there is none, it is the last `<answer>` block, or else the whole text. Thoughts are ignored,
-    and the program is cut to 50,000 characters. It can import only the standard library, and runs
-    in Linux namespaces that bubblewrap creates: it has no network, sees no other process, and can
-    write files only in memory. If the machine does not allow this, `MachineFault` is raised, so
-    that training leaves the row unscored. With `isolation` "none", programs are not isolated.
+    The program is the last code block that has no language or is marked as Python. If there is
+    none, it is the last `<answer>` block, or else the whole text. Thoughts are ignored, and the
+    program is cut to 50,000 characters. It can import only the standard library, and runs in Linux
+    namespaces that bubblewrap creates: it has no network, sees no other process, and can write
+    files only in memory. If the machine does not allow this, `MachineFault` is raised, so that
+    training leaves the row unscored. With `isolation` "none", programs are not isolated.
 
     Args:
         tests: a list of asserts, `["assert f(2) == 3"]`, or of inputs with outputs, `[{"input":
@@ -72,12 +71,12 @@ def code(
 def program_of(completion: str) -> str:
     """Return the last code block, else the last `<answer>` block, else the whole completion.
 
-    A code block must have no language, or be marked as `python`, `Python` or `py`; otherwise, it is
+    A code block must have no language, or one of `LANGUAGES` (case is ignored); otherwise, it is
     ignored. Thoughts are ignored, too, and an empty `<answer>` block counts as missing. At most
     `MAX_PROGRAM_CHARACTERS` characters are returned.
     """
     text = without_thoughts(completion)
-    blocks = _BLOCK.findall(text)
+    blocks = [block.content for block in code_blocks(text) if block.language in LANGUAGES]
     program = blocks[-1] if blocks else last_answer(text) or text
     return program[:MAX_PROGRAM_CHARACTERS]
 
