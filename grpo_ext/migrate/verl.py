@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grpo_ext.migrate.batches import Sizes, write_sizes
-from grpo_ext.migrate.draft import MOST_NUMBER, Draft, shown
+from grpo_ext.migrate.draft import MOST_NUMBER, Draft, Setting, shown
 from grpo_ext.recipe.batch import Batch
 
 ACTOR = "actor_rollout_ref.actor"
@@ -162,8 +162,8 @@ def write_one_reward(draft: Draft) -> None:
 
     For `accuracy`, also write `rename_columns`, and add a remark that verl chooses a reward for
     each row by its `data_source`. DAPO's penalty for long completions is added if it is enabled. If
-    the path of the function contains variables that the file does not set, the user must set
-    `reward_funcs` by hand.
+    the path of the function or of the reward model contains variables that the file does not set,
+    the user must set `reward_funcs` by hand.
     """
     path = draft.take("custom_reward_function.path")
     name = draft.known("custom_reward_function.name", default="compute_score")
@@ -171,10 +171,11 @@ def write_one_reward(draft: Draft) -> None:
     model = draft.take("reward_model.model.path")
     specs: list[object] = []
     if path is not None and path.unknown is not None:
-        draft.missing["reward_funcs"] = f"{path.value}:{name}"
-        draft.remark(path, f"the file does not set {path.unknown}. Set reward_funcs by hand.")
+        set_reward_by_hand(draft, path, f"{path.value}:{name}")
     elif path is not None and path.value is not None:
         specs.append(f"{path.value}:{name}")
+    elif enabled is True and model is not None and model.unknown is not None:
+        set_reward_by_hand(draft, model, str(model.value))
     elif enabled is True and model is not None:
         specs.append(model.value)
         draft.remark(model, "the reward model must be a sequence classifier with a single label.")
@@ -188,11 +189,25 @@ def write_one_reward(draft: Draft) -> None:
             "are not numbers or formulas, set reward_funcs to another reward, or to verl's own as "
             "FILE.py:compute_score.",
         )
-    specs += overlong_penalty(draft)
+    penalty = overlong_penalty(draft)
     if "reward_funcs" not in draft.missing:
-        draft.write("reward_funcs", specs, path)
+        draft.write("reward_funcs", [*specs, *penalty], path)
+    elif penalty:
+        draft.remark(None, f"also add DAPO's penalty for long completions: {shown(penalty[0])}.")
     for key in [key for key in draft.left if key.startswith("reward_model.")]:
         draft.remark(draft.take(key), "left out: reward_funcs names the rewards.", by_hand=False)
+
+
+def set_reward_by_hand(draft: Draft, setting: Setting, spec: str) -> None:
+    """Leave `reward_funcs` to the user, because a path contains a variable that is not set.
+
+    Args:
+        draft: the recipe under construction.
+        setting: the setting with the path.
+        spec: the reward, with the variable in its path.
+    """
+    draft.missing["reward_funcs"] = spec
+    draft.remark(setting, f"the file does not set {setting.unknown}. Set reward_funcs by hand.")
 
 
 def overlong_penalty(draft: Draft) -> list[dict[str, object]]:

@@ -138,7 +138,7 @@ def report_system_messages(rows: Sequence[Row], columns: Sequence[str], findings
     prompt = rows[0]["prompt"]
     if not system_messages(prompt):
         return
-    text = message_text(prompt[0])
+    text = next(message_text(message) for message in prompt if message.get("role") == "system")
     fields = [name for name in rows[0] if has_field(text, name)]
     if not fields:
         return

@@ -37,7 +37,8 @@ def named_columns(rewards: Iterable[Any], columns: Sequence[str]) -> list[str]:
             parameters.update(function.registration.columns, function.registration.optional)
         elif callable(function):
             for parameter in parameters_of(function) or ():
-                parameters.add(parameter.name)
+                if parameter.kind != parameter.VAR_KEYWORD:
+                    parameters.add(parameter.name)
     parameters.discard("prompt")
     return [name for name in columns if name in parameters]
 

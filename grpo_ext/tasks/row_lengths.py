@@ -119,13 +119,22 @@ class LengthFilter:
 
     def nothing_left(self, count: int) -> str:
         """Return the error message to raise if none of `count` rows is kept."""
-        shortest = []
+        reasons = []
+        too_low = []
         if self.shortest_prompt is not None:
-            shortest.append(f"the shortest prompt has {self.shortest_prompt} tokens")
+            reasons.append(f"the shortest prompt has {self.shortest_prompt} tokens")
+            if self.max_prompt_tokens is not None and self.shortest_prompt > self.max_prompt_tokens:
+                too_low.append("max_prompt_tokens")
         if self.shortest_answer is not None:
-            shortest.append(f"the shortest reference answer has {self.shortest_answer} tokens")
-        reason = ", ".join(shortest)
-        return f"{self.limits}: none of the {count:,} rows remains; {reason}. Raise the limit."
+            reasons.append(f"the shortest reference answer has {self.shortest_answer} tokens")
+            if self.max_answer_tokens is not None and self.shortest_answer > self.max_answer_tokens:
+                too_low.append("max_answer_tokens")
+        if not too_low:  # no row has both a short prompt and a short answer
+            too_low = ["max_prompt_tokens or max_answer_tokens"]
+        return (
+            f"{self.limits}: none of the {count:,} rows remains; {', '.join(reasons)}. Raise "
+            f"{' and '.join(too_low)}."
+        )
 
 
 def smallest(previous: int | None, lengths: Sequence[int]) -> int:

@@ -481,3 +481,26 @@ def test_each_translation_writes_keys_and_values_of_a_recipe():
 
 def test_the_page_of_keys_is_what_the_table_says():
     assert PAGE.read_text(encoding="utf-8") == page(), "run `make keys`"
+
+
+@pytest.mark.parametrize(
+    ("settings", "left", "penalty"),
+    [
+        ("reward_model.enable=True reward_model.model.path=$REWARD", "$REWARD", False),
+        (
+            "custom_reward_function.path=$REWARD reward_model.overlong_buffer.enable=True "
+            "reward_model.overlong_buffer.len=128",
+            "$REWARD:compute_score",
+            True,
+        ),
+    ],
+)
+def test_a_reward_with_an_unset_variable_is_left_to_the_user(
+    tmp_path, capsys, settings, left, penalty
+):
+    start = "python -m verl.trainer.main_ppo data.train_files=d.parquet"
+    command = f"{start} data.max_response_length=512 {settings}\n"
+    recipe, text, told = migrate(tmp_path, capsys, "run.sh", command)
+    assert "reward_funcs" not in recipe and left in text
+    assert "the file does not set $REWARD. Set reward_funcs by hand." in told
+    assert ("also add DAPO's penalty for long completions: {'name': 'soft_" in told) == penalty

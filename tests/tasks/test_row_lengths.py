@@ -86,6 +86,23 @@ def test_the_prompt_is_counted_with_the_options_of_the_template(tiny_folder, tmp
             train_rows(padded)
 
 
+@pytest.mark.parametrize(
+    ("prompts", "answers", "remedy"),
+    [
+        (1, None, "Raise max_prompt_tokens."),
+        (None, 1, "Raise max_answer_tokens."),
+        (1, 1, "Raise max_prompt_tokens and max_answer_tokens."),
+        (99, 1, "Raise max_answer_tokens."),
+        (3, 3, "Raise max_prompt_tokens or max_answer_tokens."),
+    ],
+)
+def test_the_limit_to_raise_is_named(tokenizer, prompts, answers, remedy):
+    lengths = LengthFilter(tokenizer, max_prompt_tokens=prompts, max_answer_tokens=answers)
+    lengths.shortest_prompt = None if prompts is None else 2
+    lengths.shortest_answer = None if answers is None else 2
+    assert lengths.nothing_left(5).endswith(remedy)
+
+
 @given(
     st.lists(st.text("ab 12\n", min_size=1, max_size=12), min_size=1, max_size=9),
     st.integers(1, 30),
