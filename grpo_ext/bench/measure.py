@@ -1,8 +1,8 @@
 """Measure short runs of a recipe as it is written, and its training phase with other settings.
 
-Everything runs in a single process, without sharding, on at most the completions that one process
-of the run would have. If the model's weights are not on this machine but its shape is known, the
-model gets random weights, and the lengths of completions are drawn at random.
+Everything runs in a single process, without sharding, with at most as many completions as one
+process of the real run would have. If the model's weights are not on this machine but its shape is
+known, the model gets random weights, and the lengths of completions are drawn at random.
 """
 
 from __future__ import annotations

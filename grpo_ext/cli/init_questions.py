@@ -179,8 +179,8 @@ def check_prompt(prompt: str, rows: list[Row]) -> None:
     if not used or not set(used).issubset(columns):
         raise ValueError(
             f"The prompt {prompt!r} is neither a usable column nor a template with such columns in "
-            f"braces.{did_you_mean(prompt, columns)} The usable columns, whose names contain no "
-            f". : ! [ or braces, are {', '.join(columns) or 'none'}."
+            f"braces.{did_you_mean(prompt, columns)} Usable columns (their names contain none of "
+            f"`.:![{{}}`): {', '.join(columns) or 'none'}."
         )
 
 

@@ -52,8 +52,8 @@ def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
         os.close(number)
         raise ForeignFile(
             errno.EFBIG,
-            "a sparse file, probably an incomplete copy: more than half of it, and more than "
-            f"{MOST_HOLES:,} bytes, were never written. Copy it again",
+            "a sparse file, probably an incomplete copy: more than half of it (over "
+            f"{MOST_HOLES:,} bytes) was never written. Copy it again",
             str(path),
         )
     return open(number, "rb")

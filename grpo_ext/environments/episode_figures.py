@@ -62,9 +62,9 @@ def episode_figures(counts: Sequence[EpisodeCounts]) -> dict[str, float]:
     `episodes/environment_time`, the standard deviation `.../std` and the maximum `.../max` are
     added.
 
-    If an environment has tools, tool-call metrics are added under the names that TRL uses:
-    `tools/call_frequency` (calls per episode), `tools/NAME/call_frequency` (calls of one tool per
-    episode) and `tools/failure_frequency` (the share of calls that failed).
+    If an environment has tools, tool-call metrics are added: `tools/call_frequency` (calls per
+    episode) and `tools/failure_frequency` (the share of calls that failed), which TRL logs as well,
+    and `tools/NAME/call_frequency` (calls of one tool per episode).
     """
     if not counts:
         return {}

@@ -38,7 +38,8 @@ def pick_engine(
         return "vllm" if fits and find_spec("vllm") and gpu_is_there() else "transformers"
     if engine == "vllm" and environment:
         raise ValueError(
-            "vLLM cannot play the episodes of an environment. Use --engine transformers."
+            "`grpo-ext eval` cannot play the episodes of an environment with vLLM. Use --engine "
+            "transformers."
         )
     if engine == "vllm" and adapter:
         raise ValueError(

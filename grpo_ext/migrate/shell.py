@@ -51,8 +51,8 @@ def read_commands(text: str) -> list[Command]:
     """Return the commands of a shell script, with known variables substituted.
 
     Raises:
-        ScriptFault: if the script ends within a quote or after a backslash, or if the words are too
-            many or too long.
+        ScriptFault: if the script ends within a quote or after a backslash, if it has too many
+            words, or if its variables expand to too many characters.
     """
     script = _Script()
     try:

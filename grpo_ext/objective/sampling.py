@@ -119,7 +119,8 @@ def resolve_sampling(
         value = json.dumps(overrides["do_sample"])
         raise SamplingError(
             "do_sample",
-            f"`do_sample: {value}` decodes greedily, so that all completions of a prompt are equal",
+            f"`do_sample: {value}` selects greedy decoding, so all completions of a prompt would "
+            "be identical",
             "Remove do_sample from generation_kwargs.",
         )
     # a `None` in generation_kwargs overrides the field, so that the model's value applies

@@ -118,7 +118,7 @@ def report_equal(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Find
 
 
 def report_unread(rows: Sequence[tuple[int, Row]], reward: Reward, findings: Findings) -> None:
-    """Report gold answers that a reward leaves without a score or scores 0.
+    """Report gold answers that a reward cannot use, or to which it gives 0.
 
     Each of these faults is a problem if it concerns most of the scored answers, otherwise a note.
 

@@ -172,9 +172,9 @@ def try_environments(
 def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Findings) -> bool:
     """Play an episode for each string in `texts`, with this string as every turn of the model.
 
-    It is a problem if a method failed on all its calls, including those in `first_episodes`. It is
-    a note if a method failed on some calls, or if replies are slow and come one at a time. The
-    lengths of the answers are also checked, by `check_episode_lengths`.
+    Add a problem to `findings` if a method failed on all its calls, counting those that
+    `first_episodes` made. Add a note if a method failed on only some calls, or if replies are slow
+    and come one at a time. `check_episode_lengths` checks the lengths of the answers.
 
     Args:
         begin: the function that starts the episodes.

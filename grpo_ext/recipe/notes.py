@@ -1,6 +1,6 @@
 """Notes about settings of a recipe that are odd, wasteful or without effect.
 
-A run starts despite notes; settings that would be wrong are problems instead.
+Notes do not keep a run from starting; settings that are wrong are reported as problems instead.
 """
 
 from collections.abc import Iterator

@@ -235,8 +235,8 @@ def term(sentence: str, words: frozenset[str]) -> str | None:
     """Return the term at the end of a sentence, as in `This process is called evaporation`.
 
     A term follows a phrase such as "is called" or "is known as". Return `None` if there is no term,
-    or if the sentence contains a word of denial, doubt or comparison, or no word of the question.
-    `words` are the word stems of the question's request.
+    if the sentence contains a word of denial, doubt or comparison, or if it shares no word stem
+    with `words`, which are the stems of the question's request.
     """
     match = _TERM.search(sentence)
     if match is None or not may_answer(sentence, words):

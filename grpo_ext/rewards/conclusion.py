@@ -165,10 +165,10 @@ def before_definition(sentence: str, request: Request) -> str:
 def own_clause(sentence: str, request: Request) -> str:
     """Cut a sentence after the clause that answers the question.
 
-    If the question asks about a person and the sentence is about several people, that is the clause
-    with the person's name. Otherwise, it is the clause whose subject shares the most words with the
-    question. The sentence is returned unchanged if there is a tie, if the clause contains a list of
-    values or no value, or if the rest of the sentence makes a new claim.
+    If the question asks about a person and the sentence is about several people, the clause with
+    the person's name answers it. Otherwise, the clause whose subject shares the most words with the
+    question does. The sentence is returned unchanged if there is a tie, if the clause contains a
+    list of values or no value, or if the rest of the sentence makes a new claim.
     """
     clauses = [sentence]
     if request.name is not None:

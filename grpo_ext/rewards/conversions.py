@@ -72,8 +72,9 @@ def asks_to_convert(text: str) -> bool:
 def repeats_quantity(quantities: frozenset[Quantity], gold: str, answer: str) -> bool:
     """Return whether all quantities in an answer are in the question and differ from `gold`.
 
-    Sides that are names, such as `v` in `v = 72 km/h`, are ignored. Return `False` if no side is
-    left, or if one of the others is not a number with a unit.
+    The answer is split at its relation signs, and sides that are names, such as `v` in
+    `v = 72 km/h`, are ignored. Return `False` if no other side is left, or if one of the other
+    sides is not a number with a unit.
 
     Args:
         quantities: the quantities in the question (see `stated_quantities`).

@@ -74,8 +74,8 @@ def resolve_rewards(
             )
         if len(reward_weights) != len(rewards):
             raise WeightsError(
-                f"The number of reward_weights ({len(reward_weights)}) is not the number of "
-                f"rewards ({len(rewards)}). Set one weight for each reward."
+                f"The number of reward_weights ({len(reward_weights)}) does not match the number "
+                f"of rewards ({len(rewards)}). Set one weight for each reward."
             )
         weights = list(reward_weights)
     check_rewards(rewards, specs)

@@ -196,9 +196,9 @@ class ServerConnection(VLLMClient):
         self._attempt(lambda: None)
 
     def reconnect(self, seconds: float) -> None:
-        """Wait up to `seconds` for the server and join its workers.
+        """Wait up to `seconds` for the server, and reconnect to its workers for weight transfer.
 
-        Clear `failure` first; if no connection is made, the reason is stored in `failure`.
+        An earlier `failure` is cleared first. If the attempt fails, the reason is stored there.
         """
         self.failure = None
         self.version = None

@@ -149,7 +149,8 @@ class Scored:
         if self.model_inputs:
             raise ValueError(
                 "cannot select rows of a batch that has additional model inputs "
-                f"({', '.join(self.model_inputs)}), because they may not be stored per row."
+                f"({', '.join(self.model_inputs)}), because these inputs do not necessarily have "
+                "one entry per row."
             )
         rows = rows.to(self.completion_ids.device)
         prompt_width = self.prompt_ids.size(1)

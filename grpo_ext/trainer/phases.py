@@ -136,7 +136,7 @@ class Phases(TrainerCallback):
         self._end()
 
     def runs(self, rows: Scored) -> None:
-        """Count a micro-batch that is trained on, for the FLOPs utilization."""
+        """Add the counts of a micro-batch (see `needed`) to the totals for FLOPs utilization."""
         counts = needed(rows)
         self._needed = self._needed + counts
         self._most_tokens = max(self._most_tokens, float(counts[0]))

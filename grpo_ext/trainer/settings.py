@@ -138,7 +138,8 @@ def end_rule(trainer: Trainer) -> EndRule:
 def calls_tools(trainer: Trainer) -> bool:
     """Return whether the trainer was given `tools` or an `environment_factory`.
 
-    An environment without tools also counts, because it may write the prompts.
+    An `environment_factory` counts even if its environments have no tools, because their `reset`
+    may add text to the prompts.
     """
     return bool(trainer.tools or trainer.environment_factories)
 

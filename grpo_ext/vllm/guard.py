@@ -111,7 +111,8 @@ class Guard:
         """Respond with status 401 and the server's clock to a signed request with a wrong time.
 
         The signature of the request must be valid. The response has a proof, so the trainer can
-        trust the clock. If the request was a replay, this proof is of no use for other requests.
+        trust the clock. The proof is valid only for this request, so an attacker who has replayed
+        an old request cannot use it for others.
 
         Args:
             send: the ASGI function that sends the response.

@@ -429,7 +429,7 @@ def test_weights_that_do_not_match_are_told_once(folder, tiny_folder):
     changes = {"reward_funcs": ["countdown"], "reward_weights": [1.0, 2.0]}
     report = check_recipe(written(folder, tiny_folder, changes))
     assert [problem.message for problem in report.problems] == [
-        "The number of reward_weights (2) is not the number of rewards (1). "
+        "The number of reward_weights (2) does not match the number of rewards (1). "
         "Set one weight for each reward."
     ]
 

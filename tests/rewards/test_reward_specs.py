@@ -119,7 +119,7 @@ def test_labels_make_one_reward_two():
         (
             ["format", "tag_count"],
             [1.0],
-            "number of reward_weights \\(1\\) is not the number of rewards \\(2\\)",
+            "number of reward_weights \\(1\\) does not match the number of rewards \\(2\\)",
         ),
         ([{"name": "format", "weight": 1}], [1.0], "Keep one of the two"),
         ([{"name": "format", "weight": "much"}], None, "weight of reward 'format' is 'much'"),
