@@ -332,7 +332,7 @@ def test_it_asks_about_the_prompt_and_the_reward(tiny_folder, tmp_path, monkeypa
     assert main(["init", write(tmp_path, "solutions.jsonl"), str(tiny_folder)]) == 0
     printed = capsys.readouterr().out
     assert "The prompt 'questoin' is neither a usable column nor a template" in printed
-    assert "Did you mean 'question'? The usable columns" in printed
+    assert "Did you mean 'question'? Usable columns" in printed
     assert "are question, answer." in printed
     assert "Did you mean 'number'?" in printed
     assert "The rows lack a column that the reward 'code' reads (tests)" in printed

@@ -231,7 +231,7 @@ def test_effective_sampling(changed, given, model, expected):
         ({}, {"num_beams": 4}, True, "num_beams", "beam search does not sample"),
         ({}, {"penalty_alpha": 0.6}, True, "penalty_alpha", "contrastive search"),
         ({"repetition_penalty": 1.1}, {}, True, "repetition_penalty", "logprob_policy: model"),
-        ({}, {"do_sample": False}, True, "do_sample", "greedily"),
+        ({}, {"do_sample": False}, True, "do_sample", "greedy"),
         ({}, {"bad_words_ids": [[3]]}, False, "bad_words_ids", "does not report which tokens"),
         ({"temperature": 0.0}, {}, True, "temperature", "Set temperature above 0"),
         ({"top_p": 0.0}, {}, True, "top_p", "must lie in"),

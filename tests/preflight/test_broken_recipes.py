@@ -94,7 +94,7 @@ BROKEN = {
     "weights": (
         {"reward_weights": [1.0]},
         "reward_weights",
-        "The number of reward_weights (1) is not",
+        "The number of reward_weights (1) does not match",
     ),
     "delta": ({"delta": 1.1}, "delta", "above 1 + epsilon_high"),
     "no_reference": ({"sync_ref_model": True}, "sync_ref_model", "beta above 0"),
