@@ -333,7 +333,7 @@ def test_it_asks_about_the_prompt_and_the_reward(tiny_folder, tmp_path, monkeypa
     printed = capsys.readouterr().out
     assert "The prompt 'questoin' is neither a usable column nor a template" in printed
     assert "Did you mean 'question'? Usable columns" in printed
-    assert "are question, answer." in printed
+    assert ": question, answer." in printed
     assert "Did you mean 'number'?" in printed
     assert "The rows lack a column that the reward 'code' reads (tests)" in printed
     assert yaml.safe_load((tmp_path / "mine" / "recipe.yaml").read_text())["reward_funcs"] == [
