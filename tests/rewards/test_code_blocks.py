@@ -26,11 +26,11 @@ from grpo_ext.rewards.code.code_reward import program_of
         ("````python\nprint(1)\n````", "print(1)\n"),
         ("```python\nprint(1)", "print(1)"),
         ("```text\n1\n```\n<answer>print(1)</answer>", "print(1)"),
-        ("<think>```python\nprint(0)\n```</think>print(1)", " " * 38 + "print(1)"),
+        ("<think>```python\nprint(0)\n```</think>print(1)", "print(1)"),
     ],
 )
 def test_the_program_is_the_last_block_of_python(completion, program):
-    assert program_of(completion) == program
+    assert program_of(completion).lstrip(" ") == program
 
 
 def test_blocks_have_their_language_and_whether_they_are_closed():
