@@ -10,7 +10,7 @@ import re
 from math import log
 
 from grpo_ext.environments.base import Environment, Row
-from grpo_ext.rewards.answers import last_answer, without_thoughts
+from grpo_ext.rewards.answers import answer_without_thoughts
 
 
 class Guess(Environment):
@@ -76,9 +76,7 @@ def number_in(text: str) -> int | None:
     Signs are ignored. Return `None` if there is no number, more than one, or a number with more
     than nine digits.
     """
-    remainder = without_thoughts(text)
-    answer = last_answer(remainder) or remainder
-    numbers = re.findall(r"\d{1,9}", answer)
+    numbers = re.findall(r"\d{1,9}", answer_without_thoughts(text))
     if len(numbers) != 1:
         return None
     return int(numbers[0])

@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo_ext.common.modules import optional_package
 from grpo_ext.environments.stepped import InvalidAction, SteppedEnvironment
-from grpo_ext.rewards.answers import last_answer, without_thoughts
+from grpo_ext.rewards.answers import answer_without_thoughts
 
 REQUIREMENT = "gymnasium>=1.0,<2"
 COLORED = re.compile(r"\x1b\[[\d;]*m(.*?)\x1b\[0m", re.DOTALL)  # text colored by terminal codes
@@ -73,8 +73,7 @@ class GymnasiumEnvironment(SteppedEnvironment):
         Raises:
             InvalidAction: if there is no valid action, or more than one.
         """
-        remainder = without_thoughts(text)
-        answer = (last_answer(remainder) or remainder).strip()
+        answer = answer_without_thoughts(text)
         if not self._is_numbered:
             if answer not in self._space:
                 raise InvalidAction(f"Write a string that is valid for {self._space}.")

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from grpo_ext.common.modules import load_class
 from grpo_ext.environments.stepped import InvalidAction, SteppedEnvironment
-from grpo_ext.rewards.answers import last_answer, without_thoughts
+from grpo_ext.rewards.answers import answer_without_thoughts
 
 OUTCOME = {"done", "reward", "metadata"}  # observation fields that the model does not see
 
@@ -76,8 +76,7 @@ class OpenEnvEnvironment(SteppedEnvironment):
     def action(self, text: str) -> object:
         if self._action_class is None:
             return text
-        remainder = without_thoughts(text)
-        answer = (last_answer(remainder) or remainder).strip()
+        answer = answer_without_thoughts(text)
         field = text_field(self._action_class)
         try:
             if field is not None:

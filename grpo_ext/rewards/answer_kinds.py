@@ -16,7 +16,11 @@ from typing import Any, Literal
 
 import regex
 
-from grpo_ext.rewards.answers import code_blocks, last_answer, last_boxed, without_thoughts
+from grpo_ext.rewards.answers import (
+    answer_without_thoughts,
+    code_blocks,
+    last_boxed,
+)
 from grpo_ext.rewards.quantity import number as read_number
 from grpo_ext.rewards.registry import register
 
@@ -30,13 +34,8 @@ _CHOSEN = re.compile(rf"{_ASKED}([A-Z])\b|\(([A-Z])\)|\b([A-Z])\b(?=[).:]|\s*$)"
 
 
 def answer_of(completion: str) -> str:
-    """Return the answer in a completion, stripped of whitespace and cut to `MAX_TEXT` characters.
-
-    The answer is the content of the last closed `<answer>` block outside the thoughts. If there is
-    none or it is empty, the answer is all text outside the thoughts.
-    """
-    text = without_thoughts(completion)
-    return (last_answer(text) or text).strip()[:MAX_TEXT]
+    """Return the answer in a completion, cut to `MAX_TEXT` characters."""
+    return answer_without_thoughts(completion)[:MAX_TEXT]
 
 
 @register("exact")

@@ -133,6 +133,16 @@ def last_answer(text: str) -> str | None:
     return text_at(text, last_span(text))
 
 
+def answer_without_thoughts(text: str) -> str:
+    """Return the content of the last closed `<answer>` block outside the thoughts.
+
+    If there is none or it is empty, return all text outside the thoughts. Whitespace around the
+    answer is removed.
+    """
+    remainder = without_thoughts(text)
+    return (last_answer(remainder) or remainder).strip()
+
+
 def text_at(text: str, span: tuple[int, int] | None) -> str | None:
     """Return the part of `text` at the offsets `span`, or `None` if `span` is `None`."""
     if span is None:
