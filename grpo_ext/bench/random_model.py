@@ -23,7 +23,7 @@ from grpo_ext.step.records import Generation
 from grpo_ext.tiny.tokenizer import build_tokenizer
 
 MEAN_SHARE = 0.4  # mean length of random completions, as a share of max_completion_length
-LOG_DEVIATION = 0.43  # standard deviation of the log of drawn lengths, so that 1 % reach the limit
+LOG_DEVIATION = 0.43  # standard deviation of the log of drawn lengths, so that 1% reach the limit
 
 
 def has_weights(model: str) -> bool:

@@ -8,7 +8,7 @@ examples:
 
 Each model completes the held-out prompts greedily and by sampling, and the rewards score the
 completions. Each further model completes the same prompts and is compared with the first one: the
-output has paired differences with 95 % intervals, and the number of problems that became right or
+output has paired differences with 95% intervals, and the number of problems that became right or
 wrong. --output FILE.json also writes every completion to FILE_completions.jsonl.
 --train_rows N uses N random training rows instead. The metric mixed@K then estimates the share of
 groups that have signal (different rewards) in training with num_generations K. Unless no group has

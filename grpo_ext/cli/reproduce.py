@@ -10,7 +10,7 @@ examples:
 
 It creates tiny models, trains them once per seed, and measures them. For each claim, it prints what
 was published, what was measured here with its standard error over seeds, and a verdict based on the
-95 % interval: "agrees", "does not", or "cannot be seen" at this size, with the reason. The page
+95% interval: "agrees", "does not", or "cannot be seen" at this size, with the reason. The page
 claims.html in the working folder has plots. Finished runs are not repeated, and a run that was
 killed is continued. With --config, the same claims are measured with the model of that recipe, and
 any of its keys can be set as --key value.

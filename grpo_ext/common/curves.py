@@ -26,8 +26,8 @@ class Change:
         count: the number of values in each mean.
         first_error: the standard error of `first`.
         last_error: the standard error of `last`.
-        last_low: the lower bound of the 95 % interval of `last`.
-        last_high: the upper bound of the 95 % interval of `last`.
+        last_low: the lower bound of the 95% interval of `last`.
+        last_high: the upper bound of the 95% interval of `last`.
         verdict: whether the curve rose or fell; `None` if both errors are 0, or if the curve has
             fewer than `FEWEST_VALUES` values and no usable errors.
     """

@@ -1,4 +1,4 @@
-"""Means with standard errors and 95 % intervals, and verdicts on whether a metric rose or fell.
+"""Means with standard errors and 95% intervals, and verdicts on whether a metric rose or fell.
 
 Most standard errors, intervals and verdicts that the package shows come from these functions; the
 range of group sizes in `evaluation.group_size` is a bootstrap interval instead.
@@ -30,7 +30,7 @@ Z = float(ndtri((1 + LEVEL) / 2))
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its standard error and 95 % interval, which are `None` for a single problem."""
+    """A mean with its standard error and 95% interval, which are `None` for a single problem."""
 
     mean: float
     error: float | None
@@ -83,7 +83,7 @@ def with_error(mean: float, error: float | None) -> str:
 
 
 def t_quantile(freedom: float) -> float:
-    """Return the half-width of Student's 95 % interval, in standard errors.
+    """Return the half-width of Student's 95% interval, in standard errors.
 
     `freedom` is the number of degrees of freedom.
     """
@@ -94,7 +94,7 @@ def mean_of(
     values: Sequence[float] | Array,
     problems: Sequence[Hashable] | None = None,
 ) -> Estimate | None:
-    """Return the mean of `values`, ignoring NaN, with its standard error and 95 % interval.
+    """Return the mean of `values`, ignoring NaN, with its standard error and 95% interval.
 
     The variance of the mean is s^2 / n, or cluster-robust if a problem has several rows (Liang and
     Zeger 1986). If a value is below 0 or above 1, the interval is Student's t.

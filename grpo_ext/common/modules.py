@@ -169,8 +169,8 @@ def optional_package(name: str, requirement: str) -> ModuleType:
         requirement: the package's requirement for pip, with the supported versions.
 
     Raises:
-        ValueError: if the package or a package that it imports is missing, or if importing it fails
-            with an `ImportError` or exits.
+        ValueError: if importing the package raises `ImportError`, for example because the package
+            or one that it imports is missing, or calls `sys.exit`.
     """
     try:
         with exits_as_errors(name):

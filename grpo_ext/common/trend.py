@@ -3,9 +3,9 @@
 Both hypotheses have stationary AR(1) noise of unknown autocorrelation. The noise variance is
 unknown. If the standard errors of the values are known, the variance that they imply is the most
 likely one, and a lower bound. A trend is a steady change, a step, or a change that levels off. The
-threshold of the Bayes factor is chosen so that at most 6 % of curves of pure noise are said to have
+threshold of the Bayes factor is chosen so that at most 6% of curves of pure noise are said to have
 a trend, for every autocorrelation from 0 to 0.9. `python -m benchmarks.curve_verdicts` measures
-this rate; `--thresholds` prints the factors that would give exactly 6 %, and `--errors` does both
+this rate; `--thresholds` prints the factors that would give exactly 6%, and `--errors` does both
 for known standard errors.
 """
 

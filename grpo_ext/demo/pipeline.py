@@ -159,7 +159,10 @@ def grpo_words(demo: Demo, folder: Path, seed: int, max_steps: int | None) -> li
 
 
 def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> None:
-    """Print metrics, completions for three problems and how long stages took; write `curves.png`.
+    """Print the results of a demo, and write `curves.png`.
+
+    The results are the metrics, completions for three problems, the duration of each stage, and the
+    paths of the files.
 
     Args:
         folder: the folder of the demo.

@@ -120,13 +120,15 @@ def checked_tools(returned: object) -> list[Tool]:
     """
     if inspect.iscoroutine(returned):
         returned.close()  # avoids a warning that the coroutine was never awaited
-        raise TypeError("tools must not be async: write `def tools(self)`, which returns a list")
+        raise TypeError("`tools` must not be async: write `def tools(self)`, which returns a list")
     if not isinstance(returned, list | tuple):
-        raise TypeError(f"tools must return a list of functions; it returned {clipped(returned)}")
+        raise TypeError(
+            f"`tools` must return a list of functions, but returned {clipped(returned)}"
+        )
     for tool in returned:
         if not hasattr(tool, "__name__") or not callable(tool):
             raise TypeError(
-                "tools must return a list of functions, such as [self.look]; it contains "
+                "`tools` must return a list of functions, such as [self.look]; the list contains "
                 f"{clipped(tool)}"
             )
     return list(returned)

@@ -30,7 +30,7 @@ def paired_difference(
         name: the name of the reward; `None` compares the lengths in tokens.
 
     Returns:
-        A dict with `mean`; `low` and `high`, the bounds of its 95 % interval; `verdict` ("rose",
+        A dict with `mean`; `low` and `high`, the bounds of its 95% interval; `verdict` ("rose",
         "fell" or "did not clearly change"); `rows`, the number of rows with a value in both
         evaluations; and `problems`, the number of different problems among them. Bounds and verdict
         are `None` for a single problem. If no row has both values, the result is `None`.

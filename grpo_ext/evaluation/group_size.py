@@ -31,7 +31,7 @@ from grpo_ext.common.estimates import Array
 from grpo_ext.evaluation.score import OUTCOME, Sample, by_row, problems_of, with_outcome
 
 _ORDERS = 1000  # number of random orders of a row with more than two different scores
-_RESAMPLES = 2000  # number of bootstrap resamples of the problems, for the 95 % range
+_RESAMPLES = 2000  # number of bootstrap resamples of the problems, for the 95% range
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class GroupSize:
 
     Args:
         best: the best group size.
-        low: the lower bound of the range that contains the best group size in 95 % of resamples of
+        low: the lower bound of the range that contains the best group size in 95% of resamples of
             the problems; `None` for a single problem.
         high: the upper bound of this range; `None` for a single problem.
         efficiency: for each group size from 2 on, the signal-to-noise ratio relative to the best.
@@ -127,7 +127,7 @@ def best_group_size(
 
 
 def size_of(scores: Array, problems: Sequence[Hashable]) -> GroupSize | None:
-    """Return the best group size for `scores`, with its 95 % range.
+    """Return the best group size for `scores`, with its 95% range.
 
     Return `None` if all scores within each row are equal.
 

@@ -63,13 +63,14 @@ class Passes:
             cut: the layout of the passes.
 
         Raises:
-            ValueError: if the trainer would not use the layout for this model. The message is a
-                clause that says why.
+            ValueError: if the trainer would not use the layout for this model, or if completions
+                are to share a prompt but cannot in this layout. The message is a clause that says
+                why.
         """
         layout = self._layout(cut.layout)
         can_share = layout.in_row if cut.layout == "packed" else layout.shares
         if cut.shares and not can_share:
-            raise ValueError("the model cannot continue from a shared prompt")
+            raise ValueError("in this layout, the model's completions cannot share a prompt")
         if not cut.shares:
             layout = replace(layout, shares=False, in_row=False)
         scorer = self._scorer(layout)

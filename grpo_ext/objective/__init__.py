@@ -1,4 +1,4 @@
-"""The objective as functions of tensors: log-probs, policy terms, KL, aggregation, advantages.
+"""Functions that compute the objective: log-probs, policy terms, KL, aggregation and advantages.
 
-No module here imports a trainer. Each can be read alongside the papers that its docstrings cite.
+No module here imports a trainer, so the code can be read alongside the papers that it cites.
 """

@@ -87,7 +87,7 @@ class RunLines(TrainerCallback):
     """Trainer callback that prints a line for each log, for runs without a progress bar.
 
     The line has the means of an evaluation or the main metrics of a training log, and is printed by
-    the first process of each machine.
+    the first process of each machine. A log that has neither is ignored.
     """
 
     def on_log(
@@ -106,9 +106,9 @@ class RunLines(TrainerCallback):
 
 
 def show_progress(trainer: Trainer) -> None:
-    """Replace the callbacks with which transformers prints logs or shows a progress bar.
+    """Replace the callbacks that transformers uses to print logs or show a progress bar.
 
-    The trainer gets `RunProgress` instead, or `RunLines` if its `disable_tqdm` is set. In a
+    They are replaced with `RunProgress`, or with `RunLines` if `disable_tqdm` is set. In a
     notebook, transformers still shows its table of metrics.
     """
     for callback in [*trainer.callback_handler.callbacks]:

@@ -26,7 +26,7 @@ def report_leak(rows: Sequence[Row], column: str, key: str, findings: Findings) 
 
     Otherwise, it is a note if most prompts contain their answer after a marker, even in a text that
     all prompts share, if most contain an answer of at least `LONG_ANSWER` characters, or if more
-    than 90 % of them (`AT_THE_END`) end with their answer and the answers are not all equal.
+    than 90% of them (`AT_THE_END`) end with their answer and the answers are not all equal.
 
     Args:
         rows: the rows, with their prompts.

@@ -140,7 +140,7 @@ def recipe_of(
 
 
 def says_format(prompt: str, rows: list[Row]) -> bool:
-    """Return whether at least 90 % of prompts specify the answer format or have a system message.
+    """Return whether at least 90% of prompts specify the answer format or have a system message.
 
     Args:
         prompt: the column of the prompt, or a template. Of a template, only the columns that it

@@ -141,7 +141,7 @@ def keep(name: str) -> dict[str, str]:
 def reward_for_tests(rows: list[Row], column: str) -> RewardChoice:
     """Return the reward `code`, or `UNWRITTEN` if `code` cannot run the tests in `column`.
 
-    At least 90 % of the rows (`MOST`) must have tests that `tests_as_list` can parse, and all of
+    At least 90% of the rows (`MOST`) must have tests that `tests_as_list` can parse, and all of
     these must pass `are_tests`.
     """
     usable = []
@@ -299,7 +299,7 @@ def is_formula(text: str) -> bool:
 
 
 def most(flags: Iterable[object]) -> bool:
-    """Return whether at least 90 % of `flags` (`MOST`) are true; `flags` must not be empty."""
+    """Return whether at least 90% of `flags` (`MOST`) are true; `flags` must not be empty."""
     return share_of(map(bool, flags)) >= MOST
 
 

@@ -31,7 +31,7 @@ def row_of_sample(rows: Rows, sample: Row) -> Row:
             return row
     raise ValueError(
         "No row of the recipe has the seed, the columns and the prompt of this line, so the line "
-        "cannot be played again. Use the recipe.yaml of the run that wrote it, and the same data."
+        "cannot be replayed. Use the recipe.yaml of the run that wrote it, and the same data."
     )
 
 
@@ -78,8 +78,8 @@ def read_sample(path: Path, number: int) -> Row:
         return row_of(nth_line(path, number), {**SAMPLE, **EPISODE})
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"Line {number} of {path} cannot be played again: {error}. With --line, choose a line "
-            "that contains an episode."
+            f"Line {number} of {path} cannot be replayed: {error}. With --line, choose a line that "
+            "contains an episode."
         ) from error
 
 
@@ -140,7 +140,7 @@ def ids_of_turn(episode: Episode, message: Row) -> list[int]:
     ids = message.get("raw_ids")
     if not isinstance(raw, str) or len(raw) > MOST_CHARACTERS:
         raise ValueError(
-            "This line cannot be played again: the `raw` of one of its turns is not a string, or "
+            "This line cannot be replayed: the `raw` of one of its turns is not a string, or "
             f"is longer than {MOST_CHARACTERS:,} characters. Choose another line with --line."
         )
     if ids is None:

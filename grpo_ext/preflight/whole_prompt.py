@@ -113,8 +113,8 @@ def addition_to(
 def addition_of_options(options: Options | None, rows: list[Row], question: str) -> Addition:
     """Return an addition that lists the options with letters, or asks the user where they are.
 
-    The addition is empty if no column contains the options, but at least 90 % of the questions list
-    them.
+    If no column contains the options, but at least 90% of the questions already list them, the
+    addition is empty.
 
     Args:
         options: the options in the columns of the rows; `None` if there are none.
@@ -153,12 +153,12 @@ def addition_of_classes(golds: Golds, rows: list[Row]) -> Addition:
 
 
 def lists_options(rows: list[Row], question: str) -> bool:
-    """Return whether at least 90 % of the questions list an option A, marked as in `A)`."""
+    """Return whether at least 90% of the questions list an option A, marked as in `A)`."""
     return most(re.search(r"\bA[).:\]]", str(row.get(question))) for row in rows)
 
 
 def answers_are_options(golds: Golds | None, options: Options) -> bool:
-    """Return whether at least 90 % of the gold answers equal the text of an option in their row.
+    """Return whether at least 90% of the gold answers equal the text of an option in their row.
 
     Return `False` if there are no gold answers, or if a row has none.
     """
@@ -194,7 +194,7 @@ def is_numbered(golds: Golds, classes: list[str]) -> bool:
 def example_of_tests(rows: list[Row], question: str, tests: str) -> str:
     """Return a template paragraph that shows a row's first test.
 
-    Return an empty string if at least 90 % of the questions already name a function that their
+    Return an empty string if at least 90% of the questions already name a function that their
     tests call, or if the tests of a row are not a list that begins with a string.
 
     Args:

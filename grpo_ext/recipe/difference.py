@@ -45,7 +45,7 @@ EVALUATION = (
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:
-    """Return a recipe's values as YAML, without secrets, `resume` and `resume_from_checkpoint`."""
+    """Return a recipe's values as YAML, without secrets, `resume` or `resume_from_checkpoint`."""
     saved = dict(values)
     saved.pop("resume", None)
     saved.pop("resume_from_checkpoint", None)

@@ -162,7 +162,7 @@ def stop_strings_where_trl_generates(v: Values) -> bool:
 
 
 def stop_tokens_that_are_no_ids(v: Values, _: int) -> Iterator[Problem]:
-    """Yield a problem if `stop_token_ids` is not a list of integers."""
+    """Yield a problem if `stop_token_ids` is set, but is not a list of integers."""
     ids = (v.generation_kwargs or {}).get("stop_token_ids") or []
     if not isinstance(ids, list) or not all(type(token) is int for token in ids):
         yield Problem(
@@ -172,9 +172,10 @@ def stop_tokens_that_are_no_ids(v: Values, _: int) -> Iterator[Problem]:
 
 
 def lengths_that_are_no_counts(v: Values, _: int) -> Iterator[Problem]:
-    """Yield a problem for a token limit that is not a positive integer.
+    """Yield a problem for each token limit that is not a positive integer.
 
-    With `null`, transformers would stop after 20 tokens, and vLLM after 16.
+    `null` is a problem, too: transformers would stop after 20 tokens, and vLLM only at the model's
+    maximum length.
     """
     options = v.generation_kwargs or {}
     for key in ("max_new_tokens", "max_tokens"):

@@ -64,25 +64,30 @@ class SpeedOptions:
     For the same completions, these keys change the gradient only by rounding errors.
 
     Args:
-        fast_generate (`bool`, defaults to `True`): whether transformers' `generate`, in training
-            and evaluation, runs each distinct prompt only once and removes finished completions
-            from the batch. Completions then have the same distribution, but the random draws
-            differ. `False` generates as TRL does.
+        fast_generate (`bool`, defaults to `True`): whether `generate` of transformers runs each
+            distinct prompt only once and removes finished completions from the batch, both in
+            training and in evaluations. Completions then have the same distribution, but the random
+            draws differ. `False` generates as TRL does.
         layout (`str`, defaults to `"auto"`): how completions are arranged for the model in
             training. `"chunks"`: completions of similar length are batched together, and each
             distinct prompt is run once. `"packed"`: completions follow each other in one row
             without padding; the run fails if the model would mix them. `"padded"`: each
             micro-batch is padded to one rectangle, as in TRL. `"auto"`: the choice depends on the
             model, its attention, the number of ranks and the lengths; the first lines of a run
-            report it. All layouts except `"padded"` also balance the tokens of a step over its
-            micro-batches and all ranks.
+            report it. All values except `"padded"` also balance the tokens of a step over its
+            micro-batches and all ranks, unless the loss depends on which completions share a
+            micro-batch (`top_entropy_quantile` below 1, or the MoE load-balancing loss), the
+            model's positions count padding, or prompts have images.
         max_tokens_per_micro_batch (`int`, *optional*): the maximum number of tokens (prompts and
             completions, without padding) in a forward and backward pass. Larger micro-batches are
             split into pieces that run one after another, the same number on all ranks; a single
-            completion is never split. If `None`, only `per_device_train_batch_size` is a limit.
+            completion is never split. If `None`, only `per_device_train_batch_size` is a limit. A
+            limit is an error with DeepSpeed, and wherever `layout` does not balance tokens.
         skip_dead_rows (`bool`, defaults to `True`): whether to skip completions whose advantage is
             0 if nothing else (KL, entropy bonus, `positive_nll_coef`) can give them a gradient.
-            Metrics such as `entropy` are then means over the other completions.
+            Metrics such as `entropy` are then means over the other completions. Nothing is skipped
+            where `layout` does not balance tokens, or if `loss_type` is a loss of your own that is
+            registered without `needs_advantage`.
         per_device_eval_batch_size (`int`, *optional*): the number of completions that a process
             generates or scores at once in evaluations. If `None`, it is chosen when the run starts:
             at least 8 and at least `per_device_train_batch_size`, and up to 64 if an evaluation

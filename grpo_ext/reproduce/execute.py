@@ -144,8 +144,9 @@ def running() -> Iterator[dict[Job, tuple[ForkServerProcess, float]]]:
 
     Yields a dict to which the caller adds each running job, with its process and start time. Within
     the block, SIGTERM raises `SystemExit`. If the block ends early, for this or any other reason,
-    the processes that are still running are asked to finish their current step, write a checkpoint
-    and exit. The context manager waits until they have exited.
+    SIGTERM is sent to the processes that are still running, and the context manager waits until
+    they have exited. A GRPO run that is training finishes its current step and writes a checkpoint
+    first; a warm start, or a run that is still loading, ends at once.
     """
     started: dict[Job, tuple[ForkServerProcess, float]] = {}
     previous_handler = signal.signal(signal.SIGTERM, stop)

@@ -77,8 +77,8 @@ def accuracy(
 
     The answer is searched for outside the `<think>` blocks. It is taken from the last `<answer>`
     block; if there is none, from the last `\boxed{}`; and if there is none either, from the end of
-    the text. There it may be marked by `####` or "answer is"; otherwise, it is the last formula,
-    number or choice, or an answer in words.
+    the text. There it may be marked by `####`, "answer is" or "answer:"; otherwise, it is the last
+    formula, number or choice, or an answer in words.
 
     docs/rewards.md lists which answers count as equal. If the prompts are given, the choices in the
     question and the unit and form that it asks for are taken into account, and an answer that only

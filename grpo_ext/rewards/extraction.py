@@ -140,7 +140,11 @@ def own_text(completion: str) -> str:
 
 
 def is_marked(completion: str) -> bool:
-    """Return whether `<answer>`, a box, `####` or "answer is" marks the answer in a completion."""
+    """Return whether the answer in a completion is marked.
+
+    The marks are an `<answer>` block, a box and, in the last `MAX_TAIL` characters, `####` or a
+    phrase such as "answer is" or "answer:".
+    """
     text = own_text(completion)
     has_answer = last_answer(text) is not None
     has_box = boxed(text) is not None
@@ -202,11 +206,11 @@ def boxed(text: str) -> str | None:
 
 
 def stated(text: str, in_words: bool = False) -> str | None:
-    """Return the answer after the last `####` or "answer is".
+    """Return the answer after the last `####` or phrase such as "answer is" or "answer:".
 
     If words such as "wait" or "maybe" and another value follow this answer, it is withdrawn, and
     the answer that is stated after them is returned instead, or `None` if there is none. If `text`
-    contains neither `####` nor "answer is", return the bold text at the end, or else the last
+    contains neither `####` nor such a phrase, return the bold text at the end, or else the last
     formula or number. With `in_words`, a stated answer that begins with "yes", "no", "true" or
     "false" and a punctuation mark is reduced to that word.
     """
@@ -253,11 +257,11 @@ def piece_of(text: str, in_words: bool = False) -> str | None:
     """Return the last formula or number in an answer that is a sentence, or else the whole answer.
 
     Signs and units are normalized first, and outer asterisks and a final period are removed. If
-    `text` contains `####` or "answer is", only the rest of that sentence is used. A sentence
-    without a formula or number, or one that begins with an option letter such as `(B)`, is returned
-    as a whole. Return `None` if the whole answer would be empty or longer than `MAX_ANSWER`. With
-    `in_words`, an answer that begins with "yes", "no", "true" or "false" and a punctuation mark is
-    reduced to that word.
+    `text` contains `####` or a phrase such as "answer is" or "answer:", only the rest of that
+    sentence is used. A sentence without a formula or number, or one that begins with an option
+    letter such as `(B)`, is returned as a whole. Return `None` if the whole answer would be empty
+    or longer than `MAX_ANSWER`. With `in_words`, an answer that begins with "yes", "no", "true" or
+    "false" and a punctuation mark is reduced to that word.
     """
     text = with_short_units(with_ascii_signs(text.strip(" \t\r\n*"))).removesuffix(".")
     statement = _STATED.search(text)

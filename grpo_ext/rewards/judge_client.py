@@ -142,8 +142,8 @@ def model_at(url: str) -> str:
     answer = Line(10.0, most=MAX_REPLY).get(f"{url.rstrip('/')}/models")
     if answer.status_code in (401, 403):
         raise ValueError(
-            f"{url} requires an API key, which is not sent here. Add the reward `judge` to the "
-            "recipe yourself, with url, model and api_key_env."
+            f"{url} requires an API key, but this command does not send one. Add the reward "
+            "`judge` to the recipe yourself, with url, model and api_key_env."
         )
     try:
         return answer.read_as(_Models).data[0].id

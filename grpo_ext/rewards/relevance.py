@@ -198,7 +198,7 @@ class Comparison(NamedTuple):
         return tuple(prompt_ids), tuple(self.text_ids)
 
     def pairs(self) -> dict[Key, Pair]:
-        """Map `key(prompt_ids)` to (prompt ids, text ids) for the text's own and unrelated prompts.
+        """Return (prompt ids, text ids) for the own prompt and each unrelated one, by their `key`.
 
         Equal prompts share an entry.
         """

@@ -1,4 +1,4 @@
-"""Add the columns that name each row's environment and task, if there are several environments."""
+"""Add columns that name each row's environment and task, if the environment depends on the row."""
 
 from __future__ import annotations
 

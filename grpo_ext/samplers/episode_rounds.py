@@ -26,10 +26,10 @@ Part = TypeVar("Part")
 def rounds(episodes: Sequence[Episode]) -> Iterator[list[int]]:
     """Yield the indices of the episodes for each call of `generate`, until all episodes have ended.
 
-    Between two calls, the environments' answers are awaited and appended to the episodes. All ranks
+    Between two calls, wait for the environments' answers and append them to the episodes. All ranks
     must iterate together, because the ranks of a sharded model must make the same number of calls.
-    On a rank whose episodes have all ended, `[0]` is yielded, and the row of episode 0 ends at
-    once.
+    A rank whose episodes have all ended therefore gets `[0]`; because episode 0 has ended, its row
+    leaves `generate` at once.
 
     Args:
         episodes: this rank's episodes.

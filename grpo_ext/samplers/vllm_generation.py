@@ -260,7 +260,7 @@ class OurVLLM(VLLMGeneration):
         self._until_answered(play_once)
 
     def _client_of_rank(self) -> Any:
-        """Return this rank's client for the server, and create the client if there is none.
+        """Return this rank's client for the server, creating it if necessary.
 
         All ranks must call this method.
 

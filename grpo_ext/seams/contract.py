@@ -127,7 +127,7 @@ def attribute_changes() -> Iterator[str]:
 
 
 def code_changes() -> Iterator[str]:
-    """Yield a message for each code fragment that our patches rely on and that is gone."""
+    """Yield a message for each code fragment that our patches rely on but that no longer exists."""
     for path, texts in CONTRACT["code"].items():
         source = "" if is_gone(path) else inspect.getsource(resolve_name(path))
         for text in texts:

@@ -31,8 +31,9 @@ class Countdown(Task):
     """Task with Countdown problems, from a dataset or generated from a seed.
 
     Raises:
-        ValueError: if a field is out of range, or `user_prompt` lacks a required field, has an
-            unknown one, or is not a valid format string.
+        ValueError: if a field other than `num_problems` and `num_test_problems` is out of range, or
+            `user_prompt` lacks a required field, has an unknown one, or is not a valid format
+            string.
     """
 
     name: ClassVar[str] = "countdown"
@@ -67,14 +68,14 @@ class Countdown(Task):
             )
         if not self.operators or set(self.operators) - set("+-*/"):
             raise ValueError(
-                "operators must be one or more of + - * /, such as '+-', but is "
+                "operators must be one or more of + - * / (for example, '+-'); got "
                 f"{self.operators!r}."
             )
         if self.max_target < 1:
             raise ValueError(f"max_target must be at least 1, but is {self.max_target}.")
         if not 0 < self.test_fraction < 1:
             raise ValueError(
-                "test_fraction must be above 0 and below 1, such as 0.15, but is "
+                "test_fraction must be greater than 0 and less than 1 (for example, 0.15); got "
                 f"{self.test_fraction}."
             )
         check_template(

@@ -42,14 +42,19 @@ TEXT_BYTES = 8  # bytes in memory per string, in addition to its characters
 
 
 def check_rows(path: Path) -> None:
-    """Check that reading a data file can neither exhaust the memory nor crash the process.
+    """Check a data file for contents that could exhaust the memory or crash the process.
 
     Missing and unreadable files pass the check, and so do most damaged files, because `datasets`
-    reports their errors. The contents of a file are not checked if it is a json file of more than
-    `MAX_SEARCHED` bytes, or if its type is not parquet, jsonl, json, arrow or csv.
+    reports their errors. Some contents are not checked:
+
+    - strings in a parquet file of more than `MAX_SEARCHED` bytes,
+    - what follows about the first `MAX_SEARCHED` bytes of a jsonl file,
+    - a json file of more than `MAX_SEARCHED` bytes,
+    - all but the first line of a csv file, and
+    - files of types other than parquet, jsonl, json, arrow and csv.
 
     Raises:
-        ValueError: if the file is not a regular file, is sparse, or is not safe to read.
+        ValueError: if the file is not a regular file, is sparse, or fails the check.
     """
     try:
         with open_plain(path) as file:
@@ -68,8 +73,8 @@ def check_folder(folder: Path) -> None:
     are not searched.
 
     Raises:
-        ValueError: if a file is not a regular file, is sparse, is not safe to read, or is
-            compressed, so that its size says nothing about its contents.
+        ValueError: if a file is not a regular file, is sparse, fails the check, or is compressed,
+            so that its size says nothing about its contents.
         OSError: if a folder cannot be read.
     """
     waiting = [folder]
@@ -90,11 +95,10 @@ def check_folder(folder: Path) -> None:
 
 @lru_cache(maxsize=1024)
 def _check(path: Path, size: int, changed: int, inode: int) -> None:
-    """Check a file according to its suffix; raise `ValueError` if it is not safe to read.
+    """Check a file according to its suffix; raise `ValueError` if it fails the check.
 
-    A file is not checked if it is a json file of more than `MAX_SEARCHED` bytes, or if its type is
-    not parquet, jsonl, json, arrow or csv. `size`, `changed` and `inode` identify the version
-    of the file: a version that has passed the check is not checked again.
+    `check_rows` says which contents are not checked. `size`, `changed` and `inode` identify the
+    version of the file for the cache, so that a version that has passed is not checked again.
 
     Args:
         path: the file.
@@ -136,7 +140,7 @@ def _check_documents(path: Path, documents: Iterator[bytes]) -> None:
     a jsonl file, only about the first `MAX_SEARCHED` bytes are checked.
 
     Args:
-        path: the file; its suffix tells whether a document is a line (.jsonl) or all rows (.json).
+        path: the file. If its suffix is .json, a document holds all rows; otherwise, it is a line.
         documents: the documents in the file.
     """
     names: set[str] = set()

@@ -78,7 +78,7 @@ class GSM8K(Task):
     """Task with word problems from GSM8K, or with generated stories in the same format.
 
     Raises:
-        ValueError: if a field is out of range.
+        ValueError: if `max_number` is less than 3, or `max_story_steps` is neither 1 nor 2.
     """
 
     name: ClassVar[str] = "gsm8k"

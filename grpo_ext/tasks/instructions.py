@@ -26,10 +26,11 @@ SPLIT_FROM = 4
 
 @dataclass
 class Instructions(Task):
-    """Task of writing short texts that follow instructions; rows are generated from a seed.
+    """Task that asks for short texts that follow instructions; rows are generated from a seed.
 
     Raises:
-        ValueError: if a field is out of range, or a kind is unknown.
+        ValueError: if `min_instructions` and `max_instructions` are not in order from 1 to 3,
+            `held_out_topics` is not between 0 and 1, or a kind is unknown.
     """
 
     name: ClassVar[str] = "instructions"
@@ -56,7 +57,7 @@ class Instructions(Task):
                 raise ValueError(f"instruction_kinds: {unknown('kind', kind, KINDS)}")
         if not 0 < self.held_out_topics < 1:
             raise ValueError(
-                "held_out_topics must be above 0 and below 1, such as 0.2, but is "
+                "held_out_topics must be greater than 0 and less than 1 (for example, 0.2); got "
                 f"{self.held_out_topics}."
             )
 

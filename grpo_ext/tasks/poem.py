@@ -35,8 +35,8 @@ class Poem(Task):
     in 平水韵, such as 十五删, or 无 if there is none.
 
     Raises:
-        ValueError: if `test_fraction` is out of range, or `user_prompt` lacks {lines}, has an
-            unknown field, or is not a valid format string.
+        ValueError: if `test_fraction` is not between 0 and 1, or `user_prompt` lacks {lines}, has
+            an unknown field, or is not a valid format string.
     """
 
     name: ClassVar[str] = "poem"
@@ -53,7 +53,7 @@ class Poem(Task):
     def __post_init__(self) -> None:
         if not 0 < self.test_fraction < 1:
             raise ValueError(
-                "test_fraction must be above 0 and below 1, such as 0.2, but is "
+                "test_fraction must be greater than 0 and less than 1 (for example, 0.2); got "
                 f"{self.test_fraction}."
             )
         check_template(self.user_prompt, required={"lines"}, allowed={"lines", *OPTIONAL})

@@ -110,11 +110,13 @@ class ConstantAnswer:
             self._collected.append((row, Sample(0, text, rewards, judged.lengths[i], ids=ids)))
 
     def collected_figures(self) -> dict[str, float]:
-        """Return the constant answer's metrics for the batches collected since the last call.
+        """Return the best constant answer's metrics for the batches collected since the last call.
 
-        They are `eval_rewards/NAME/constant` and `eval_rewards/NAME/constant_se` for each reward
-        NAME. If the rows name their task, the names start with `eval_tasks/TASK/` instead of
-        `eval_`. The result is empty if no batches were collected.
+        For each reward NAME that scored the answer, the metrics are `eval_rewards/NAME/constant`
+        and, if it is known, the standard error `eval_rewards/NAME/constant_se`. If the rows name
+        their task, each task has its own answer, and the metric names start with `eval_tasks/TASK/`
+        instead of `eval_`. The result is empty if no batches were collected, or if there is no best
+        constant answer.
         """
         if not self._collected:  # true on all ranks or none; later, one rank alone may call `log`
             return {}

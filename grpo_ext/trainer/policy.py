@@ -3,8 +3,8 @@
 `OldAndReference` computes log-probs under the old (sampling) policy and the reference before
 completions are trained on. Completions sampled by the same policy that takes the step need no extra
 pass for their old log-probs: these are the detached log-probs of the step. An extra pass is needed
-for completions that a later step trains on, completions sampled by another engine, and carried
-groups.
+for completions that a later step trains on, for completions of another engine whose gradient is
+corrected, and for carried groups.
 
 `PolicyUpdate` computes the loss of micro-batches, and logs the metrics of each step.
 """
@@ -54,14 +54,16 @@ class OldAndReference:
         self.finds_kept = scorer.params.truncated and not sampler.abilities.returns_kept_tokens
 
     def __call__(self, table: Scored) -> Scored:
-        """Return the table with the columns that the loss needs from old policy and reference.
+        """Return the table with what the loss needs from the old policy and the reference.
 
         The columns are `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio`
         and `kept`; each is computed only if it is needed.
 
         Raises:
-            ValueError: if the gradient is to be corrected, but the sampler returned no log-probs.
-            RuntimeError: if the reference needs kept tokens that the sampler did not return.
+            ValueError: if the importance-sampling correction is on, but the sampler returned no
+                log-probs.
+            RuntimeError: if the reference needs the kept tokens, but the sampler did not return
+                them although its abilities say that it does.
         """
         with torch.no_grad(), without_checkpointing(self.trainer):
             outlives = self.outlives and self.trainer.model.training
@@ -104,8 +106,8 @@ class OldAndReference:
     def with_kept(self, table: Scored) -> Scored:
         """Return the table with its old log-probs and, with top-k, top-p or min-p, its kept tokens.
 
-        If any of them is missing, a forward pass of the policy computes it. Call this before the
-        policy changes.
+        Missing log-probs are computed in a forward pass of the policy, and so are the kept tokens
+        if the sampler does not return them. Call this before the policy changes.
         """
         with torch.no_grad(), without_checkpointing(self.trainer):
             return self._old(table)

@@ -629,7 +629,7 @@ def test_a_judge_that_asks_for_a_key_is_refused(status, tiny_folder, tmp_path, m
     with serving(answer) as base:
         words = ["init", write(tmp_path, "free.jsonl"), str(tiny_folder), "--yes"]
         assert main([*words, "--judge", f"{base}/v1"]) == 2
-    assert "requires an API key, which is not sent here" in capsys.readouterr().err
+    assert "requires an API key, but this command does not send one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -200,9 +200,9 @@ def test_the_model_plays(run, capsys):
         ),
         ({"messages": [{"role": "assistant", "raw": "a", "raw_ids": [10**9]}]}, "not token ids"),
         ({"messages": [{"role": "assistant", "raw": "a", "raw_ids": "x"}]}, "a list of integers"),
-        ({"messages": 3}, "cannot be played again"),
+        ({"messages": 3}, "cannot be replayed"),
         ({"seed": 1}, "No row of the recipe"),
-        ({"ids_checksum": None}, "cannot be played again"),
+        ({"ids_checksum": None}, "cannot be replayed"),
     ],
 )
 def test_a_damaged_line_is_refused(run, tmp_path, capsys, change, words):

@@ -687,7 +687,7 @@ def test_cheats_on_other_asserts_are_named_and_can_be_refused():
         "f(2) > 1",
         "f(1) == g",
     ]
-    with pytest.raises(ValueError, match=r"could cheat on assert f\(1\)"):
+    with pytest.raises(ValueError, match=r"could cheat on `assert f\(1\)`"):
         build("code", cheatable_asserts="refuse")(completions=[yes], tests=[open_to_cheats])
     findings = Findings()
     all_tests = [safe, open_to_cheats, ["print(1)"], PAIRS]
@@ -716,7 +716,7 @@ def test_asserts_whose_right_sides_have_no_text_are_refused_as_cheatable():
     assert build("code", seconds=LIMIT)(completions=[yes], tests=[ordered]) == [1.0]
     reward = build("code", seconds=LIMIT, cheatable_asserts="refuse")
     for tests in (ordered, ["assert f(2) == 1 / 0"], ["assert f(2) == float('nan')"]):
-        with pytest.raises(ValueError, match=r"could cheat on assert f\(2\) == "):
+        with pytest.raises(ValueError, match=r"could cheat on `assert f\(2\) == "):
             reward(completions=[yes], tests=[tests])
     assert reward(completions=[yes], tests=[["assert f(2) == dict(a=1)"]]) == [0.0]
 

@@ -82,11 +82,11 @@ BROKEN = {  # the methods of the class, and words of the problem
     ),
     "async tools": (
         f"{FINE}    async def tools(self):\n        return []",
-        "tools must not be async: write `def tools(self)`",
+        "`tools` must not be async: write `def tools(self)`",
     ),
     "tools by name": (
         f"{FINE}    def tools(self):\n        return ['look']",
-        "tools must return a list of functions, such as [self.look]; it contains 'look'",
+        "`tools` must return a list of functions, such as [self.look]; the list contains 'look'",
     ),
     "state": (
         f"{FINE}    def state(self):\n        return 1 / 0",

@@ -176,10 +176,14 @@ def about(run: RunData) -> dict[str, Any]:
 def logged(run: RunData, is_whole: bool = True) -> dict[str, Any]:
     """Return what the page shows of a run's metrics.
 
-    The keys of the result are `panels` (from `panels`), `more` (from `more_panels`), `facts` (the
-    curves of those of `time`, `num_tokens` and `train_runtime` that were logged) and `alarms` (the
-    alarms as they were logged). `is_whole` tells whether `run.metrics` covers the whole log, not
-    only a part of it.
+    Args:
+        run: the run, with its metrics.
+        is_whole: whether `run.metrics` covers the whole log, not only a part of it.
+
+    Returns:
+        A dict with the keys `panels` (from `panels`), `more` (from `more_panels`), `facts` (the
+        curves of `time`, `num_tokens` and `train_runtime`, as far as they were logged) and `alarms`
+        (the alarms, as logged).
     """
     columns = by_metric(run.metrics)
     facts = []

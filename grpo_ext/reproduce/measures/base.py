@@ -56,7 +56,7 @@ def figure(
     details: str = "",
     freedom: float = np.inf,
 ) -> Figure:
-    """Return a `Figure` for a number, with a 95 % interval based on Student's t-distribution.
+    """Return a `Figure` for a number, with a 95% interval based on Student's t-distribution.
 
     Args:
         value: the number.

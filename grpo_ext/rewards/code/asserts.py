@@ -21,10 +21,10 @@ _evaluated: dict[tuple[str, tuple[str, ...]], dict[str, str | None]] = {}
 class Question:
     """An expression to evaluate in the program's namespace, and the value that it must have.
 
-    `condition` is the source code of the assert's condition, or of one of the parts that `and`
-    joins. `expected` is source code that is evaluated without the program. If `expected` is `None`,
-    the expression is the whole condition. It is then evaluated with the program's own objects, so
-    the program could cheat, for example with its own `__eq__`.
+    `condition` is the source code of the assert's condition or, if `and` joins several conditions,
+    of one of them. `expected` is source code that is evaluated without the program. If `expected`
+    is `None`, the expression is `bool(condition)`, which must be `True`. It is evaluated with the
+    program's own objects, so the program could cheat, for example with its own `__eq__`.
     """
 
     expression: str
@@ -74,7 +74,7 @@ def parse_asserts(tests: tuple[str, ...]) -> Asserts:
             else:
                 raise not_an_assert(test)
     if not conditions:
-        raise ValueError("code: the tests contain no assert. Write a test like assert f(2) == 3.")
+        raise ValueError("code: the tests contain no assert. Write a test like `assert f(2) == 3`.")
     import_lines = "\n".join(dict.fromkeys(imports))
     names = known_names(import_lines)
     return Asserts(
@@ -104,7 +104,7 @@ def statements_of(test: str) -> list[ast.stmt]:
 def not_an_assert(test: str) -> ValueError:
     return ValueError(
         f"code: the test {test!r:.80} may contain only asserts and imports, in valid Python. Write "
-        "it like assert f(2) == 3."
+        "it like `assert f(2) == 3`."
     )
 
 
@@ -197,8 +197,8 @@ def with_expected_texts(
 
     Literals are parsed in this process. Other expected values are evaluated in a sandbox without
     the program, and cached for the row's other completions. If an expected value raises an error or
-    has no canonical text, as is the case for NaN and a `datetime`, its question is replaced by a
-    question about the whole condition.
+    has no canonical text, as is the case for NaN and a `datetime`, its question is replaced by one
+    that asks whether the condition is true, with `expected` set to `None`.
 
     Args:
         asserts: the asserts of a row.

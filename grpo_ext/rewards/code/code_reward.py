@@ -102,8 +102,9 @@ def tests_passed(
         return outputs_right(program, tests, limits)
     if not all(isinstance(test, str) for test in tests):
         raise ValueError(
-            "code: the tests of a row must be all asserts (strings) or all mappings with `input` "
-            f"and `output`; got {', '.join(sorted({type(test).__name__ for test in tests}))}."
+            "code: the tests of a row must either all be asserts (strings) or all be mappings "
+            "with `input` and `output`; got "
+            f"{', '.join(sorted({type(test).__name__ for test in tests}))}."
         )
     return values_right(program, parse_asserts(tuple(tests)), limits, refuse_cheatable)
 
@@ -182,9 +183,9 @@ def check_not_cheatable(conditions: list[str]) -> None:
     """Raise `ValueError` if `conditions`, on which a program could cheat, is not empty."""
     if conditions:
         raise ValueError(
-            f"code: a program could cheat on assert {conditions[0]:.80}, which "
-            "`cheatable_asserts: refuse` does not allow. Write it like assert f(2) == 3, with a "
-            "right side that is plain data and does not depend on the program."
+            f"code: a program could cheat on `assert {conditions[0]:.80}`, so `cheatable_asserts: "
+            "refuse` rejects this assert. Write it like `assert f(2) == 3`, with a right side that "
+            "is plain data and does not depend on the program."
         )
 
 
