@@ -69,13 +69,13 @@ class Passes:
         """
         layout = self._layout(cut.layout)
         can_share = layout.in_row if cut.layout == "packed" else layout.shares
-        if cut.shares and not can_share:
-            raise ValueError("in this layout, the model's completions cannot share a prompt")
         if not cut.shares:
             layout = replace(layout, shares=False, in_row=False)
         scorer = self._scorer(layout)
         if scorer.layout.kind != cut.layout:
             raise ValueError(scorer.layout.reason or "the trainer chose another layout")
+        if cut.shares and not can_share:
+            raise ValueError("in this layout, the model's completions cannot share a prompt")
         if cut.shares and not scorer.layout.shares:
             raise ValueError("the model cannot continue from a shared prompt")
         return self._without_gradient(scorer, ROWS).logps

@@ -45,20 +45,28 @@ def with_environments(recipe: Recipe, rows: Rows) -> Rows:
         check_environment_names(rows.unique(ENVIRONMENT), environments)
     if columns is not None and TASK in columns:
         return rows
-    return with_column(rows, TASK, ENVIRONMENT, {name: name for name in environments}, SINGLE_TURN)
+    names = {name: name for name in environments}
+    return with_column(rows, TASK, ENVIRONMENT, names, SINGLE_TURN, replaces=False)
 
 
 def with_column(
-    rows: Rows, name: str, source: str, values: Mapping[str, str], other: str | None
+    rows: Rows,
+    name: str,
+    source: str,
+    values: Mapping[str, str],
+    other: str | None,
+    replaces: bool = True,
 ) -> Rows:
     """Return the rows with a new column, filled by looking up each entry of the column `source`.
 
     Args:
         rows: the rows to extend.
-        name: the name of the new column; an existing column of that name is replaced.
+        name: the name of the new column.
         source: the column whose entries are looked up.
         values: maps entries of `source` to values of the new column.
         other: the value for entries of `source` that are not in `values`.
+        replaces: whether an existing column called `name` is replaced; if not, a stream that turns
+            out to have one keeps it.
 
     Raises:
         ValueError: if `rows` is a stream without the column `source`; raised when the stream is
@@ -68,6 +76,8 @@ def with_column(
     def looked_up(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         if source not in batch:  # only in a stream whose columns were unknown before
             raise ValueError(NO_COLUMN)
+        if name in batch and not replaces:
+            return {name: batch[name]}
         return {name: [values.get(value, other) for value in batch[source]]}
 
     if isinstance(rows, IterableDataset):

@@ -142,3 +142,18 @@ def test_a_stream_without_the_column_is_refused():
     stream = IterableDataset.from_generator(lambda: iter([{"prompt": "Play."}]))
     with pytest.raises(ValueError, match="the rows have no column `environment`"):
         next(iter(with_environments(loaded, stream)))
+
+
+@pytest.mark.parametrize(
+    ("columns", "task"), [({"task": "mine"}, "mine"), ({}, "guess")], ids=["present", "absent"]
+)
+def test_a_stream_keeps_its_own_tasks(columns, task):
+    loaded = recipe(
+        environments={"guess": GUESS},
+        reward_funcs=[{"name": "environment", "tasks": ["guess"]}],
+    )
+    row = {"prompt": "Play.", "environment": "guess", **columns}
+    stream = IterableDataset.from_generator(lambda: iter([row]))
+    assert stream.column_names is None
+    [found] = with_environments(loaded, stream)
+    assert found["task"] == task
