@@ -154,7 +154,7 @@ class Line:
         try:
             place = urlsplit(url)
             if place.scheme not in ("http", "https"):
-                raise ValueError(f"it begins with {place.scheme[:20]!r} instead of http or https")
+                raise ValueError("it does not begin with http:// or https://")
         except ValueError as error:
             raise ConnectionError(f"not a URL: {error}") from None
         headers = {"Content-Type": "application/json", **self.headers, **headers}
@@ -225,7 +225,7 @@ def connect(place: SplitResult, seconds: float) -> HTTPConnection:
     """
     host = place.hostname or ""
     kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
-    connection = kind(host, place.port, timeout=seconds)
+    connection = kind(host, place.port or kind.default_port, timeout=seconds)
     connected: Future[None] = Future()
 
     def open_connection() -> None:

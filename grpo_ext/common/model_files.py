@@ -24,9 +24,7 @@ MOST_BYTES = 2**28  # maximum size of either file
 LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 MOST_LAYERS = 10_000
 # a sequence of characters, each of which occurs at least once
-_NEVER_EMPTY = re.compile(
-    r"(?:(?:[^\\()|*?^$\[\]{}+.]|\\[sSdDwW])(?:\+|\{[1-9][0-9]*(?:,[0-9]*)?\})?)+"
-)
+_NEVER_EMPTY = re.compile(r"(?:(?:[^\\()|*?^$\[\]{}+.]|\\[sSdDwW])(?:\+|\{[1-9][0-9]*,?\})?)+")
 MOST_GROWTH = 10_000  # maximum factor by which a tokenizer's replacements may lengthen a string
 
 

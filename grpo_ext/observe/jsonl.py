@@ -129,7 +129,7 @@ class JsonLines:
         size = size_of(self.path, self.path.parent)
         if size >= max(1, self.max_mb * 2**20):
             closed = numbered_parts(self.path)
-            number = max(closed, default=0) + 1  # the user may have deleted older parts
+            number = closed[-1][0] + 1 if closed else 1  # the user may have deleted older parts
             closed_part = self.path.with_name(f"{self.path.stem}-{number:04d}.jsonl")
             self.sync()  # later calls of `sync` flush only the newest part
             os.replace(self.path, closed_part)
@@ -152,15 +152,14 @@ def parts(path: Path) -> list[Path]:
     Raises:
         OSError: if the folder cannot be read or has too many entries.
     """
-    closed = numbered_parts(path)
-    files = [closed[number] for number in sorted(closed)]
+    files = [part for _, part in numbered_parts(path)]
     if os.path.lexists(path):
         files.append(path)
     return files
 
 
-def numbered_parts(path: Path) -> dict[int, Path]:
-    """Return the closed parts of a log by number; `{}` if there are none.
+def numbered_parts(path: Path) -> list[tuple[int, Path]]:
+    """Return the closed parts of a log with their numbers, oldest first; `[]` if there are none.
 
     Raises:
         OSError: if the folder cannot be read or has too many entries.
@@ -168,14 +167,14 @@ def numbered_parts(path: Path) -> dict[int, Path]:
     try:
         siblings = entries(path.parent)
     except (FileNotFoundError, NotADirectoryError):
-        return {}
+        return []
     numbered = re.compile(rf"{re.escape(path.stem)}-(\d{{4,18}})\.jsonl", re.ASCII)
-    closed = {}
+    closed = []
     for sibling in siblings:
         match = numbered.fullmatch(sibling.name)
         if match is not None:
-            closed[int(match[1])] = sibling
-    return closed
+            closed.append((int(match[1]), sibling))
+    return sorted(closed)
 
 
 def end_of(part: Path, step: int) -> int:

@@ -175,7 +175,7 @@ def differences(episode: Episode, scores: dict[str, float | None], sample: Row) 
         found.append("tokens: the checksum differs")
     replayed = mappings(logged_value(episode.logged()["messages"]))
     logged = mappings(sample["messages"])
-    pairs = zip_longest(contents_of(replayed), contents_of(logged))
+    pairs = zip_longest(contents_of(replayed), contents_of(logged), fillvalue="no message")
     for number, (content, logged_content) in enumerate(pairs, 1):
         if content != logged_content:
             found.append(f"message {number}: {content!r:.200}, not {logged_content!r:.200}")

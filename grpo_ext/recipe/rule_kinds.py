@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from grpo_ext.common.untrusted import one_line
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.typed_values import Values
 
@@ -64,8 +65,13 @@ class Dependency:
 
 def in_yaml(value: object) -> str:
     """Return a value as YAML on one line, such as `null`, `'off'` or `{name: guess}`."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=math.inf, sort_keys=False)
-    return text.partition("\n")[0]
+    try:
+        text = yaml.safe_dump(
+            value, default_flow_style=True, width=math.inf, sort_keys=False, allow_unicode=True
+        )
+    except yaml.YAMLError:  # a value from Python
+        return one_line(value)
+    return one_line(text.removesuffix("...\n").rstrip("\n"))
 
 
 @dataclass(frozen=True)

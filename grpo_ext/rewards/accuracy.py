@@ -53,12 +53,12 @@ _PHRASE = re.compile(
 _ALPHANUMERIC = re.compile(r"[0-9A-Za-z]")
 
 
-def explain_accuracy(completion: str, *, solution: str) -> Explanation:
+def explain_accuracy(completion: str, *, solution: Any) -> Explanation:
     """Return an explanation that states the gold answer, with a mark on the last `<answer>` block.
 
     Nothing is marked if there is no closed block outside the thoughts, or if the last one is blank.
     """
-    gold = gold_answer(solution)
+    gold = None if solution is None else gold_answer(str(solution))
     text = "The solution has no clear answer." if gold is None else f"The gold answer was: {gold}"
     return Explanation(
         text,

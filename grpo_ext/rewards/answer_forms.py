@@ -16,8 +16,14 @@ _FRACTION = re.compile(
 _ROOT = re.compile(r"\\sqrt ?\{ ?([0-9]{1,9})((?: ?(?:\\cdot|\\times|\*) ?[0-9]+)*) ?\}")
 _SHORT_ROOT = re.compile(r"\\sqrt ?([0-9])")  # \sqrt2
 _PRODUCTS = re.compile(r"\\frac ?\{([^{}+-]*)\} ?\{([^{}+-]*)\}")  # numerator, denominator
-_NAMES = re.compile(r"\\?[A-Za-z]+")  # commands, letters without a sign between them, or words
-_OPERATORS = {r"\cdot", r"\times"}
+_FUNCTIONS = r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|exp|lim|det|text"
+# a function, also one such as `f(x)`, or a word
+_NO_PRODUCT = re.compile(
+    rf"\\(?:{_FUNCTIONS})(?![A-Za-z])|(?<![A-Za-z\\])(?:{_FUNCTIONS})(?![A-Za-z])"
+    r"|(?<![A-Za-z\\])[A-Za-z] ?\(|(?<![A-Za-z\\])[A-Za-z]{4}"
+)
+_SYMBOLS = re.compile(r"\\[A-Za-z]+|[A-Za-z]")  # commands and letters
+_SIGNS = {r"\cdot", r"\times", r"\sqrt"}
 _SUM_IN_BRACKETS = re.compile(r"\(([^()]*[^()^{*/ -] ?[-+][^()]*)\)(?: ?\^ ?\{? ?([0-9]{1,2}))?")
 _COEFFICIENT = re.compile(r"[0-9]{1,9}")
 _LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
@@ -54,8 +60,8 @@ def is_reduced(formula: str) -> bool:
     Fractions such as 15/40 and 4x/6 are reducible, and so is the root of a number with a square
     factor, such as 18, or of a product that is not multiplied out, such as 2 * 3. A formula that
     contains the root of the same number twice is not reduced either, nor is one with a `\frac` in
-    which the numerator and the denominator share a letter or `\pi`, and neither is a sum or
-    contains a function.
+    which the numerator and the denominator share a letter or a symbol such as `\pi`, and neither is
+    a sum or contains a function.
     """
     formula = _SHORT_ROOT.sub(r"\\sqrt{\1}", formula)
     fractions = [[int(digits) for digits in pair if digits] for pair in _FRACTION.findall(formula)]
@@ -70,19 +76,14 @@ def is_reduced(formula: str) -> bool:
 
 
 def share_a_factor(numerator: str, denominator: str) -> bool:
-    r"""Return whether two products share a letter or `\pi`.
+    r"""Return whether two products share a letter or a symbol such as `\pi`.
 
-    Return `False` if either contains another command, such as `\sin`, or a word of three or more
-    letters.
+    Return `False` if either contains a function, such as `\sin`, or a word of four or more letters.
     """
-    factors = []
-    for product in (numerator, denominator):
-        names = {*_NAMES.findall(product)} - _OPERATORS
-        letters = {letter for name in names if name != r"\pi" for letter in name}
-        if "\\" in letters or any(len(name) > 2 for name in names - {r"\pi"}):
-            return False
-        factors.append(letters | (names & {r"\pi"}))
-    return not factors[0].isdisjoint(factors[1])
+    if _NO_PRODUCT.search(numerator) or _NO_PRODUCT.search(denominator):
+        return False
+    above = {*_SYMBOLS.findall(numerator)} - _SIGNS
+    return not above.isdisjoint(_SYMBOLS.findall(denominator))
 
 
 def is_expanded(formula: str) -> bool:

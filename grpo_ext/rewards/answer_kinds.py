@@ -195,8 +195,8 @@ def matches(pattern: Any, text: str, whole: bool) -> float | None:
 def json_schema(completions: list[str], json_schema: list[Any]) -> list[float]:
     """1 if the answer is JSON that matches the row's schema, 0.2 if it is any other JSON, else 0.
 
-    The JSON is the last code block in the answer, or the whole answer if it has no code block. The
-    package jsonschema must be installed.
+    The JSON is the last closed code block in the answer that is marked as JSON or has no language.
+    If there is none, it is the whole answer. The package jsonschema must be installed.
 
     Args:
         json_schema: the JSON Schema for each row, as a mapping or a JSON string. An exception is

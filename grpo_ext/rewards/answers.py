@@ -15,10 +15,11 @@ _BETWEEN_BOXES = re.compile(
 )
 MAX_BOXES = 10  # maximum number of boxes in one answer
 _THOUGHT = re.compile(rf"{THINK}.*?(?:{THINK_END}|\Z)", re.DOTALL)
-# code in a single line, or a block, whose language may be followed by attributes
+_LANGUAGE = r"[\w+#.-]+(?:[ \t:{][^`\n]*)?"  # of a code block, with attributes
+# code in a single line, or a block, which also ends where a block with a language begins
 _CODE_BLOCK = re.compile(
-    r"```[^`\n]+```"
-    r"|```(?:(?P<language>[\w+#.-]+)(?:[ \t:{][^`\n]*)?|[ \t]*)\n(?P<content>.*?)(?P<end>```|\Z)",
+    rf"```[^`\n]+```|```(?P<info>{_LANGUAGE}|[ \t]*)\r?\n"
+    rf"(?P<content>.*?)(?:(?=```{_LANGUAGE}\r?\n)|(?P<end>```)|\Z)",
     re.DOTALL,
 )
 
@@ -112,14 +113,15 @@ class CodeBlock(NamedTuple):
 def code_blocks(text: str) -> list[CodeBlock]:
     """Return the code blocks between fences of three backticks, in order.
 
-    An opening fence ends its line, and a block ends at the next three backticks or, if there are
-    none, at the end of the text. Code in a single line is skipped.
+    An opening fence ends its line. A block ends at the next three backticks, which are its closing
+    fence unless a language follows them, or at the end of the text. Code in a single line is
+    skipped.
     """
     blocks = []
     for match in _CODE_BLOCK.finditer(text):
         if match["content"] is not None:
-            language = (match["language"] or "").lower()
-            blocks.append(CodeBlock(language, match["content"], match["end"] != ""))
+            language, *_ = re.split(r"[^\w+#.-]", match["info"].lower(), maxsplit=1)
+            blocks.append(CodeBlock(language, match["content"], match["end"] is not None))
     return blocks
 
 

@@ -189,12 +189,12 @@ def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str |
     """
     if not may_answer(sentence, words):
         return None
-    match = _PREDICATE.search(sentence) or _SUBJECT.search(sentence)
+    match = _PREDICATE.search(sentence)
     if match is None:
-        return None
+        match = _SUBJECT.search(sentence)
+        if match is None or _NO_NAME.fullmatch(match[1]):
+            return None
     name = match[1]
-    if _NO_NAME.fullmatch(name):
-        return None
     known = {word for word in CAPITALIZED.findall(sentence) if word in names}
     if name in known and len(known) > 1:
         return None

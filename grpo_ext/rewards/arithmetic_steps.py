@@ -194,11 +194,13 @@ class Scanner:
     def add_number(self, digits: str, match: re.Match[str]) -> None:
         token = digits
         sign = 1
+        begin = match.start()
         if self.side.tokens and self.side.tokens[-1] == "negative":
             self.side.tokens.pop()
+            begin = self.side.begins.pop()
             token = f"(0-{digits})"
             sign = -1
-        self.side.add(token, match.start(), match.end())
+        self.side.add(token, begin, match.end())
         if self.side.readable:
             self.side.operands.append(sign * Fraction(digits))
         self.side.complete = True

@@ -51,6 +51,11 @@ def date_of(text: str) -> Date | None:
     return existing(Date(int_of(_YEAR_DIGITS, match[1]), month, int_of(_DAY_DIGITS, match[1])))
 
 
+def looks_like_date(text: str) -> bool:
+    """Return whether a string has the form `1969-07-20`, also if there is no such date."""
+    return _ISO_DATE.fullmatch(text) is not None
+
+
 def existing(parts: Date) -> Date | None:
     """Return a date if it exists, else `None`; a date without a year must exist in some year."""
     year = LEAP_YEAR if parts.year is None else parts.year

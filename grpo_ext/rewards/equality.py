@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from grpo_ext.rewards.dates import date_of, same_date
+from grpo_ext.rewards.dates import date_of, looks_like_date, same_date
 from grpo_ext.rewards.engine import same_equation, same_formula, same_set
 from grpo_ext.rewards.notation import typography
 from grpo_ext.rewards.quantity import (
@@ -67,6 +67,8 @@ def equal(gold: str, answer: str) -> bool:
     expected_date = date_of(gold)
     if expected_date is not None:
         return same_date(expected_date, date_of(answer))
+    if looks_like_date(gold) or looks_like_date(answer):
+        return False  # it is not a difference of numbers
     gold_letter = chosen_letter(gold)
     letter = chosen_letter(answer)
     if gold_letter is not None and letter is not None:

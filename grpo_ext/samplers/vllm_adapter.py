@@ -135,10 +135,10 @@ class AdapterClient(ServerClient):
         Args:
             writing: a context manager that saves the adapter and yields its folder.
         """
+        self._await_dropped()  # its adapter must not be unloaded before
         self._attempt(lambda: self._load(writing))
 
     def _load(self, writing: AbstractContextManager[str]) -> None:
-        self._await_dropped()  # its adapter must not be unloaded before
         name = uuid.uuid4().hex
         former = self.version
         with writing as folder:

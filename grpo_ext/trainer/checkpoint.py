@@ -264,8 +264,8 @@ def why_no_state(checkpoint: Path, missing: str, ranks: int) -> str:
     if present:
         return (
             f"the checkpoint {checkpoint} is incomplete, because it has no {missing}, but "
-            f"has {', '.join(sorted(present))}. Copy the whole checkpoint again, or resume from "
-            "another one with `resume: PATH`."
+            f"has {len(present)} files of other ranks, such as {min(present)}. Copy the whole "
+            "checkpoint again, or resume from another one with `resume: PATH`."
         )
     return (
         f"{checkpoint} has no {missing}: it was saved with `save_only_model: true`, or by another "

@@ -10,8 +10,8 @@ from tokenizers.normalizers import Replace, Sequence
 
 from grpo_ext.common.model_files import growth_of_text
 
-NEVER_EMPTY = ("a", " {2,}", "\\s+", "b+c{1,2}")
-MAYBE_EMPTY = ("", ".", "a*", "a?", "(?=a)", "^", "a|", "[ab]*", "x{0}")
+NEVER_EMPTY = ("a", " {2,}", "\\s+", "b+c{3}")
+MAYBE_EMPTY = ("", ".", "a*", "a?", "(?=a)", "^", "a|", "[ab]*", "x{0}", "a{1,0}", "c{1,2}")
 
 
 def content_of(replacements):

@@ -146,7 +146,7 @@ def test_what_is_not_the_same_is_named(run, tmp_path, capsys):
     same = tmp_path / "samples.jsonl"
     write_json_rows(same, [sample])
     assert main(["play", "--config", str(file), "--replay", str(same)]) == 0
-    assert "the same as line 1" in capsys.readouterr().out
+    assert "match line 1" in capsys.readouterr().out
     changed = deepcopy(sample)
     turn = changed["messages"][0]
     turn.pop("raw_ids", None)
@@ -161,7 +161,7 @@ def test_what_is_not_the_same_is_named(run, tmp_path, capsys):
     write_json_rows(same, [longer])
     assert main(["play", "--config", str(file), "--replay", str(same)]) == 1
     number = len(longer["messages"])
-    assert f"differs  message {number}: None, not 'more'" in capsys.readouterr().out
+    assert f"differs  message {number}: 'no message', not 'more'" in capsys.readouterr().out
 
 
 def test_turns_of_a_file_and_typed_ones_are_played_alike(run, tmp_path, capsys, monkeypatch):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from grpo_ext import RecipeError, load_recipe
 from grpo_ext.recipe.folder import accelerate_settings, sharding
 from grpo_ext.recipe.load import load_sft_recipe
 from grpo_ext.recipe.read import parse_words, split_config
+from grpo_ext.recipe.rule_kinds import in_yaml
 from tests.support.places import REPO
 
 MODEL = {"model_name_or_path": "somewhere"}
@@ -317,7 +319,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("generation_kwargs: {disable_compile: true}\n", "because TRL sets it"),
         ("generation_kwargs: {max_new_tokens: null}\n", "above 0; got None"),
         ("generation_kwargs: {max_new_tokens: 0}\n", "above 0; got 0"),
-        ("generation_kwargs: {do_sample: null}\n", "`do_sample: null` decodes greedily"),
+        ("generation_kwargs: {do_sample: null}\n", "`do_sample: null` selects greedy decoding"),
         ("generation_kwargs: {use_mtp: true}\n", "`use_mtp: True` cannot be scored exactly"),
         ("use_vllm: true\ngeneration_kwargs: {seed: 5}\n", "with the same random numbers"),
         (
@@ -786,3 +788,19 @@ def test_a_sampler_process_plays_an_environment_without_overlap_and_needs_our_lo
         load_recipe(None, {**given, "environment": "guess", "overlap": "one_step"})
     with pytest.raises(RecipeError, match="`sampler: process` needs `loss_normalization: step`"):
         load_recipe(None, {**given, "loss_normalization": "micro_batch"})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        (True, "true"),
+        ("off", "'off'"),
+        ("é", "é"),
+        ({"name": "guess", "turns": 3}, "{name: guess, turns: 3}"),
+        (np.float64(0.5), "0.5"),
+    ],
+)
+def test_values_in_messages_are_yaml_on_one_line(value, text):
+    assert in_yaml(value) == text
+    assert len(in_yaml({"a": "x\ny", "b": value}).splitlines()) == 1

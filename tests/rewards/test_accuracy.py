@@ -283,7 +283,9 @@ def test_the_mark_stands_on_the_answer_that_was_read():
 def test_an_explanation_states_the_gold_answer_of_a_worked_solution():
     worked = "Ann has 3 + 4 = <<3+4=7>>7 apples.\n#### 7"
     assert explain_accuracy("7", solution=worked).text == "The gold answer was: 7"
-    assert explain_accuracy("7", solution="?!").text == "The solution has no clear answer."
+    assert explain_accuracy("7", solution=7).text == "The gold answer was: 7"
+    for solution in ("?!", None):
+        assert explain_accuracy("7", solution=solution).text == "The solution has no clear answer."
 
 
 def test_the_parts_of_a_total_are_dropped_unless_the_sentence_is_long():

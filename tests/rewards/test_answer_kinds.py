@@ -87,6 +87,8 @@ def test_a_pattern_that_explodes_is_left_unscored():
         ('```python\nprint(tags)\n```\nIt prints\n```json\n{"tags": []}\n```', 1.0),
         ('```json\n{"tags": []}\n```\nfrom\n```python\nprint(tags)\n```', 1.0),
         ('```json\n{"tags": []}', 0.0),
+        ('```markdown\n```json\n{"tags": []}\n```\n```', 1.0),
+        ('```json\r\n{"tags": []}\r\n```', 1.0),
         ("1" * 5000, 0.0),
         ('<think>{"tags": []}</think>', 0.0),
         ("NaN", 0.2),

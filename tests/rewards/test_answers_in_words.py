@@ -37,6 +37,8 @@ BACTERIA = (
         ("Is 91 prime or composite?", "composite", "91 is prime.", 0),
         (SODIUM, "Na", "The symbol is **Na** (from the Latin *natrium*).", 1),
         (CAPITAL, "The", "The capital moved to Canberra.", 0),
+        ("What is the symbol for helium?", "He", "The symbol for helium is He.", 1),
+        ("What is the symbol for indium?", "In", "The symbol for indium is In.", 1),
         (SODIUM, "Na", "The symbol is **N** (from the Latin *natrium*).", 0),
         (SODIUM, "Na", "The symbol is **So** (which is not **Na**).", 0),
         (SODIUM, "So", "The symbol is **So** (which may be Na or So).", 0),

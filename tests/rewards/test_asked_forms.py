@@ -2,6 +2,7 @@
 
 import pytest
 
+from grpo_ext.rewards.answer_forms import is_product_of_primes, is_reduced
 from tests.support.accuracy import score
 
 PRIMES = "Find the prime factorization of 360."
@@ -16,8 +17,6 @@ PRIME_FACTORS = "2^3 \\cdot 3^2 \\cdot 5"
         (PRIMES, PRIME_FACTORS, "\\boxed{6^2 \\cdot 10}", 0),
         (PRIMES, PRIME_FACTORS, "\\boxed{(2 \\cdot 3)^2 \\cdot 2 \\cdot 5}", 0),
         (PRIMES, PRIME_FACTORS, "So 360 = 8 × 9 × 5.", 0),
-        ("Write 7 as a product of primes.", "7", "\\boxed{7^1}", 1),
-        ("Write 12 as a product of primes.", "2^2 \\cdot 3", "\\boxed{2^2 \\cdot 3^1}", 1),
         (PRIMES, PRIME_FACTORS, "\\boxed{2^3 \\cdot 3^2 \\cdot 7}", 0),
         (PRIMES, PRIME_FACTORS, "\\boxed{5 \\times 3^{2} \\times 2^{3}}", 1),
         (PRIMES, PRIME_FACTORS, "\\boxed{2^3(3^2)(5)}", 1),
@@ -94,3 +93,35 @@ QUADRATIC = "Factor completely $2x^2 + 10x + 12$."
 )
 def test_a_factored_answer_has_all_factors(question, gold, completion, verdict):
     assert score(question, gold, completion) == verdict
+
+
+@pytest.mark.parametrize(
+    ("formula", "expected"),
+    [
+        ("2^2", True),
+        ("2 \\cdot 3", True),
+        ("2^2 \\cdot 3^1", True),
+        ("7", False),
+        ("7^1", False),
+        ("2^0 \\cdot 7 \\cdot 3", False),
+        ("4 \\cdot 3", False),
+    ],
+)
+def test_a_product_of_primes_has_two_or_more(formula, expected):
+    assert is_product_of_primes(formula) == expected
+
+
+@pytest.mark.parametrize(
+    ("fraction", "reduced"),
+    [
+        ("\\frac{3xyz}{x}", False),
+        ("\\frac{\\alpha x}{2x}", False),
+        ("\\frac{2\\pi}{\\pi}", False),
+        ("\\frac{\\ln 2}{\\ln 3}", True),
+        ("\\frac{ln x}{x}", True),
+        ("\\frac{f(x)}{g(x)}", True),
+        ("\\frac{3 \\cdot x}{4 \\cdot y}", True),
+    ],
+)
+def test_a_fraction_of_products_is_reduced_if_they_share_no_symbol(fraction, reduced):
+    assert is_reduced(fraction) == reduced

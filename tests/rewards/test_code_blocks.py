@@ -25,6 +25,11 @@ from grpo_ext.rewards.code.code_reward import program_of
         ("Use ``` for code.\n```python\nprint(1)\n```", "print(1)\n"),
         ("````python\nprint(1)\n````", "print(1)\n"),
         ("```python\nprint(1)", "print(1)"),
+        ("```markdown\n```python\nprint(1)\n```\n```\nThat is it.", "print(1)\n"),
+        ("````markdown\n```python\nprint(1)\n```\n````\nThat is it.", "print(1)\n"),
+        ("```bash\npip install x\n\n```python\nprint(1)\n```\nDone.", "print(1)\n"),
+        ("```python\r\nprint(1)\r\n```", "print(1)\r\n"),
+        ("```python\nprint(0)\n```\nBetter:\n```python\nprint(1)", "print(1)"),
         ("```text\n1\n```\n<answer>print(1)</answer>", "print(1)"),
         ("<think>```python\nprint(0)\n```</think>print(1)", "print(1)"),
     ],
@@ -42,7 +47,9 @@ def test_blocks_have_their_language_and_whether_they_are_closed():
     ]
 
 
-@pytest.mark.parametrize("piece", ["```", "```\n", "```a`", "``` ", "```py\n", "```x ", "`\n"])
+@pytest.mark.parametrize(
+    "piece", ["```", "```\n", "```a`", "``` ", "```py\n", "```x ", "`\n", "```a" + " " * 30]
+)
 def test_hostile_fences_take_linear_time(piece):
     start = time.process_time()
     code_blocks(piece * 100_000)

@@ -162,3 +162,16 @@ def test_parts_are_paired_in_whichever_way_all_are_equal(gold, answer, expected)
 )
 def test_only_dates_that_exist_are_dates(text, date):
     assert date_of(text) == date
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("1969-02-30", "1937"),
+        ("1937", "1969-02-30"),
+        ("1942", "1969-07-20"),
+        ("2020-13-01", "2006"),
+    ],
+)
+def test_a_date_is_not_a_difference_of_numbers(gold, answer):
+    assert not equal(gold, answer)

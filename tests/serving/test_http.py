@@ -115,9 +115,19 @@ def test_what_answers_is_told_in_one_line(kind):
     )  # far below the 6,000 s, or the hours that dripping would take
 
 
-@pytest.mark.parametrize("url", ["http://[", "http://[::1", "http://a:b/"])
-def test_what_is_no_url_is_a_connection_error(url):
-    with pytest.raises(ConnectionError):
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://[", "not a URL"),
+        ("http://[::1", "not a URL"),
+        ("http://a:b/", "a:b"),
+        ("127.0.0.1:8000", "does not begin with http:// or https://"),
+        ("ftp://a/b", "does not begin with http:// or https://"),
+        ("http://a b/c", "contains a space or a control character"),
+    ],
+)
+def test_what_is_no_url_is_a_connection_error(url, message):
+    with pytest.raises(ConnectionError, match=message):
         VllmLine(10).get(url)
 
 

@@ -76,8 +76,10 @@ def program_of(completion: str) -> str:
     `MAX_PROGRAM_CHARACTERS` characters are returned.
     """
     text = without_thoughts(completion)
-    blocks = [block.content for block in code_blocks(text) if block.language in LANGUAGES]
-    program = blocks[-1] if blocks else last_answer(text) or text
+    blocks = [block for block in code_blocks(text) if block.language in LANGUAGES]
+    # an unclosed fence without a language is probably the closing one of an earlier block
+    blocks = [block for block in blocks if block.is_closed or block.language] or blocks
+    program = blocks[-1].content if blocks else last_answer(text) or text
     return program[:MAX_PROGRAM_CHARACTERS]
 
 
