@@ -125,8 +125,8 @@ def environments_named_twice(v: Values, _: int) -> Iterator[Problem]:
         given.append("tasks")
     if len(given) > 1:
         yield Problem(
-            f"{given[0]} and {given[1]} both set environments. Keep only one: `environment` (for "
-            "all rows), `environments` (for rows with a column `environment`), or the key "
+            f"`{given[0]}` and `{given[1]}` both set environments. Keep only one: `environment` "
+            "(for all rows), `environments` (for rows with a column `environment`), or the key "
             "`environment` in the entries of `tasks` (for the rows of that task).",
             given[0],
         )

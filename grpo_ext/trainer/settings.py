@@ -382,7 +382,7 @@ def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool) -> str:
         rows = "rows grouped by length"
     measures = [f"micro-batches with similar numbers of tokens, {rows}{reason}"]
     if layout.shares and layout.kind == "chunks" and layout.recomputes:
-        measures.append("each group's prompt computed once (not in the backward pass)")
+        measures.append("each group's prompt computed once (only in passes without gradients)")
     elif layout.shares:
         measures.append("each group's prompt computed once")
     elif layout.kind == "chunks":

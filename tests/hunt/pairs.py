@@ -38,6 +38,7 @@ EXACT = "exact"
 SOME = "some refused"
 REFUSED = "refused"
 NOTED = "noted"
+LAST = "last"  # stands for the name of the last reward in `VALUES`
 SIGNS = {EXACT: ".", SOME: "/", REFUSED: "x", NOTED: "o"}
 SCHEMA = {"training": GRPOExtConfig, "run": RunConfig, "model": ModelConfig}
 DEFAULTS = flat_values({}, SCHEMA).defaults
@@ -135,7 +136,10 @@ def pairs() -> Iterator[Pair]:
         for a in values_of(first):
             for b in values_of(second):
                 settings = with_option(with_option(BASE, first, a), second, b)
-                combination = f"`{first}: {written(a)}` and `{second}: {written(b)}`"
+                combination = " and ".join(
+                    f"`{name}: {written(tried(settings, name, value))}`"
+                    for name, value in ((first, a), (second, b))
+                )
                 new = notes(settings) - known[first][str(a)] - known[second][str(b)]
                 elsewhere = [name for name in (first, second) if name in NOT_DRAWN]
                 if why := why_refused(pair, settings):
@@ -145,6 +149,11 @@ def pairs() -> Iterator[Pair]:
                 else:
                     pair.exact += 1
         yield pair
+
+
+def tried(settings: Settings, option: str, value: Any) -> Any:
+    """Return the value that an option has in the settings; `with_option` replaces `LAST`."""
+    return settings[option] if value == LAST else value
 
 
 def written(value: Any) -> str:
@@ -202,8 +211,9 @@ the groups or the sampler. `make pairs` generates it from the options and from t
 run; a test fails if an option is
 missing. Each option is tried with one or more values that differ from its default, together with \
 whatever it needs to have an effect.
-For example, `sapo_temperature_pos` is tried with `loss_type: sapo`. Each pair has one of these \
-signs:
+For example, `sapo_temperature_pos` is tried with `loss_type: sapo`. `shaped` and \
+`tests.support.scripted_run:Letters` are a reward and
+an environment of the tests. Each pair has one of these signs:
 
 | sign | pairs | meaning |
 |---|---|---|

@@ -82,11 +82,11 @@ def test_a_column_names_them_and_is_the_task(tmp_path):
         ({"environments": {"single_turn": "guess"}}, "cannot be the name of an environment"),
         (
             {"environments": {"guess": None}, "environment": "guess"},
-            "environment and environments both set environments",
+            "`environment` and `environments` both set environments",
         ),
         (
             {"environments": {"guess": None}, "tasks": TASKS},
-            "environments and tasks both set environments",
+            "`environments` and `tasks` both set environments",
         ),
         (
             {"tasks": {"guess": {"environment": {"name": "guess", "turn": 4}}}},
