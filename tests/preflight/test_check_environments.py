@@ -98,7 +98,7 @@ def test_a_run_its_replay_and_an_evaluation(tmp_path, tiny_folder, capsys):
     of_world = next(i for i, sample in enumerate(samples, 1) if sample["task"] == "wandering")
     replay = ["--replay", str(tmp_path / "out" / "samples.jsonl"), "--line", str(of_world)]
     assert main(["play", "--config", str(file), *replay]) == 0
-    assert "the same as line" in capsys.readouterr().out
+    assert "match line" in capsys.readouterr().out
     functions = {reward.__name__: reward for reward in rewards}
     summary, _ = evaluate_on(recipe, str(tiny_folder), list(rows), functions, num_samples=0)
     greedy = summary["greedy"]
