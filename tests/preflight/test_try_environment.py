@@ -237,7 +237,7 @@ def test_a_prompt_that_only_reset_makes_too_long_is_a_problem(tool_model, tmp_pa
     assert "None of the first 32 prompts leaves room" in problem.message
     assert "fills the whole context of 2048 tokens" in problem.message
     longest = findings.figures["prompts"]["tokens"]["max"]
-    assert longest > 2048 and f"the longest, of {longest} tokens" in problem.message
+    assert longest > 2048 and f"the longest prompt ({longest} tokens)" in problem.message
 
 
 def test_a_plan_counts_the_same_prompt(tool_model, tmp_path):

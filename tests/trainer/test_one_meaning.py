@@ -164,7 +164,7 @@ def test_a_mixture_of_experts_runs_rectangles_and_says_so():
         found[side] = bench.step(side)
     ours = bench.trainers["ours"]
     assert ours.aux_loss_enabled and describe(ours)[1].startswith(
-        "one rectangle per micro-batch (the MoE load-balancing loss"
+        "one padded batch per micro-batch (the MoE load-balancing loss"
     )
     assert (
         found["ours"][1] > 0.8 * found["TRL"][1]
