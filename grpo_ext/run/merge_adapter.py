@@ -45,12 +45,12 @@ def merge_adapter(
     """
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty. Empty it, or choose another folder with --out.")
+    check_model_folder(folder)
     if not (folder / ADAPTER_CONFIG).is_file():
         raise ValueError(
             f"the folder {folder} has no {ADAPTER_CONFIG}. Choose the folder of an adapter with "
             "--model: the output_dir of a LoRA run, or one of its checkpoints."
         )
-    check_model_folder(folder)
     from peft import AutoPeftModelForCausalLM, PeftConfig
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
