@@ -133,7 +133,8 @@ class ServerClient(ServerConnection):
     def drop_answer(self) -> None:
         """Discard the response to the request in flight, if any.
 
-        The next call of `generate` or `update_named_params` first waits for this response.
+        The next generation or update of the server's weights or adapter first waits for this
+        response.
         """
         self._dropped = self._answer or self._dropped
         self._answer = None
