@@ -118,7 +118,6 @@ def check_actions(environment_id: str, space: Any, words: Sequence[str]) -> None
         ValueError: if the action space is not supported, or the words do not fit it.
     """
     spaces = optional_package("gymnasium", REQUIREMENT).spaces
-
     if not isinstance(space, spaces.Discrete | spaces.Text):
         raise ValueError(
             f"{environment_id} has the action space {type(space).__name__}, but only Discrete "

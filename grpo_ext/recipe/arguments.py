@@ -31,6 +31,7 @@ def check_arguments(
     num_processes: int,
     separate_sampler: bool = False,
     own_generation: bool = False,
+    chosen_eval_batch_size: int | None = None,
 ) -> None:
     """Check arguments built in Python against the rules for recipes.
 
@@ -43,6 +44,8 @@ def check_arguments(
         num_processes: the number of training processes.
         separate_sampler: whether the trainer was given a sampler that is a separate engine.
         own_generation: whether the trainer was given a sampler or a `rollout_func`.
+        chosen_eval_batch_size: the `per_device_eval_batch_size` that an earlier trainer chose; it
+            counts as unset. `None` if no trainer has chosen one.
 
     Raises:
         RecipeError: if anything is wrong. The error lists all problems, each with a remedy.
@@ -50,6 +53,9 @@ def check_arguments(
     problems = field_problems(args, GRPOExtConfig)
     unsound = {problem.key for problem in problems if problem.key}
     values = argument_values(args, unsound)
+    eval_batch_size = args.per_device_eval_batch_size
+    if eval_batch_size is not None and eval_batch_size == chosen_eval_batch_size:
+        values = values.replaced(per_device_eval_batch_size=None)
     if separate_sampler:
         values[SEPARATE_SAMPLER] = True
     if own_generation:

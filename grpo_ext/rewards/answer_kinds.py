@@ -16,11 +16,7 @@ from typing import Any, Literal
 
 import regex
 
-from grpo_ext.rewards.answers import (
-    answer_without_thoughts,
-    code_blocks,
-    last_boxed,
-)
+from grpo_ext.rewards.answers import answer_without_thoughts, code_blocks, last_boxed
 from grpo_ext.rewards.quantity import number as read_number
 from grpo_ext.rewards.registry import register
 

@@ -15,11 +15,12 @@ _BETWEEN_BOXES = re.compile(
 )
 MAX_BOXES = 10  # maximum number of boxes in one answer
 _THOUGHT = re.compile(rf"{THINK}.*?(?:{THINK_END}|\Z)", re.DOTALL)
-_LANGUAGE = r"[\w+#.-]+(?:[ \t:{][^`\n]*)?"  # of a code block, with attributes
+_LANGUAGE = r"[\w+#.-]+"  # of a code block
+_ATTRIBUTES = r"(?:[ \t:{][^`\n]*)?\r?\n"  # after the language
 # code in a single line, or a block, which also ends where a block with a language begins
 _CODE_BLOCK = re.compile(
-    rf"```[^`\n]+```|```(?P<info>{_LANGUAGE}|[ \t]*)\r?\n"
-    rf"(?P<content>.*?)(?:(?=```{_LANGUAGE}\r?\n)|(?P<end>```)|\Z)",
+    rf"```[^`\n]+```|```(?:(?P<language>{_LANGUAGE}){_ATTRIBUTES}|[ \t]*\r?\n)"
+    rf"(?P<content>.*?)(?:(?=```{_LANGUAGE}{_ATTRIBUTES})|(?P<end>```)|\Z)",
     re.DOTALL,
 )
 
@@ -120,7 +121,7 @@ def code_blocks(text: str) -> list[CodeBlock]:
     blocks = []
     for match in _CODE_BLOCK.finditer(text):
         if match["content"] is not None:
-            language, *_ = re.split(r"[^\w+#.-]", match["info"].lower(), maxsplit=1)
+            language = (match["language"] or "").lower()
             blocks.append(CodeBlock(language, match["content"], match["end"] is not None))
     return blocks
 

@@ -121,14 +121,15 @@ class LengthFilter:
         """Return the error message to raise if none of `count` rows is kept."""
         reasons = []
         too_low = []
-        if self.shortest_prompt is not None:
-            reasons.append(f"the shortest prompt has {self.shortest_prompt} tokens")
-            if self.max_prompt_tokens is not None and self.shortest_prompt > self.max_prompt_tokens:
-                too_low.append("max_prompt_tokens")
-        if self.shortest_answer is not None:
-            reasons.append(f"the shortest reference answer has {self.shortest_answer} tokens")
-            if self.max_answer_tokens is not None and self.shortest_answer > self.max_answer_tokens:
-                too_low.append("max_answer_tokens")
+        for key, noun, shortest in (
+            ("max_prompt_tokens", "prompt", self.shortest_prompt),
+            ("max_answer_tokens", "reference answer", self.shortest_answer),
+        ):
+            if shortest is None:
+                continue
+            reasons.append(f"the shortest {noun} has {shortest} tokens")
+            if shortest > getattr(self, key):  # the limit is set, or none would have been counted
+                too_low.append(key)
         if not too_low:  # no row has both a short prompt and a short answer
             too_low = ["max_prompt_tokens or max_answer_tokens"]
         return (

@@ -27,9 +27,9 @@ def choose_eval_batch_size(trainer: Trainer) -> None:
     chosen. The batches of all ranks together consist of whole groups (see `eval_batch_size`).
     """
     args = trainer.args
-    if args.per_device_eval_batch_size is not None:
+    if args.per_device_eval_batch_size != args.chosen_eval_batch_size:
         return
-    v = argument_values(args, set())
+    v = argument_values(args, set()).replaced(per_device_eval_batch_size=None)
     batch = batch_of(v, trainer.accelerator.num_processes)
     args.chosen_eval_batch_size = eval_batch_size(v, batch, model_size_of(trainer))
     args.per_device_eval_batch_size = args.chosen_eval_batch_size

@@ -73,19 +73,13 @@ def checked_arguments(
     checked = with_our_defaults(args)
     # The arguments may be used for several trainers, each of which makes its own choices.
     known = vars(checked)
-    eval_batch_size = checked.per_device_eval_batch_size
-    if eval_batch_size == known.setdefault("chosen_eval_batch_size", None):
-        known["per_device_eval_batch_size"] = None
+    chosen = known.setdefault("chosen_eval_batch_size", None)
     if known.setdefault("chooses_checkpointing", checked.gradient_checkpointing is None):
         # use TRL's default for now, because TRL's constructor acts on the value
         set_checkpointing(checked, not checked.deterministic)
     separate_sampler = sampler is not None and sampler.abilities.separate_engine
     own_generation = sampler is not None or rollout_func is not None
-    try:
-        check_arguments(checked, checked.world_size, separate_sampler, own_generation)
-    except ValueError:
-        known["per_device_eval_batch_size"] = eval_batch_size  # for an earlier trainer
-        raise
+    check_arguments(checked, checked.world_size, separate_sampler, own_generation, chosen)
     if from_python and checked.process_index == 0:
         for note in argument_notes(checked, checked.world_size):
             logger.warning("%s", note)

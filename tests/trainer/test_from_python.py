@@ -23,6 +23,7 @@ from grpo_ext import GRPOExtConfig, GRPOExtTrainer, load_recipe, register
 from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.evaluation.table import Gain, gained
 from grpo_ext.observe.read_run import read_run
+from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.rewards import build
 from grpo_ext.trainer.run_output import first_lines, reward_entry
 from tests.support.logs import metric_values
@@ -340,6 +341,11 @@ def test_arguments_for_two_trainers_let_each_choose_its_batch_of_evaluation(tiny
             str(tiny_folder), ["format"], args, rows(), processing_class=tokenizer
         )
 
+    args.temperature = -1.0
+    with pytest.raises(RecipeError, match="temperature"):
+        again()
+    assert args.per_device_eval_batch_size == chosen, "the first trainer still needs it"
+    args.temperature = 1.0
     assert again().args.per_device_eval_batch_size % 12 == 0
     args.per_device_eval_batch_size = 24
     assert again().args.per_device_eval_batch_size == 24

@@ -63,9 +63,8 @@ def write_report(
     """
     folders: list[Path] = []
     for path in paths:
-        for folder in runs_in(path) or [find_folder(path)]:
-            if folder not in folders:
-                folders.append(folder)
+        folders += runs_in(path) or [find_folder(path)]
+    folders = list(dict.fromkeys(folders))  # two paths may lead to the same run
     runs = [
         read_run(path, name, max_samples // len(folders))
         for path, name in unique_names(folders).items()
